@@ -1,0 +1,68 @@
+"""optvet vets the optimizers that rewrite machine-learning models.
+
+Everything that plugins and library users may import is here.
+"""
+
+from optvet.spec.errors import (
+    InfrastructureError,
+    InputError,
+    NothingTested,
+    OptvetError,
+    PluginError,
+    UnknownName,
+    UsageError,
+)
+from optvet.spec.hooks import hookimpl
+from optvet.spec.protocols import Dataset, Feeds, ModelSource, Optimizer, Probe, Runtime, Session
+from optvet.spec.result import Finding, VetResult
+from optvet.spec.types import (
+    NOTES,
+    Artifact,
+    Failure,
+    InterfaceChange,
+    KnownLimit,
+    Model,
+    ModelCard,
+    Pass,
+    Sample,
+    Stage,
+    Symptom,
+    Traits,
+    ValueInfo,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NOTES",
+    "Artifact",
+    "Dataset",
+    "Failure",
+    "Feeds",
+    "Finding",
+    "InfrastructureError",
+    "InputError",
+    "InterfaceChange",
+    "KnownLimit",
+    "Model",
+    "ModelCard",
+    "ModelSource",
+    "NothingTested",
+    "Optimizer",
+    "OptvetError",
+    "Pass",
+    "PluginError",
+    "Probe",
+    "Runtime",
+    "Sample",
+    "Session",
+    "Stage",
+    "Symptom",
+    "Traits",
+    "UnknownName",
+    "UsageError",
+    "ValueInfo",
+    "VetResult",
+    "__version__",
+    "hookimpl",
+]

@@ -1,0 +1,67 @@
+"""Errors for misuse and for broken plugins.
+
+A crash, hang or divergence of the software under test is never an exception here: it is a
+``Failure`` or a ``Finding``, a value that cannot be overlooked.
+
+::
+
+    OptvetError
+    ├── UsageError          what the caller gave is wrong           (exit code 2)
+    │   ├── UnknownName     no plugin, pass, option of that name
+    │   └── InputError      a model, dataset or sample is unusable
+    ├── PluginError         a plugin is missing or broken           (exit code 3)
+    ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
+    └── NothingTested       no sample could be judged               (exit code 5)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OptvetError(Exception):
+    """Root of all errors that optvet raises on purpose."""
+
+    exit_code = 3
+
+
+class UsageError(OptvetError):
+    """What was given is wrong; the message says where and what to do."""
+
+    exit_code = 2
+
+
+class UnknownName(UsageError):
+    """No ``kind`` is called ``name``; the message suggests the nearest known one."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        """Compose the message from what was given and what exists."""
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        if near:
+            advice = f"did you mean {' or '.join(repr(n) for n in near)}?"
+        elif len(names) <= 12:
+            advice = f"known: {', '.join(names) or 'none'}"
+        else:
+            advice = f"there are {len(names)} known ones"
+        super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
+        self.kind, self.name, self.near = kind, name, near
+
+
+class InputError(UsageError):
+    """A model, dataset or sample cannot be used as it is."""
+
+
+class PluginError(OptvetError):
+    """A plugin is missing, broken, or broke its contract."""
+
+
+class InfrastructureError(OptvetError):
+    """optvet's own machinery (sandbox, cache, disk) failed."""
+
+
+class NothingTested(OptvetError):
+    """No sample could be judged, so there is no answer."""
+
+    exit_code = 5

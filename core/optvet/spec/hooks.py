@@ -1,0 +1,32 @@
+"""Hook specifications: one hook per family; each returns plugin objects with unique names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pluggy
+
+from optvet.spec.protocols import Dataset, ModelSource, Optimizer, Runtime
+
+hookspec = pluggy.HookspecMarker("optvet")
+hookimpl = pluggy.HookimplMarker("optvet")
+
+
+@hookspec
+def optvet_optimizers() -> Iterable[Optimizer]:  # type: ignore[empty-body]
+    """Optimizers of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_runtimes() -> Iterable[Runtime]:  # type: ignore[empty-body]
+    """Runtimes of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_datasets() -> Iterable[Dataset]:  # type: ignore[empty-body]
+    """Datasets of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_model_sources() -> Iterable[ModelSource]:  # type: ignore[empty-body]
+    """Model sources of this plugin; called once, when plugins are discovered. Empty: none."""

@@ -1,0 +1,150 @@
+"""What plugins provide. Every plugin object must be picklable: trials run in other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from pydantic import BaseModel
+
+from optvet.spec.types import Artifact, Model, ModelCard, Pass, Sample, Traits
+
+Feeds = Mapping[str, np.ndarray]
+Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
+"""Runs the reference on each set of feeds: None where it runs, else the error's text."""
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """Rewrites a model by passes.
+
+    Attributes:
+        name: Unique among optimizers.
+        preload: Modules worth importing once in the server from which workers are forked.
+        options: Its options with their defaults; a (frozen) pydantic model.
+        traits: What is true of it; see ``Traits``.
+    """
+
+    name: str
+    preload: Sequence[str]
+    options: BaseModel
+    traits: Traits
+
+    def version(self) -> str:
+        """Version of the library underneath; raises ImportError if it is absent."""
+        ...
+
+    def passes(self) -> Sequence[Pass]:
+        """All passes of the installed version, in its own order."""
+        ...
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """Named pipelines in order of application; "default" must be one of them."""
+        ...
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """Apply exactly ``passes`` in one call; no passes means import and export alone.
+
+        Called in a worker process. ``model`` is a serialized ONNX model without external data.
+        Any exception is a symptom of the optimizer.
+        """
+        ...
+
+
+@runtime_checkable
+class Session(Protocol):
+    """A loaded artifact."""
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs by name, in the graph's order."""
+        ...
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """Executes artifacts.
+
+    Attributes:
+        name: Unique among runtimes.
+        accepts: Artifact formats it can load.
+        preload: Modules worth importing once in the server from which workers are forked.
+        options: Clean-room options: its own optimizations off, deterministic, one thread.
+        deployed: Options as a user would run it.
+    """
+
+    name: str
+    accepts: frozenset[str]
+    preload: Sequence[str]
+    options: BaseModel
+    deployed: BaseModel
+
+    def version(self) -> str:
+        """Version of the library underneath; raises ImportError if it is absent."""
+        ...
+
+    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+        """Prepare the artifact for execution. Called in a worker process."""
+        ...
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """A source of inputs.
+
+    Attributes:
+        name: Unique among datasets; ``--dataset NAME`` or ``--dataset NAME:ARGUMENT``.
+        options: Its options with their defaults.
+    """
+
+    name: str
+    options: BaseModel
+
+    def samples(
+        self,
+        model: Model,
+        argument: str | None,
+        options: BaseModel,
+        *,
+        seed: int,
+        limit: int | None,
+        probe: Probe,
+    ) -> Iterable[Sample]:
+        """Samples for ``model``, deterministic in all arguments, with unique ids.
+
+        Args:
+            model: What the samples are for.
+            argument: What followed the colon of ``NAME:ARGUMENT``.
+            options: The dataset's options.
+            seed: Seeds everything random.
+            limit: At most so many samples; None for the dataset's own number.
+            probe: Tells which feeds the reference accepts; costs one inference each.
+
+        Raises:
+            InputError: No sample can be made; the message names the input or file at fault.
+        """
+        ...
+
+
+@runtime_checkable
+class ModelSource(Protocol):
+    """Where models come from.
+
+    Attributes:
+        name: The scheme in ``NAME:REFERENCE``; "local" serves plain paths.
+    """
+
+    name: str
+
+    def models(self) -> Iterable[ModelCard]:
+        """What can be asked for by name; empty where that cannot be listed."""
+        ...
+
+    def fetch(self, reference: str, cache: Path) -> Sequence[Path]:
+        """ONNX files for ``reference``; what must be made or downloaded goes below ``cache``.
+
+        Raises:
+            UsageError: There is no such model, or it cannot be had.
+        """
+        ...

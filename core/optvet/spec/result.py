@@ -1,0 +1,128 @@
+"""The answer of ``vet`` as it is written to JSON; ``optvet schema vet`` exports the schema."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet.spec.types import Stage, Symptom
+
+Verdict = Literal["clean", "drift", "faulty", "undecided"]
+
+
+class Record(BaseModel):
+    """Base of all that is written: strict, frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class ModelRecord(Record):
+    """The model that was vetted."""
+
+    source: str
+    digest: str
+    ir_version: int
+    opsets: dict[str, int]
+    nodes: int
+    size_bytes: int
+
+
+class OptimizerRecord(Record):
+    """The optimizer and the pipeline that was asked for."""
+
+    name: str
+    version: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    pipeline: list[str]
+
+
+class RuntimeRecord(Record):
+    """The runtime and the options under which it judged."""
+
+    name: str
+    version: str
+    options: dict[str, Any]
+
+
+class Witness(Record):
+    """The sample that shows a finding; ``dataset`` and ``seed`` make it again."""
+
+    dataset: str
+    sample: str
+    seed: int
+
+
+class Finding(Record):
+    """One thing that is wrong, and what is to blame for it.
+
+    ``culprit`` is the minimal pass sequence that shows the symptom; empty means that import and
+    export alone (the round trip) show it. ``error`` and ``noise_floor`` are relative to the
+    reference output (unitless, largest over elements of the worst output; None where the symptom
+    has no size). ``as_deployed`` tells that it showed only under the runtime's own defaults.
+    """
+
+    symptom: Symptom
+    severity: Literal["fault", "note"]
+    stage: Stage
+    culprit: list[str]
+    confirmed: bool
+    outputs: list[str] = Field(default_factory=list)
+    error: float | None = None
+    noise_floor: float | None = None
+    witness: Witness | None = None
+    message: str = ""
+    as_deployed: bool = False
+
+
+class PassRecord(Record):
+    """What one pass did alone (strategy ``each``)."""
+
+    name: str
+    effect: Literal["none", "changed", "failed"]
+    symptom: Symptom | None = None
+    known_limit: str | None = None
+
+
+class OutputRecord(Record):
+    """Verdict over all samples on one output."""
+
+    name: str
+    verdict: Literal["same", "drift", "fault", "flaky", "undecided", "not-judged"]
+    error: float | None = None
+    noise_floor: float | None = None
+
+
+class StageCost(Record):
+    """Work done for one purpose; cached answers cost nothing and are not counted."""
+
+    applications: int = 0
+    inferences: int = 0
+
+
+class Cost(StageCost):
+    """Work done in all, and for each purpose (detect, control, noise, localize, confirm, …)."""
+
+    wall_s: float = 0.0
+    by_purpose: dict[str, StageCost] = Field(default_factory=dict)
+
+
+class VetResult(Record):
+    """The whole answer."""
+
+    schema_: Literal["optvet.vet/1"] = Field("optvet.vet/1", alias="schema")
+    model: ModelRecord
+    optimizer: OptimizerRecord
+    runtime: RuntimeRecord
+    verdict: Verdict
+    reason: str = ""
+    findings: list[Finding]
+    outputs: list[OutputRecord] = Field(default_factory=list)
+    passes: list[PassRecord] | None = None
+    touched: list[str] | None = None
+    safe_pipeline: list[str]
+    controls: dict[str, str]
+    samples: int = 0
+    seed: int = 0
+    strategy: str = "auto"
+    cost: Cost

@@ -1,0 +1,195 @@
+"""Value types that travel between the engine and the plugins; frozen, typed, picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+Stage = Literal["build", "check", "load", "run", "compare"]
+"""Where in a trial something happened, in the order in which a trial goes through them."""
+
+
+class Symptom(StrEnum):
+    """What went wrong. Members are ordered from the earliest stage to the latest."""
+
+    OPTIMIZER_ERROR = "optimizer-error"
+    OPTIMIZER_ABORT = "optimizer-abort"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out-of-memory"
+    INVALID_MODEL = "invalid-model"
+    LOAD_FAILURE = "load-failure"
+    RUN_FAILURE = "run-failure"
+    INTERFACE_CHANGE = "interface-change"
+    WRONG_OUTPUT = "wrong-output"
+    SENSITIVITY = "sensitivity"
+    SLOWDOWN = "slowdown"
+    BLOAT = "bloat"
+    METADATA_CHANGE = "metadata-change"
+
+
+NOTES = frozenset(
+    {Symptom.SENSITIVITY, Symptom.SLOWDOWN, Symptom.BLOAT, Symptom.METADATA_CHANGE}
+)
+"""Symptoms that are worth telling but do not make a model faulty."""
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """Name, element type and shape of a graph input or output.
+
+    ``dtype`` is ONNX's lower-case element type ("float", "int64", "string", …), or the kind of a
+    non-tensor type ("sequence", "map", "optional", "sparse"). ``shape`` is None if the rank is
+    unknown; a dimension is an int, a symbol, or None if it is unknown and unnamed.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ONNX model on disk, with all that can be said of it without running it.
+
+    Attributes:
+        source: What the user asked for: a path, or ``zoo:resnet50``.
+        path: The file that was found; external data lies beside it.
+        blob: A self-contained copy (equal to ``path`` where there is no external data).
+        digest: sha256 of ``blob``, hexadecimal.
+        inputs: Inputs that a caller must feed; initializers listed among them (IR 3) are left out.
+        outputs: Graph outputs, in order.
+        opsets: Operator-set version by domain; the default domain is "ai.onnx".
+        task: What it is for ("image-classification", …), if that is known.
+    """
+
+    source: str
+    path: Path
+    blob: Path
+    digest: str
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    ir_version: int
+    opsets: Mapping[str, int]
+    size_bytes: int
+    nodes: int
+    task: str | None = None
+
+    def load(self) -> onnx.ModelProto:
+        """The model with all its weights in memory."""
+        return onnx.load(str(self.blob))
+
+
+@dataclass(frozen=True)
+class KnownLimit:
+    """A documented deviation of a pass that is not a fault."""
+
+    excuses: frozenset[Symptom]
+    reason: str
+
+
+InterfaceChange = Literal["names", "input-dtypes"]
+"""A legal change of the interface: of all names, or int64 inputs that become int32."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One rewrite that an optimizer can be asked to apply.
+
+    Attributes:
+        name: As the optimizer spells it.
+        kind: fuse, eliminate, rewrite, level, lower, …
+        default: Whether the optimizer's default pipeline has it.
+        required: The result cannot be built without it; never left out.
+        lossy: Documented to be approximate: judged against ``tolerance``, not float32 noise.
+        tolerance: Relative error that a lossy pass declares to stay below; None if not lossy.
+        interface: How it changes inputs and outputs on purpose.
+        known_limits: Documented deviations that are not faults.
+    """
+
+    name: str
+    kind: str = "rewrite"
+    default: bool = True
+    required: bool = False
+    lossy: bool = False
+    tolerance: float | None = None
+    interface: frozenset[InterfaceChange] = frozenset()
+    known_limits: tuple[KnownLimit, ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is true of an optimizer; the localizer chooses its strategy from this alone.
+
+    Attributes:
+        ordered: Passes run in the order in which they are given.
+        composable: A prefix of a pipeline is itself a meaningful pipeline.
+        single: Switching one pass on, all others off, is meaningful.
+        repeatable: A pass may be listed more than once.
+        max_model_bytes: Larger models cannot be given to it.
+    """
+
+    ordered: bool = True
+    composable: bool = True
+    single: bool = True
+    repeatable: bool = False
+    max_model_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What an optimizer made.
+
+    ``data`` is the serialized artifact (an ONNX model for format "onnx"). ``handle`` is a live
+    object for formats that are run where they were built; it never leaves its process.
+    ``touched`` names the passes that the optimizer itself says changed the model, if it says so.
+    """
+
+    format: str
+    data: bytes = b""
+    handle: Any = None
+    fingerprint: str | None = None
+    touched: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One set of inputs. ``feeds`` maps input names to arrays (strings as dtype object)."""
+
+    id: str
+    feeds: Mapping[str, np.ndarray]
+    label: Any = None
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a step in a worker failed.
+
+    ``kind`` "error" is an exception, "abort" the death of the process by ``signal`` or by exit;
+    ``message`` is the exception's text or the last lines the native code wrote.
+    """
+
+    kind: Literal["error", "abort", "timeout", "out-of-memory"]
+    stage: Stage
+    message: str
+    error_type: str = ""
+    signal: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a model source says about one of its models, before it is fetched."""
+
+    name: str
+    task: str | None = None
+    description: str = ""
+    size_bytes: int | None = None
+    tags: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
