@@ -1,0 +1,474 @@
+"""The oracle: does a candidate's output say the same as the reference's?
+
+Three answers per output: *same* (bit for bit), *drift* (differs as rounding does), *fault*. Where
+something can round, the noise of this model on this input is measured, not assumed: the spread of
+the reference when its inputs and weights move by one unit of roundoff, and, where it can be had,
+its own error against a float64 evaluation. All thresholds stand in ``Thresholds``;
+``benchmarks/calibrate.py`` prints what they miss and what they flag falsely.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+Call = Literal["same", "drift", "sensitivity", "fault", "unsure"]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Where drift ends. Unitless factors; ``u`` is the unit roundoff of the output's dtype.
+
+    Attributes:
+        rounding: Differences below so many ``u`` of a slice's RMS (and so many ``u`` of its
+            largest element) are rounding, whatever the noise: no measurement is made.
+        jitter_rms: A slice's RMS difference may exceed the RMS spread under jitter so often.
+        jitter_max: The same for the largest element of a slice.
+        truth: The candidate's RMS error against float64 may exceed the reference's so often.
+        reduction: Bound for legally re-ordered sums, in ``u * sqrt(n) * RMS``; n is the length
+            of the longest reduction.
+        flips: Elements of a discontinuous output may change so often more than under jitter.
+    """
+
+    rounding: float = 8.0
+    jitter_rms: float = 6.0
+    jitter_max: float = 8.0
+    truth: float = 5.0
+    reduction: float = 1.0
+    flips: float = 4.0
+
+
+THRESHOLDS = Thresholds()
+_SLICE_ELEMENTS = 16
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What is known about the reference's own uncertainty on one sample.
+
+    Attributes:
+        jitters: Outputs of the reference under perturbations of one roundoff; by output name.
+        truth: float64 outputs, if they could be had and are trustworthy.
+        longest_reduction: Number of terms of the longest sum in the graph.
+        exact: Outputs that nothing in the graph can round.
+        discontinuous: Outputs behind a decision (ArgMax, Floor, quantization, …) on rounded values.
+    """
+
+    jitters: Sequence[Mapping[str, np.ndarray]] = ()
+    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
+    longest_reduction: int = 1
+    exact: frozenset[str] = frozenset()
+    discontinuous: frozenset[str] = frozenset()
+    steps: Mapping[str, float] = field(default_factory=dict)
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Verdict on one output of one sample.
+
+    ``error`` is the largest difference relative to the reference's largest magnitude; ``noise``
+    the same for the reference's own spread. ``exceeds`` is the error in units of what is allowed
+    (above 1: more than drift).
+    """
+
+    output: str
+    call: Call
+    error: float | None = None
+    noise: float | None = None
+    exceeds: float = 0.0
+    detail: str = ""
+
+
+def judge(
+    reference: Mapping[str, np.ndarray],
+    candidate: Mapping[str, np.ndarray],
+    noise: Noise | None = None,
+    thresholds: Thresholds = THRESHOLDS,
+) -> list[Judgement]:
+    """Judge every output that ``reference`` has; without ``noise`` doubtful ones are "unsure"."""
+    return [
+        _judge_output(name, expected, candidate[name], noise, thresholds)
+        for name, expected in reference.items()
+    ]
+
+
+def _judge_output(
+    name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None, limits: Thresholds
+) -> Judgement:
+    if not isinstance(ref, np.ndarray) or not isinstance(cand, np.ndarray):
+        return _judge_structured(name, ref, cand)
+    if ref.dtype != cand.dtype:
+        return Judgement(name, "fault", exceeds=math.inf, detail=f"{ref.dtype} became {cand.dtype}")
+    if ref.shape != cand.shape:
+        return _judge_shape(name, ref, cand, noise)
+    if _bits_equal(ref, cand):
+        return Judgement(name, "same", 0.0)
+    if not is_float(ref.dtype):
+        return _judge_discrete(name, ref, cand, noise, limits)
+    return _judge_float(name, ref, cand, noise, limits)
+
+
+def _judge_structured(name: str, ref: object, cand: object) -> Judgement:
+    """Sequences and maps: element by element, exactly but for floats, which get an ulp or two."""
+    if isinstance(ref, (list, tuple)) and isinstance(cand, (list, tuple)) and len(ref) == len(cand):
+        parts = [_judge_structured(name, r, c) for r, c in zip(ref, cand, strict=True)]
+        return max(parts, key=lambda j: j.exceeds, default=Judgement(name, "same", 0.0))
+    if isinstance(ref, dict) and isinstance(cand, dict) and ref.keys() == cand.keys():
+        parts = [_judge_structured(name, ref[k], cand[k]) for k in ref]
+        return max(parts, key=lambda j: j.exceeds, default=Judgement(name, "same", 0.0))
+    if type(ref) is not type(cand) or isinstance(ref, (list, tuple, dict)):
+        return Judgement(name, "fault", exceeds=math.inf, detail="structure differs")
+    if isinstance(ref, np.ndarray):
+        return _judge_output(name, ref, cand, Noise(), THRESHOLDS)  # type: ignore[arg-type]
+    if ref == cand or (ref != ref and cand != cand):
+        return Judgement(name, "same", 0.0)
+    if isinstance(ref, float) and isinstance(cand, float):
+        close = math.isclose(ref, cand, rel_tol=1e-5, abs_tol=1e-7)
+        error = abs(ref - cand) / max(abs(ref), 1e-30)
+        return Judgement(name, "drift" if close else "fault", error, None, 0.5 if close else 2.0)
+    return Judgement(name, "fault", exceeds=math.inf, detail=f"{ref!r} became {cand!r}")
+
+
+def _judge_shape(name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None) -> Judgement:
+    detail = f"shape {list(ref.shape)} became {list(cand.shape)}"
+    if noise is not None and name in noise.discontinuous:
+        shapes = {j[name].shape for j in noise.jitters if name in j}
+        if cand.shape in shapes or shapes - {ref.shape}:
+            return Judgement(name, "sensitivity", detail=detail + ", as it does under jitter")
+    return Judgement(name, "fault", exceeds=math.inf, detail=detail)
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether values of ``dtype`` are rounded; covers bfloat16 and the float8 types too."""
+    return bool(dtype.kind == "f" or "float" in dtype.name)
+
+
+def unit_roundoff(dtype: np.dtype) -> float:
+    """Half the distance from 1 to the next number of ``dtype``."""
+    if dtype.kind == "f":
+        return float(np.finfo(dtype).eps) / 2
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps) / 2
+
+
+def _bits_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype == object or a.dtype.kind in "US":
+        return bool(np.all(a == b))
+    if is_float(a.dtype):
+        return bool(np.array_equal(a, b)) or bool(np.all((a == b) | ((a != a) & (b != b))))
+    return bool(np.array_equal(a, b))
+
+
+# --- discrete outputs: integers, booleans, strings ---------------------------------------------
+
+
+def _judge_discrete(
+    name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None, limits: Thresholds
+) -> Judgement:
+    wrong = np.asarray(ref != cand)
+    share = f"{int(wrong.sum())} of {wrong.size} elements differ"
+    if noise is None:
+        return Judgement(name, "unsure", exceeds=1.0, detail=share)
+    if name in noise.exact:
+        return Judgement(name, "fault", 1.0, 0.0, math.inf, share + "; nothing here can round")
+    if _flips_explain(name, ref, cand, wrong, noise, limits):
+        return Judgement(name, "sensitivity", detail=share + ", as they do under jitter")
+    return Judgement(name, "fault", 1.0, 0.0, math.inf, share)
+
+
+def _flips_explain(
+    name: str,
+    ref: np.ndarray,
+    cand: np.ndarray,
+    wrong: np.ndarray,
+    noise: Noise,
+    limits: Thresholds,
+) -> bool:
+    """Whether elements that are ``wrong`` also change when the reference is merely perturbed."""
+    if ref.dtype.kind in "iuf" or is_float(ref.dtype):
+        size = np.abs(_wide(ref)[wrong] - _wide(cand)[wrong])
+        step = noise.steps.get(name)
+        if step is not None and bool(np.all(size <= 1.01 * step)):
+            return True
+    jitters = [j[name] for j in noise.jitters if name in j]
+    if any(j.shape != ref.shape for j in jitters):
+        return True
+    flips = [np.asarray(_differs(ref, j)) for j in jitters]
+    truth = noise.truth.get(name)
+    if truth is not None and truth.shape == ref.shape and not is_float(truth.dtype):
+        # The exact decision: where the reference itself decides otherwise, it sits on the edge.
+        flips.append(np.asarray(ref != truth))
+    if not flips:
+        return False
+    ever = np.logical_or.reduce(flips)
+    if not np.any(wrong & ~ever):
+        return True
+    if wrong.size < 64 or ref.dtype.kind not in "iuf":
+        return False
+    # Enough elements to compare rates: as many flips, and no larger ones, as under jitter.
+    rate = max(int(f.sum()) for f in flips)
+    largest = max(
+        (float(np.max(np.abs(_wide(ref)[f] - _wide(j)[f]))) for f, j in
+         zip(flips, jitters, strict=False) if f.any()),
+        default=0.0,
+    )
+    worst = float(np.max(np.abs(_wide(ref)[wrong] - _wide(cand)[wrong])))
+    return bool(wrong.sum() <= limits.flips * rate and worst <= 2 * largest)
+
+
+def _differs(ref: np.ndarray, other: np.ndarray) -> np.ndarray:
+    if is_float(ref.dtype):
+        a, b = _wide(ref), _wide(other)
+        scale = 64 * unit_roundoff(ref.dtype) * np.maximum(np.abs(a), np.abs(b))
+        return np.asarray(~((np.abs(a - b) <= scale) | (a == b) | (np.isnan(a) & np.isnan(b))))
+    return np.asarray(ref != other)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)
+
+
+# --- floating-point outputs ---------------------------------------------------------------------
+
+
+def _judge_float(
+    name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None, limits: Thresholds
+) -> Judgement:
+    y, z = _wide(ref), _wide(cand)
+    pattern = _pattern_differs(y, z)
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = np.isfinite(y) & np.isfinite(z)
+        d = np.where(finite, np.abs(y - z), 0.0)
+        scale = float(np.max(np.abs(y), where=finite, initial=0.0))
+    error = float(d.max(initial=0.0)) / scale if scale else (math.inf if d.any() else 0.0)
+    u = unit_roundoff(ref.dtype)
+    if not pattern.any() and _is_rounding(d, np.where(finite, y, 0.0), u, limits):
+        if noise is None or name not in noise.exact:
+            return Judgement(name, "drift", error, None, 0.5)
+    if noise is not None and noise.tolerance is not None:
+        exceeds = math.inf if pattern.any() else error / noise.tolerance
+        call: Call = "fault" if exceeds > 1 else "drift"
+        return Judgement(name, call, error, noise.tolerance, exceeds, "declared tolerance")
+    if noise is None:
+        detail = "NaN or infinity in other places" if pattern.any() else ""
+        return Judgement(name, "unsure", error, None, 1.0, detail)
+    if name in noise.exact:
+        # Nothing rounds, so any difference of value is one; -0 for +0 was no difference above.
+        return Judgement(name, "fault", error, 0.0, math.inf, "nothing in the graph can round")
+    return _judge_against_noise(name, ref, y, z, d, pattern, finite, error, noise, limits)
+
+
+def _judge_against_noise(
+    name: str,
+    ref: np.ndarray,
+    y: np.ndarray,
+    z: np.ndarray,
+    d: np.ndarray,
+    pattern: np.ndarray,
+    finite: np.ndarray,
+    error: float,
+    noise: Noise,
+    limits: Thresholds,
+) -> Judgement:
+    u = unit_roundoff(ref.dtype)
+    floor = limits.reduction * u * math.sqrt(noise.longest_reduction)
+    jitters = [_wide(j[name]) for j in noise.jitters if name in j and j[name].shape == ref.shape]
+    spread = _spread(y, jitters)
+    clean = np.where(finite, y, 0.0)
+    scale = float(np.max(np.abs(clean), initial=0.0))
+    level = float(spread.max(initial=0.0)) / scale if scale else 0.0
+    truth = noise.truth.get(name)
+    trusted = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
+    exceeds = _exceeds(d, spread, clean, floor, limits)
+    detail = ""
+    if pattern.any():
+        detail = f"NaN or infinity differs in {int(pattern.sum())} of {pattern.size} elements"
+        flipped = [_pattern_differs(y, j) for j in jitters]
+        explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
+        exceeds = exceeds if explained else math.inf
+        if explained and exceeds <= 1:
+            return Judgement(name, "sensitivity", error, level, 1.0, detail + ", as under jitter")
+    if exceeds <= 1:
+        return Judgement(name, "drift", error, level, exceeds)
+    if trusted and truth is not None:
+        verdict = _against_truth(ref, y, z, truth, spread, floor, limits)
+        if verdict is not None:
+            right, own = verdict
+            return Judgement(name, "drift", error, own, 0.9, right)
+    if name in noise.discontinuous or name in noise.steps:
+        wrong = _beyond(d, spread, clean, floor, limits) | pattern
+        if _flips_explain(name, ref, z.astype(ref.dtype), wrong, noise, limits):
+            share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
+            return Judgement(name, "sensitivity", error, level, 1.0, share)
+    return Judgement(name, "fault", error, level, exceeds, detail)
+
+
+def _pattern_differs(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Where one is NaN or an infinity that the other is not."""
+    with np.errstate(invalid="ignore"):
+        same = (np.isfinite(y) & np.isfinite(z)) | (np.isnan(y) & np.isnan(z)) | (y == z)
+    return np.asarray(~same)
+
+
+def _spread(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:
+    """Elementwise RMS change of the reference under jitter; 0 where that is not finite."""
+    if not jitters:
+        return np.zeros_like(y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = np.mean([np.square(j - y) for j in jitters], axis=0)
+    return np.sqrt(np.where(np.isfinite(squares), squares, 0.0))
+
+
+def _slices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Axes to reduce: over everything, and over all but one axis wherever that leaves enough.
+
+    One tensor may hold quantities of different size (box coordinates and scores, say); a bound
+    from the largest would hide every fault in the smallest.
+    """
+    axes = tuple(range(len(shape)))
+    yield axes
+    size = math.prod(shape)
+    for axis in axes:
+        if 1 < shape[axis] and size // shape[axis] >= _SLICE_ELEMENTS:
+            yield tuple(a for a in axes if a != axis)
+
+
+def _rms(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    if x.size == 0:
+        return np.zeros(1)
+    # Scaled first: squares of huge values overflow even float64, those of tiny ones underflow.
+    top = np.max(np.abs(x), axis=axes, keepdims=True)
+    safe = np.where(top > 0, top, 1.0)
+    return np.asarray(np.sqrt(np.mean(np.square(x / safe), axis=axes, keepdims=True)) * top)
+
+
+def _is_rounding(d: np.ndarray, y: np.ndarray, u: float, limits: Thresholds) -> bool:
+    if bool(np.all(d <= 4 * u * np.abs(y))):
+        return True
+    bound = limits.rounding * u
+    for axes in _slices(d.shape):
+        top = np.max(np.abs(y), axis=axes, keepdims=True, initial=0.0)
+        if np.any(np.max(d, axis=axes, keepdims=True, initial=0.0) > bound * top):
+            return False
+        if np.any(_rms(d, axes) > bound * _rms(y, axes)):
+            return False
+    return True
+
+
+def _exceeds(
+    d: np.ndarray, spread: np.ndarray, y: np.ndarray, floor: float, limits: Thresholds
+) -> float:
+    """Largest ratio of difference to allowance, over the whole tensor and its slices."""
+    worst = 0.0
+    for axes in _slices(d.shape):
+        # Few elements tell little about a slice's noise: the whole tensor's share backs it up.
+        rms = limits.jitter_rms * _rms(spread, axes) + floor * _rms(y, axes)
+        top = limits.jitter_max * np.max(spread, axis=axes, keepdims=True, initial=0.0)
+        top = top + floor * np.max(np.abs(y), axis=axes, keepdims=True, initial=0.0)
+        largest = np.max(d, axis=axes, keepdims=True, initial=0.0)
+        worst = max(worst, _ratio(_rms(d, axes), rms), _ratio(largest, top))
+    return worst
+
+
+def _ratio(value: np.ndarray, allowed: np.ndarray) -> float:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(value > 0, value / allowed, 0.0)
+    return float(np.max(ratio, initial=0.0))
+
+
+def _beyond(
+    d: np.ndarray, spread: np.ndarray, y: np.ndarray, floor: float, limits: Thresholds
+) -> np.ndarray:
+    quiet = np.median(spread) if spread.size else 0.0
+    allowed = limits.jitter_max * np.maximum(spread, quiet) + 4 * floor * np.abs(y)
+    return np.asarray(d > allowed)
+
+
+def _against_truth(
+    ref: np.ndarray,
+    y: np.ndarray,
+    z: np.ndarray,
+    truth: np.ndarray,
+    spread: np.ndarray,
+    floor: float,
+    limits: Thresholds,
+) -> tuple[str, float] | None:
+    """("why the candidate is right", the reference's error), or None if float64 does not say so.
+
+    float64 acquits; it never convicts. An evaluator from which both differ beyond their noise is
+    not evidence, so one of the two must agree with it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        t = _wide(truth.astype(ref.dtype))
+    if _pattern_differs(t, z).any():
+        return None
+    finite = np.isfinite(t)
+    clean = np.where(finite, t, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        of_candidate = np.where(finite, np.abs(z - truth), 0.0)
+        of_reference = np.where(finite & np.isfinite(y), np.abs(y - truth), 0.0)
+    scale = float(np.max(np.abs(clean), initial=0.0))
+    own = float(of_reference.max(initial=0.0)) / scale if scale else 0.0
+    plausible = replace(limits, jitter_rms=limits.truth, jitter_max=limits.truth)
+    own_noise = np.maximum(spread, unit_roundoff(ref.dtype) * np.abs(clean))
+    if _exceeds(of_candidate, own_noise, clean, floor, plausible) <= 1:
+        return "as close to the exact result as rounding allows", own
+    if _pattern_differs(t, y).any():
+        return None
+    if _exceeds(of_candidate, of_reference, clean, floor, plausible) <= 1:
+        # Both far from float64: it is the reference's own error, unless the evaluator is off.
+        if _exceeds(of_reference, own_noise, clean, floor, limits) <= 30:
+            return "no further from the exact result than the reference", own
+    return None
+
+
+# --- outputs that differ from run to run --------------------------------------------------------
+
+
+def same_distribution(
+    reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray], *, alpha: float = 1e-6
+) -> tuple[bool, str]:
+    """Whether two sets of random outputs look drawn from one distribution, and why not.
+
+    Args:
+        reference: One array per run of the original; all of one shape, numeric.
+        candidate: The same for the optimized model; at least 20 runs each are needed for
+            ``alpha`` to be reachable.
+        alpha: Probability of a false alarm that is accepted, over all statistics together.
+
+    Source: two-sample Kolmogorov-Smirnov test, Hodges 1958, "The significance probability of the
+    Smirnov two-sample test", with Bonferroni's correction.
+    """
+    from scipy import stats
+
+    if {a.shape for a in reference} != {a.shape for a in candidate}:
+        return False, f"shape {list(reference[0].shape)} became {list(candidate[0].shape)}"
+    ref, cand = np.stack([_wide(a) for a in reference]), np.stack([_wide(a) for a in candidate])
+    ref, cand = ref.reshape(len(ref), -1), cand.reshape(len(cand), -1)
+    if ref.shape[1] == 0:
+        return True, ""
+    if np.isfinite(ref).all() and not np.isfinite(cand).all():
+        return False, "NaN or infinity that the original never shows"
+    with np.errstate(invalid="ignore", over="ignore"):
+        tests = {name: (f(ref), f(cand)) for name, f in _STATISTICS.items()}
+    for name, (a, b) in tests.items():
+        if stats.ks_2samp(a, b).pvalue < alpha / len(tests):
+            return False, f"its {name} over {len(ref)} runs has another distribution"
+    return True, ""
+
+
+_STATISTICS = {
+    "mean": lambda x: x.mean(axis=1),
+    "spread": lambda x: x.std(axis=1),
+    "largest value": lambda x: x.max(axis=1),
+    "smallest value": lambda x: x.min(axis=1),
+    "first element": lambda x: x[:, 0],
+    "middle element": lambda x: x[:, x.shape[1] // 2],
+    "number of zeros": lambda x: (x == 0).mean(axis=1),
+}

@@ -1,0 +1,277 @@
+"""What can be said of an ONNX model by looking: interface, metadata, canonical content.
+
+All of it is Python on a parsed message; nothing here calls native code that a malformed model
+could crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+
+from optvet.spec.types import InterfaceChange, ValueInfo
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Structure of one model, small enough to be sent between processes."""
+
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    metadata: Mapping[str, str]
+    operators: Mapping[str, int]
+    nodes: int
+    size_bytes: int
+
+
+def value_info(value: ValueInfoProto) -> ValueInfo:
+    """Name, element type and shape of a graph input or output."""
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return ValueInfo(value.name, (kind or "unknown").removesuffix("_type"), None)
+    tensor = value.type.tensor_type
+    dtype = TensorProto.DataType.Name(tensor.elem_type).lower()
+    return ValueInfo(value.name, dtype, _shape(tensor))
+
+
+def _shape(tensor: TypeProto.Tensor) -> tuple[int | str | None, ...] | None:
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim
+    )
+
+
+def graph_inputs(model: ModelProto) -> tuple[ValueInfo, ...]:
+    """Inputs that must be fed: IR 3 lists the weights among the inputs too."""
+    names = {t.name for t in model.graph.initializer}
+    names |= {t.values.name for t in model.graph.sparse_initializer}
+    return tuple(value_info(i) for i in model.graph.input if i.name not in names)
+
+
+def graph_outputs(model: ModelProto) -> tuple[ValueInfo, ...]:
+    """Graph outputs, in order."""
+    return tuple(value_info(o) for o in model.graph.output)
+
+
+def opset_versions(model: ModelProto) -> dict[str, int]:
+    """Operator-set version by domain, the default domain spelled "ai.onnx"."""
+    return {o.domain or "ai.onnx": o.version for o in model.opset_import}
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """``graph`` and every graph inside its nodes' attributes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs(attribute.g)
+            for inner in attribute.graphs:
+                yield from graphs(inner)
+
+
+def facts(model: ModelProto, size_bytes: int) -> Facts:
+    """Structure of ``model``, whose serialized size is ``size_bytes``."""
+    operators = Counter(
+        f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type
+        for g in graphs(model.graph)
+        for n in g.node
+    )
+    nodes = sum(operators.values())
+    inputs, outputs = graph_inputs(model), graph_outputs(model)
+    return Facts(inputs, outputs, _metadata(model), dict(operators), nodes, size_bytes)
+
+
+def _metadata(model: ModelProto) -> dict[str, str]:
+    graph = model.graph
+    used = {n.domain or "ai.onnx" for g in graphs(graph) for n in g.node}
+    opsets = opset_versions(model)
+    # An import that nothing needs may come or go without anybody noticing.
+    relevant = {d: v for d, v in opsets.items() if d in used or d == "ai.onnx"}
+    functions = sorted(f"{f.domain}::{f.name}" for f in model.functions)
+    denotations = [
+        d.denotation for v in (*graph.input, *graph.output) for d in v.type.tensor_type.shape.dim
+    ] + [v.type.denotation for v in (*graph.input, *graph.output)]
+    facts = {
+        "ir_version": str(model.ir_version),
+        "opset_import": ", ".join(f"{d} {v}" for d, v in sorted(relevant.items())),
+        "functions": _present(functions),
+        "training_info": str(len(model.training_info)),
+        "metadata_props": _present(f"{p.key}={p.value}" for p in model.metadata_props),
+        "graph metadata_props": _present(f"{p.key}={p.value}" for p in graph.metadata_props),
+        "quantization_annotation": str(len(graph.quantization_annotation)),
+        "sparse_initializer": str(len(graph.sparse_initializer)),
+        "denotations": _present(d for d in denotations if d),
+        "doc_string": _present([model.doc_string] if model.doc_string else []),
+    }
+    return facts
+
+
+def _present(items: Iterable[str]) -> str:
+    return "; ".join(sorted(items)) or "none"
+
+
+def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
+    """What ``after`` says differently about itself, as {what: (before, after)}.
+
+    A function whose every use was inlined is no loss, nor is an operator set raised for it.
+    """
+    changed = {
+        key: (was, after.metadata[key])
+        for key, was in before.metadata.items()
+        if after.metadata[key] != was
+    }
+    if "functions" in changed and not any("::" in op for op in after.operators):
+        changed.pop("functions")
+    if before.operators.keys() - after.operators.keys() and "opset_import" in changed:
+        kept = {s.split()[0] for s in after.metadata["opset_import"].split(", ")}
+        was = [s for s in before.metadata["opset_import"].split(", ") if s.split()[0] in kept]
+        if ", ".join(was) == after.metadata["opset_import"]:
+            changed.pop("opset_import")
+    return changed
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How to feed a candidate and read it in the reference's terms, or why that is impossible."""
+
+    inputs: Mapping[str, str]
+    casts: Mapping[str, str]
+    outputs: Mapping[str, str]
+    problem: str = ""
+
+
+def align(before: Facts, after: Facts, allowed: frozenset[InterfaceChange]) -> Alignment:
+    """Match the interface of a candidate with the reference's.
+
+    Names, order, element types and static dimensions must agree, save for what the applied passes
+    change on purpose (``allowed``). A dimension that became unknown, or an output dimension that
+    became known, is no change for a caller.
+    """
+    problems = _align_values("input", before.inputs, after.inputs, allowed)
+    problems += _align_values("output", before.outputs, after.outputs, allowed)
+    if problems:
+        return Alignment({}, {}, {}, "; ".join(problems))
+    pairs = list(zip(before.inputs, after.inputs, strict=True))
+    inputs = {was.name: now.name for was, now in pairs}
+    casts = {was.name: now.dtype for was, now in pairs if was.dtype != now.dtype}
+    outputs = {n.name: w.name for w, n in zip(before.outputs, after.outputs, strict=True)}
+    return Alignment(inputs, casts, outputs)
+
+
+def _align_values(
+    what: str,
+    before: tuple[ValueInfo, ...],
+    after: tuple[ValueInfo, ...],
+    allowed: frozenset[InterfaceChange],
+) -> list[str]:
+    was, now = [v.name for v in before], [v.name for v in after]
+    if len(was) != len(now) or len(set(now)) != len(now):
+        return [f"{what}s {was} became {now}"]
+    if was != now and "names" not in allowed:
+        return [f"{what}s {was} became {now}"]
+    problems = []
+    for old, new in zip(before, after, strict=True):
+        legal = what == "input" and "input-dtypes" in allowed
+        if old.dtype != new.dtype and not (legal and (old.dtype, new.dtype) == ("int64", "int32")):
+            problems.append(f"{what} {old.name!r}: {old.dtype} became {new.dtype}")
+        elif not _shapes_agree(what, old.shape, new.shape):
+            problems.append(f"{what} {old.name!r}: shape {old.shape} became {new.shape}")
+    return problems
+
+
+def _shapes_agree(
+    what: str,
+    old: tuple[int | str | None, ...] | None,
+    new: tuple[int | str | None, ...] | None,
+) -> bool:
+    if old is None or new is None:
+        return True
+    if len(old) != len(new):
+        return False
+    for a, b in zip(old, new, strict=True):
+        if isinstance(a, int) and isinstance(b, int) and a != b:
+            return False
+        if what == "input" and not isinstance(a, int) and isinstance(b, int):
+            return False
+    return True
+
+
+_LARGE_BYTES = 1 << 12
+
+
+def canonical_digest(model: ModelProto) -> str:
+    """sha256 of what a runtime would compute: equal digests, equal results.
+
+    Left out are node names, doc strings, inferred shapes, the producer and the order of
+    initializers; values are renamed by position. Graph inputs and outputs keep their names.
+    ``model`` is changed in place.
+    """
+    model.doc_string = model.producer_name = model.producer_version = model.domain = ""
+    model.graph.name = "g"
+    del model.metadata_props[:], model.training_info[:]
+    tensors = hashlib.sha256()
+    _canonicalize(model.graph, {}, tensors)
+    return hashlib.sha256(model.SerializeToString(deterministic=True) + tensors.digest()).hexdigest()
+
+
+def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib._Hash) -> None:
+    del graph.value_info[:], graph.quantization_annotation[:], graph.metadata_props[:]
+    graph.doc_string = ""
+    kept = {v.name for v in (*graph.input, *graph.output)}
+    names = dict(outer) | {name: name for name in kept}
+    depth = len(outer)
+    initializers = sorted(graph.initializer, key=lambda t: t.name)
+    used = Counter(i for g in graphs(graph) for n in g.node for i in n.input)
+    order: dict[str, None] = {}
+    for node in graph.node:
+        order.update(dict.fromkeys(node.input))
+    for inner in graphs(graph):
+        for node in inner.node:
+            order.update(dict.fromkeys(node.input))
+    rank = {name: i for i, name in enumerate(order)}
+    initializers = [t for t in initializers if used[t.name] or t.name in kept]
+    initializers.sort(key=lambda t: rank.get(t.name, len(rank)))
+    for i, tensor in enumerate(initializers):
+        names.setdefault(tensor.name, f"w{depth}_{i}")
+        tensor.doc_string = ""
+        tensors.update(names[tensor.name].encode())
+        if len(tensor.raw_data) > _LARGE_BYTES:
+            tensors.update(str((tensor.data_type, *tensor.dims)).encode())
+            tensors.update(tensor.raw_data)
+        else:
+            small = TensorProto()
+            small.CopyFrom(tensor)
+            small.name = ""
+            tensors.update(small.SerializeToString(deterministic=True))
+    del graph.initializer[:]
+    counter = 0
+    for node in graph.node:
+        node.name = node.doc_string = ""
+        del node.metadata_props[:]
+        for output in node.output:
+            if output and output not in names:
+                names[output] = f"v{depth}_{counter}"
+                counter += 1
+    for node in graph.node:
+        for attribute in node.attribute:
+            attribute.doc_string = ""
+            if attribute.HasField("g"):
+                _canonicalize(attribute.g, names, tensors)
+            for inner in attribute.graphs:
+                _canonicalize(inner, names, tensors)
+        node.input[:] = [names.get(i, i) for i in node.input]
+        node.output[:] = [names.get(o, o) for o in node.output]
+        attributes = sorted(node.attribute, key=lambda a: a.name)
+        del node.attribute[:]
+        node.attribute.extend(attributes)
+
+
+def parse(data: bytes) -> ModelProto:
+    """Decode a serialized model; onnx.load_from_string with a clear name."""
+    return onnx.load_from_string(data)
