@@ -1,0 +1,155 @@
+"""Planted faults: functions that do to their process what broken native code does.
+
+For the tests of plugins and of optvet itself. They are meant to run in a worker of the sandbox,
+which they kill, hang or fill; called anywhere else they do the same to the caller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import NoReturn
+
+from optvet.engine.sandbox import enter
+from optvet.spec.types import Stage
+
+_memory: dict[str, object] = {}
+
+
+def nothing() -> None:
+    """Return at once."""
+
+
+def process_id() -> int:
+    """The number of the process that runs this."""
+    return os.getpid()
+
+
+def echo(value: object) -> object:
+    """``value`` itself."""
+    return value
+
+
+def raise_error(text: str) -> NoReturn:
+    """Raise a ValueError that says ``text``."""
+    raise ValueError(text)
+
+
+class UnpicklableError(Exception):
+    """An exception that cannot leave its process."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+        self.lock = threading.Lock()
+
+
+def raise_unpicklable() -> NoReturn:
+    """Raise an exception that pickle refuses."""
+    raise UnpicklableError("not", "picklable")
+
+
+def return_unpicklable() -> object:
+    """Return a lock, which pickle refuses."""
+    return threading.Lock()
+
+
+class Poison:
+    """Pickles well and raises when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return raise_error, ("poisoned",)
+
+
+def return_poison() -> Poison:
+    """Return what can be pickled but not unpickled."""
+    return Poison()
+
+
+def abort(message: str = "") -> NoReturn:
+    """Write ``message`` to file descriptor 2, as native code does, and abort."""
+    os.write(2, message.encode())
+    os.abort()
+
+
+def segfault() -> None:
+    """Read address 0."""
+    ctypes.string_at(0)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process by ``sys.exit``."""
+    sys.exit(status)
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """End the process without any clean-up."""
+    os._exit(status)
+
+
+def hang(seconds: float = 3600.0) -> None:
+    """Sleep; an hour unless told otherwise."""
+    time.sleep(seconds)
+
+
+def hang_with_child() -> None:
+    """Start a child process, write its number to file descriptor 2, and hang."""
+    child = subprocess.Popen(["sleep", "3600"])
+    os.write(2, f"child {child.pid}".encode())
+    time.sleep(3600)
+
+
+def hog_memory(size_bytes: int = 1 << 62) -> int:
+    """Allocate and fill blocks until ``size_bytes`` are reached or memory ends."""
+    blocks: list[bytes] = []
+    while len(blocks) << 24 < size_bytes:
+        blocks.append(b"x" * (1 << 24))
+    return len(blocks) << 24
+
+
+def return_bytes(size: int) -> bytes:
+    """So many zero bytes."""
+    return bytes(size)
+
+
+def print_and_return(text: str) -> str:
+    """Write ``text`` to stdout and stderr, through Python and natively, and return it."""
+    print(text)
+    print(text, file=sys.stderr)
+    os.write(1, text.encode())
+    os.write(2, text.encode())
+    return text
+
+
+def print_and_raise(native: str, text: str) -> NoReturn:
+    """Write ``native`` to file descriptor 2 and raise a ValueError that says ``text``."""
+    os.write(2, native.encode())
+    raise ValueError(text)
+
+
+def print_forever() -> NoReturn:
+    """Write to stderr without end."""
+    while True:
+        os.write(2, b"x" * 65536)
+
+
+def enter_and_abort(stage: Stage) -> NoReturn:
+    """Announce ``stage`` and abort in it."""
+    enter(stage)
+    os.abort()
+
+
+def enter_and_hang(stage: Stage) -> None:
+    """Announce ``stage`` and hang in it."""
+    enter(stage)
+    time.sleep(3600)
+
+
+def remember(key: str, value: object) -> object:
+    """Set a global of the worker and return what it was."""
+    before = _memory.get(key)
+    _memory[key] = value
+    return before
