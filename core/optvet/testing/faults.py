@@ -7,11 +7,13 @@ which they kill, hang or fill; called anywhere else they do the same to the call
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import NoReturn
 
 from optvet.engine.sandbox import enter
@@ -95,11 +97,21 @@ def hang(seconds: float = 3600.0) -> None:
     time.sleep(seconds)
 
 
-def hang_with_child() -> None:
-    """Start a child process, write its number to file descriptor 2, and hang."""
+def _start_child(note: str) -> None:
     child = subprocess.Popen(["sleep", "3600"])
-    os.write(2, f"child {child.pid}".encode())
+    Path(note).write_text(str(child.pid))
+
+
+def hang_with_child(note: str) -> None:
+    """Start a child process, write its number to the file ``note``, and hang."""
+    _start_child(note)
     time.sleep(3600)
+
+
+def abort_with_child(note: str) -> NoReturn:
+    """Start a child process, write its number to the file ``note``, and abort."""
+    _start_child(note)
+    os.abort()
 
 
 def hog_memory(size_bytes: int = 1 << 62) -> int:
@@ -146,6 +158,17 @@ def enter_and_hang(stage: Stage) -> None:
     """Announce ``stage`` and hang in it."""
     enter(stage)
     time.sleep(3600)
+
+
+def enter_and_raise(stage: Stage) -> NoReturn:
+    """Announce ``stage`` and raise a ValueError in it."""
+    enter(stage)
+    raise ValueError(stage)
+
+
+def import_module(name: str) -> None:
+    """Import a module, which may be what kills the process."""
+    importlib.import_module(name)
 
 
 def remember(key: str, value: object) -> object:

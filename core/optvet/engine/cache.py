@@ -1,0 +1,556 @@
+"""Results that outlive the process: bytes under a key that names everything they depend on.
+
+Small values live in an SQLite database, large ones in files beside it. A cache may be lost but
+must not lie and must not stop the work, so every value carries its digest: what is damaged or
+cannot be read is a miss, and what cannot be written is not (``Cache.degraded`` says why).
+
+Several processes use one folder at once. A file is complete before the row that names it exists
+and is named after its content, so two writers of one key cannot mix their halves; whatever order
+deletions take, the worst is a row without a file, which is a miss.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import enum
+import hashlib
+import json
+import os
+import sqlite3
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import platformdirs
+from pydantic import BaseModel
+
+JSON = Any
+T = TypeVar("T")
+
+_INLINE_BYTES = 64 << 10
+_MAX_BYTES = 4 << 30
+_BUSY_S = 10.0
+_USED_S = 600.0  # A use is noted this coarsely, else every read would be a write.
+_ORPHAN_S = 3600.0  # No writer needs longer between its file and its row.
+_RECOUNT = 256
+_MAGIC = b"optvet-arrays-1\n"
+_LENGTH = struct.Struct("<Q")
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+_COLUMNS = ("key", "kind", "size", "digest", "value", "file", "used")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    key TEXT PRIMARY KEY, kind TEXT NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL,
+    value BLOB, file TEXT, used REAL NOT NULL
+)
+"""
+
+
+def cache_root() -> Path:
+    """The user's cache folder for optvet; it need not exist."""
+    return platformdirs.user_cache_path("optvet")
+
+
+def key(*parts: object) -> str:
+    """sha256, hexadecimal, over ``parts`` in canonical form.
+
+    Numbers, strings, paths, enumerations, sequences, sets, mappings, dataclasses, pydantic
+    models, bytes and arrays; equal parts have equal keys in every process and on every machine.
+
+    Raises:
+        TypeError: A part is of a type whose equality is not known.
+    """
+    text = json.dumps(_canonical(list(parts)), separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _canonical(part: object) -> JSON:
+    """``part`` as JSON in which only what stands for a typed value is an object."""
+    if isinstance(part, enum.Enum):
+        return {type(part).__qualname__: _canonical(part.value)}
+    if part is None or isinstance(part, (bool, int, float, str)):
+        return str(part) if isinstance(part, str) else part
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return {"bytes": hashlib.sha256(part).hexdigest()}
+    if isinstance(part, (np.ndarray, np.generic)):
+        return {"array": _canonical_array(np.asarray(part))}
+    if isinstance(part, os.PathLike):
+        return {"path": os.fspath(part)}
+    if isinstance(part, BaseModel):
+        fields = {name: getattr(part, name) for name in type(part).model_fields}
+        fields |= part.model_extra or {}
+        return {type(part).__qualname__: _canonical(fields)}
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+        return {type(part).__qualname__: _canonical(values)}
+    if isinstance(part, Mapping):
+        return {"mapping": _sorted([_canonical(k), _canonical(v)] for k, v in part.items())}
+    if isinstance(part, (set, frozenset)):
+        return {"set": _sorted(map(_canonical, part))}
+    if isinstance(part, (list, tuple)):
+        return [_canonical(item) for item in part]
+    raise TypeError(f"{type(part).__qualname__} cannot be part of a cache key; give its fields")
+
+
+def _sorted(items: Iterable[JSON]) -> list[JSON]:
+    return sorted(items, key=json.dumps)
+
+
+def _canonical_array(array: np.ndarray) -> JSON:
+    if array.dtype.hasobject:
+        return [array.shape, _canonical(array.ravel().tolist())]
+    native = _native(array)
+    return [_dtype_name(native.dtype), native.shape, _digest(native.tobytes()).hex()]
+
+
+@dataclass(frozen=True)
+class KindInfo:
+    """How many values of one kind there are, and their bytes."""
+
+    entries: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What a cache holds, by kind of value; ``path`` is None if it stores nothing."""
+
+    path: Path | None
+    kinds: Mapping[str, KindInfo]
+
+    @property
+    def entries(self) -> int:
+        """Values in all."""
+        return sum(kind.entries for kind in self.kinds.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in all."""
+        return sum(kind.size_bytes for kind in self.kinds.values())
+
+
+class Cache:
+    """A folder of values; safe for several threads and processes at once.
+
+    Args:
+        root: The folder, made if need be, for the user alone. None: nothing is stored.
+        max_bytes: Where values exceed this in all, those unused for longest are dropped.
+        clock: Seconds, as ``time.time``.
+
+    Attributes:
+        degraded: Why nothing is written any more (disk full, no permission …); None if all is
+            well. It changes once; values that can be read still are.
+    """
+
+    def __init__(
+        self,
+        root: Path | None,
+        *,
+        max_bytes: int = _MAX_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.degraded: str | None = None
+        self._root = root
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._database: sqlite3.Connection | None = None
+        self._generation = 0
+        self._puts = 0
+        self._total = 0
+        self._open()
+
+    def get(self, key: str) -> bytes | None:
+        """The value stored under ``key``; None if there is none or it is damaged."""
+        with self._lock:
+            return self._guarded(lambda database: self._get(database, key), None)
+
+    def put(self, key: str, kind: str, value: bytes) -> None:
+        """Store ``value`` under ``key``, replacing what is there.
+
+        Never raises for want of space or permission: see ``degraded``.
+
+        Args:
+            key: From the function ``key``.
+            kind: What sort of value it is ("trial", "artifact" …), for ``info``.
+            value: Any bytes.
+        """
+        with self._lock:
+            if self.degraded is not None or len(value) > self._max_bytes:
+                return
+            try:
+                self._guarded(lambda database: self._put(database, key, kind, value), None, True)
+            except OSError as error:
+                self._degrade(error)
+
+    def info(self) -> CacheInfo:
+        """What is stored now."""
+        query = "SELECT kind, count(*), sum(size) FROM entries GROUP BY kind ORDER BY kind"
+        with self._lock:
+            rows: list[Any] = []
+            rows = self._guarded(lambda database: database.execute(query).fetchall(), rows)
+        return CacheInfo(
+            self._root, {kind: KindInfo(count, int(size)) for kind, count, size in rows}
+        )
+
+    def clear(self) -> int:
+        """Remove all values; the number of bytes they had."""
+        with self._lock:
+            before = self.info().size_bytes
+            self._guarded(lambda database: self._clear(database), None)
+            self._total = after = self.info().size_bytes
+        return before - after
+
+    def close(self) -> None:
+        """Let go of the folder; from now on every get misses."""
+        with self._lock:
+            if self._database is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.close()
+                self._database = None
+
+    def __enter__(self) -> Cache:
+        """The cache itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _open(self) -> None:
+        """Open the newest database of the folder, and a newer one if that is damaged."""
+        if self._root is None:
+            return
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._blobs.mkdir(mode=0o700, exist_ok=True)
+            self._generation = max(self._generations(), default=0)
+            self._database = self._connect()
+            self._total = self._count(self._database)
+        except OSError as error:
+            self._degrade(error)
+        except sqlite3.Error as error:
+            self._recover(error)
+
+    @property
+    def _blobs(self) -> Path:
+        assert self._root is not None
+        return self._root / "blobs"
+
+    def _path(self, generation: int) -> Path:
+        assert self._root is not None
+        return self._root / f"index-{generation}.sqlite3"
+
+    def _generations(self) -> list[int]:
+        assert self._root is not None
+        names = [
+            path.name.split("-")[1].split(".")[0] for path in self._root.glob("index-*.sqlite3")
+        ]
+        return [int(name) for name in names if name.isdecimal()]
+
+    def _connect(self) -> sqlite3.Connection:
+        """A connection to a database that has the table."""
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            database = sqlite3.connect(
+                self._path(self._generation),
+                timeout=_BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                database.execute("PRAGMA journal_mode=WAL")
+                database.execute("PRAGMA synchronous=NORMAL")
+                database.execute(_SCHEMA)
+                database.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries LIMIT 0")
+                return database
+            except BaseException as error:
+                database.close()
+                # The change to WAL does not wait its turn: SQLite calls no busy handler there.
+                busy = getattr(error, "sqlite_errorcode", None) in _BUSY
+                if not busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _guarded(
+        self, act: Callable[[sqlite3.Connection], T], otherwise: T, writes: bool = False
+    ) -> T:
+        """``act`` on the database, again on a new one if it is damaged; else ``otherwise``."""
+        for _ in range(2):
+            if self._database is None or (writes and self.degraded is not None):
+                break
+            try:
+                return act(self._database)
+            except sqlite3.Error as error:
+                code = _code(error)
+                if not writes and code in _BUSY:
+                    break
+                self._recover(error)
+        return otherwise
+
+    def _recover(self, error: sqlite3.Error) -> None:
+        """Go on with an empty database if this one is damaged; else stop writing."""
+        if _code(error) not in _DAMAGED:
+            self._degrade(error)
+            return
+        self.close()
+        # A new name, never the old one: a process that still has the old database open deletes
+        # "its" journal by name when it closes, and would take the new database's.
+        damaged = self._generation
+        self._generation = max([damaged + 1, *self._generations()])
+        try:
+            self._database = self._connect()
+        except (OSError, sqlite3.Error) as again:
+            self._degrade(again)
+            return
+        self._total = 0
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._path(damaged)}{suffix}")
+
+    def _degrade(self, error: Exception) -> None:
+        if self.degraded is None:
+            self.degraded = f"cache {str(self._root)!r} is not written any more: {error}"
+
+    def _get(self, database: sqlite3.Connection, key: str) -> bytes | None:
+        query = "SELECT digest, value, file, used FROM entries WHERE key = ?"
+        row = database.execute(query, (key,)).fetchone()
+        if row is None:
+            return None
+        digest, value, file, used = row
+        if file is not None:
+            value = self._read(str(file))
+        if not isinstance(value, bytes) or _digest(value) != digest:
+            self._forget(database, key, digest, file)
+            return None
+        now = self._clock()
+        if not isinstance(used, float) or abs(now - used) > _USED_S:
+            # A use that cannot be noted (read-only folder) costs the order of eviction, no more.
+            with contextlib.suppress(sqlite3.OperationalError):
+                database.execute("UPDATE entries SET used = ? WHERE key = ?", (now, key))
+        return value
+
+    def _read(self, file: str) -> bytes | None:
+        try:
+            return (self._blobs / os.path.basename(file)).read_bytes()
+        except (OSError, ValueError):
+            return None
+
+    def _forget(self, database: sqlite3.Connection, key: str, digest: Any, file: Any) -> None:
+        """Remove a damaged entry, unless another process has just replaced it."""
+        with contextlib.suppress(sqlite3.OperationalError):
+            database.execute("DELETE FROM entries WHERE key = ? AND digest IS ?", (key, digest))
+        if isinstance(file, str):
+            self._unlink(file)
+
+    def _put(self, database: sqlite3.Connection, key: str, kind: str, value: bytes) -> None:
+        digest = _digest(value)
+        inline = len(value) <= _INLINE_BYTES
+        file = None if inline else f"{_digest(key.encode()).hex()[:32]}-{digest.hex()[:32]}"
+        if file is not None:
+            self._write(file, value)
+        row = (key, kind, len(value), digest, value if inline else None, file, self._clock())
+        try:
+            with _transaction(database):
+                query = "SELECT file FROM entries WHERE key = ?"
+                old = database.execute(query, (key,)).fetchone()
+                database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        except BaseException:
+            if file is not None:
+                self._unlink(file)
+            raise
+        if old is not None and old[0] is not None and old[0] != file:
+            self._unlink(str(old[0]))
+        self._puts += 1
+        self._total += len(value)
+        self._bound(database)
+
+    def _write(self, file: str, value: bytes) -> None:
+        """Write a file whole or not at all."""
+        handle, name = tempfile.mkstemp(dir=self._blobs, prefix="new-")
+        try:
+            with open(handle, "wb") as stream:
+                stream.write(value)
+            os.replace(name, self._blobs / file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _unlink(self, file: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            (self._blobs / os.path.basename(file)).unlink()
+
+    def _bound(self, database: sqlite3.Connection) -> None:
+        """Drop what was unused for longest until a tenth of the space is free again."""
+        if self._puts % _RECOUNT == 0:
+            self._total = self._count(database)  # Other processes add too.
+        if self._total <= self._max_bytes:
+            return
+        with _transaction(database):
+            excess = self._count(database) - self._max_bytes
+            excess += self._max_bytes // 10 if excess > 0 else 0
+            dropped = []
+            for key, size, file in database.execute(
+                "SELECT key, size, file FROM entries ORDER BY used, rowid"
+            ):
+                if excess <= 0:
+                    break
+                dropped.append((key, file))
+                excess -= size
+            keys = [(key,) for key, _ in dropped]
+            database.executemany("DELETE FROM entries WHERE key = ?", keys)
+        for _, file in dropped:
+            if file is not None:
+                self._unlink(str(file))
+        self._total = self._count(database)
+        self._sweep(database)
+
+    def _sweep(self, database: sqlite3.Connection) -> None:
+        """Remove files that no row names: their writer died between the two."""
+        query = "SELECT file FROM entries WHERE file IS NOT NULL"
+        named = {file for (file,) in database.execute(query)}
+        for path in self._blobs.iterdir():
+            with contextlib.suppress(OSError):
+                if path.name not in named and time.time() - path.stat().st_mtime > _ORPHAN_S:
+                    path.unlink()
+
+    def _count(self, database: sqlite3.Connection) -> int:
+        return int(database.execute("SELECT total(size) FROM entries").fetchone()[0])
+
+    def _clear(self, database: sqlite3.Connection) -> None:
+        database.execute("DELETE FROM entries")
+        for path in self._blobs.iterdir():
+            if not path.name.startswith("new-"):  # Another process is writing it.
+                self._unlink(path.name)
+        self._sweep(database)
+        # Gives the space back; not worth waiting for where another process is at work.
+        with contextlib.suppress(sqlite3.OperationalError):
+            database.execute("VACUUM")
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+@contextlib.contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing; takes the write lock at once, so that it cannot fail half-way for it."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        # SQLite itself has already rolled back where the disk is full.
+        with contextlib.suppress(sqlite3.Error):
+            database.execute("ROLLBACK")
+        raise
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary error code; that of damage where Python could not read a row."""
+    extended: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return extended & 0xFF
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+# Arrays as bytes --------------------------------------------------------------------------------
+
+
+def dump_arrays(arrays: Mapping[str, np.ndarray], meta: JSON) -> bytes:
+    """Arrays and ``meta`` as bytes that ``load_arrays`` reads; every bit of a NaN is kept.
+
+    Args:
+        arrays: Of any numeric dtype, ml_dtypes' too, or dtype object with str or bytes elements.
+        meta: Anything JSON.
+
+    Raises:
+        TypeError: An array holds other objects.
+    """
+    entries: list[JSON] = []
+    chunks: list[bytes] = []
+    for name, given in arrays.items():
+        array = _native(np.asarray(given))
+        entry: dict[str, JSON] = {"name": name, "shape": array.shape}
+        if array.dtype.hasobject:
+            entry["strings"] = [_string(name, item) for item in array.ravel().tolist()]
+        else:
+            entry["dtype"] = _dtype_name(array.dtype)
+            chunks.append(array.tobytes())
+        entries.append(entry)
+    header = json.dumps({"arrays": entries, "meta": meta}).encode("ascii")
+    return b"".join([_MAGIC, _LENGTH.pack(len(header)), header, *chunks])
+
+
+def load_arrays(data: bytes) -> tuple[dict[str, np.ndarray], JSON]:
+    """Arrays, writable and in C order, and the ``meta`` that were given to ``dump_arrays``.
+
+    Raises:
+        ValueError: ``data`` was not made by ``dump_arrays``.
+    """
+    start = len(_MAGIC) + _LENGTH.size
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
+        raise ValueError("these bytes are not arrays written by dump_arrays")
+    offset = start + _LENGTH.unpack_from(data, len(_MAGIC))[0]
+    header = json.loads(data[start:offset])
+    arrays: dict[str, np.ndarray] = {}
+    for entry in header["arrays"]:
+        shape = tuple(entry["shape"])
+        if "strings" in entry:
+            flat = np.empty(len(entry["strings"]), dtype=object)
+            flat[:] = [_unstring(item) for item in entry["strings"]]
+        else:
+            dtype = _dtype_from_name(entry["dtype"])
+            count = int(np.prod(shape, dtype=np.int64))
+            raw = np.frombuffer(data, np.uint8, count * dtype.itemsize, offset)
+            offset += raw.nbytes
+            # As bytes first: ml_dtypes of sub-byte width offer no buffer of their own.
+            flat = raw.copy().view(dtype) if count else np.empty(0, dtype)
+        arrays[entry["name"]] = flat.reshape(shape)
+    return arrays, header["meta"]
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """``array`` in this machine's byte order; the same array where it is already."""
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    # "bfloat16" has the str "<V2", which is any two bytes; "<U5" has the name "str160", which
+    # numpy does not read back.
+    return dtype.str if dtype.kind in "SU" or type(dtype).__name__ == "VoidDType" else dtype.name
+
+
+def _dtype_from_name(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # Comes with onnx; adds bfloat16, float8 and the like to numpy.
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
+
+
+def _string(name: str, item: object) -> JSON:
+    if isinstance(item, str):
+        return str(item)
+    if isinstance(item, bytes):
+        return {"bytes": base64.b64encode(item).decode("ascii")}
+    raise TypeError(
+        f"array {name!r} holds an object of type {type(item).__qualname__}; "
+        "expected numbers, str or bytes"
+    )
+
+
+def _unstring(item: JSON) -> str | bytes:
+    return base64.b64decode(item["bytes"]) if isinstance(item, dict) else str(item)
