@@ -1,0 +1,428 @@
+"""Opening a model: from a file to a ``Model`` value, or to an error that says what the file is.
+
+Only Python code reads the file here. The native checker may crash on a hostile model, so it runs
+later, in the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+from google.protobuf.message import (  # type: ignore[import-untyped]  # ships no types
+    DecodeError,
+    EncodeError,
+)
+from onnx import TensorProto
+
+from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.types import Model, ValueInfo
+
+PROTOBUF_LIMIT = 2**31 - 1
+"""Bytes that one protobuf message can have at most."""
+
+_BITS = {
+    "FLOAT": 32,
+    "UINT8": 8,
+    "INT8": 8,
+    "UINT16": 16,
+    "INT16": 16,
+    "INT32": 32,
+    "INT64": 64,
+    "BOOL": 8,
+    "FLOAT16": 16,
+    "DOUBLE": 64,
+    "UINT32": 32,
+    "UINT64": 64,
+    "COMPLEX64": 64,
+    "COMPLEX128": 128,
+    "BFLOAT16": 16,
+    "FLOAT8E4M3FN": 8,
+    "FLOAT8E4M3FNUZ": 8,
+    "FLOAT8E5M2": 8,
+    "FLOAT8E5M2FNUZ": 8,
+    "FLOAT8E8M0": 8,
+    "UINT4": 4,
+    "INT4": 4,
+    "FLOAT4E2M1": 4,
+    "UINT2": 2,
+    "INT2": 2,
+}
+
+
+def open_model(path: Path, source: str, store: Path) -> Model:
+    """The model in the file ``path``.
+
+    Args:
+        path: An ONNX file; external data is looked for in its folder.
+        source: What the user asked for.
+        store: Folder for self-contained copies (``store/blobs/<digest>.onnx``), which are
+            written only for models with external data.
+
+    Raises:
+        InputError: The file is no complete ONNX model, or its external data cannot be used.
+        InfrastructureError: The copy cannot be written.
+    """
+    data = _read(path)
+    proto = _parsed(path, data)
+    external = [tensor for tensor in tensors_of(proto) if _is_external(tensor)]
+    blob = path
+    if external:
+        _embed(path, len(data), external)
+        data = _serialized(path, proto)
+    digest = hashlib.sha256(data).hexdigest()
+    if external:
+        blob = _stored(store, digest, data)
+    return Model(
+        source=source,
+        path=path,
+        blob=blob,
+        digest=digest,
+        inputs=_inputs(proto.graph),
+        outputs=tuple(value_info_from_proto(value) for value in proto.graph.output),
+        ir_version=proto.ir_version,
+        opsets={entry.domain or "ai.onnx": entry.version for entry in proto.opset_import},
+        size_bytes=len(data),
+        nodes=len(proto.graph.node),
+    )
+
+
+def value_info_from_proto(value: onnx.ValueInfoProto) -> ValueInfo:
+    """Name, element type and shape as ``ValueInfo`` spells them."""
+    kind = value.type.WhichOneof("value")
+    if kind not in ("tensor_type", "sparse_tensor_type"):
+        return ValueInfo(value.name, kind.removesuffix("_type") if kind else "undefined", None)
+    tensor = getattr(value.type, kind)
+    dtype = "sparse" if kind == "sparse_tensor_type" else _dtype_name(tensor.elem_type).lower()
+    shape = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
+    return ValueInfo(value.name, dtype, shape)
+
+
+def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of the model: in subgraphs, attributes, functions and training info too."""
+    yield from _graph_tensors(proto.graph)
+    for function in proto.functions:
+        yield from _attribute_tensors(function.attribute_proto)
+        for node in function.node:
+            yield from _attribute_tensors(node.attribute)
+    for info in proto.training_info:
+        yield from _graph_tensors(info.initialization)
+        yield from _graph_tensors(info.algorithm)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    yield from _sparse_tensors(graph.sparse_initializer)
+    for node in graph.node:
+        yield from _attribute_tensors(node.attribute)
+
+
+def _attribute_tensors(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        if attribute.HasField("sparse_tensor"):
+            yield from _sparse_tensors([attribute.sparse_tensor])
+        yield from _sparse_tensors(attribute.sparse_tensors)
+        if attribute.HasField("g"):
+            yield from _graph_tensors(attribute.g)
+        for graph in attribute.graphs:
+            yield from _graph_tensors(graph)
+
+
+def _sparse_tensors(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
+    for tensor in sparse:
+        yield tensor.values
+        yield tensor.indices
+
+
+def _inputs(graph: onnx.GraphProto) -> tuple[ValueInfo, ...]:
+    given = {tensor.name for tensor in graph.initializer}
+    given |= {tensor.values.name for tensor in graph.sparse_initializer}
+    return tuple(value_info_from_proto(v) for v in graph.input if v.name not in given)
+
+
+def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if dimension.HasField("dim_value"):
+        # Some exporters write -1 for what they do not know.
+        return dimension.dim_value if dimension.dim_value >= 0 else None
+    return dimension.dim_param or None
+
+
+def _dtype_name(number: int) -> str:
+    if number in TensorProto.DataType.values():
+        return str(TensorProto.DataType.Name(number))
+    return f"type{number}"
+
+
+# ── Reading and parsing ────────────────────────────────────────────────────────────────────────
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > PROTOBUF_LIMIT:
+            raise InputError(
+                f"model {path} has {size:,} bytes, but a protobuf holds at most 2 GiB "
+                f"({PROTOBUF_LIMIT:,} bytes); give a smaller model"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"model {path} cannot be read: {error.strerror or error}") from error
+
+
+def _parsed(path: Path, data: bytes) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise InputError(_not_onnx(path, data)) from error
+    if not proto.HasField("graph"):
+        raise InputError(_not_onnx(path, data))
+    for field, present in (
+        ("ir_version", proto.HasField("ir_version")),
+        ("opset_import", bool(proto.opset_import)),
+    ):
+        if not present:
+            raise InputError(
+                f"model {path} has a graph but no {field}, expected a complete ONNX model; "
+                "it may be cut short, else export it again with a current exporter"
+            )
+    return proto
+
+
+def _not_onnx(path: Path, data: bytes) -> str:
+    kind, advice = _kind_of(data)
+    return f"model {path} is {kind}, expected an ONNX model; {advice}"
+
+
+def _kind_of(data: bytes) -> tuple[str, str]:
+    """What the bytes seem to be, and what to do about it."""
+    again = "download or export it again"
+    text = data[:512].lstrip().lower()
+    if not data:
+        return "an empty file", again
+    if data.startswith(b"version https://git-lfs"):
+        return "a git-lfs pointer, not the file itself", "run 'git lfs pull' in its repository"
+    if text.startswith((b"<!doctype html", b"<html")) or b"<html" in text:
+        return "an HTML page (an error or login page?)", "download the file itself"
+    if data.startswith(b"PK\x03\x04"):
+        if b"data.pkl" in data[:4096]:
+            return "a PyTorch checkpoint", "export it with torch.onnx.export"
+        return "a zip archive", "unpack it and give the .onnx file inside"
+    if data.startswith(b"\x1f\x8b"):
+        return "a gzip archive", "unpack it and give the .onnx file inside"
+    if data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return "a Python pickle", "export the model to ONNX; optvet never unpickles"
+    if data[4:8] == b"TFL3":
+        return "a TensorFlow Lite model", "convert it with tf2onnx"
+    if data[4:8] == b"ORTM":
+        return "an ONNX Runtime (ORT format) model", "give the ONNX file it was made from"
+    if data.startswith(b"\x89HDF"):
+        return "an HDF5 file (Keras weights?)", "convert it with tf2onnx"
+    if data.startswith(b"GGUF"):
+        return "a GGUF file", "give an ONNX export of the model"
+    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") < 10**8:
+        return "a safetensors file (weights without a graph)", "export the model to ONNX"
+    if text.startswith((b"<", b"ir_version")) and b"ir_version" in text:
+        return "ONNX text", "convert it with onnx.parser.parse_model and onnx.save"
+    if text.startswith((b"{", b"[")) and _is_json(data):
+        return "JSON text", "give the .onnx file"
+    return _kind_of_protobuf(data)
+
+
+def _is_json(data: bytes) -> bool:
+    with contextlib.suppress(ValueError):
+        json.loads(data)
+        return True
+    return False
+
+
+def _kind_of_protobuf(data: bytes) -> tuple[str, str]:
+    """Tells a model that is cut short from other bytes, by its outermost fields."""
+    fields, end = _outer_fields(data)
+    if end > len(data) and data[:1] == b"\x08":
+        return (
+            f"cut short (it announces at least {end:,} bytes and has {len(data):,})",
+            "download or export it again",
+        )
+    if end == len(data) and fields:
+        return "another kind of protobuf (it has no graph)", "give the model's .onnx file"
+    return "no ONNX file", "check that this is the right file"
+
+
+def _outer_fields(data: bytes) -> tuple[list[int], int]:
+    """Numbers of the outermost protobuf fields, and where the last of them ends (-1: nowhere).
+
+    An end beyond the data means that the last field is cut.
+    """
+    fields: list[int] = []
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        field, wire = tag >> 3, tag & 7
+        if not 1 <= field <= 100 or wire not in (0, 1, 2, 5):
+            return fields, -1
+        if wire == 0:
+            _, at = _varint(data, at)
+        elif wire == 2:
+            length, at = _varint(data, at)
+            at += length
+        else:
+            at += 8 if wire == 1 else 4
+        fields.append(field)
+    return fields, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that starts at ``at`` and where it ends; beyond the data if it is cut."""
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    return value, len(data) + 1
+
+
+# ── External data ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """Where the bytes of a tensor lie; ``length`` in bytes."""
+
+    tensor: onnx.TensorProto
+    file: Path
+    offset: int
+    length: int
+
+
+def _is_external(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def _embed(path: Path, size_bytes: int, tensors: list[onnx.TensorProto]) -> None:
+    """Moves the external data into the tensors; nothing is read before all of it is checked."""
+    extents = [_extent(path, tensor) for tensor in tensors]
+    total = size_bytes + sum(extent.length for extent in extents)
+    if total > PROTOBUF_LIMIT:
+        raise InputError(
+            f"model {path} has {total:,} bytes with its external data, but a protobuf holds at "
+            f"most 2 GiB ({PROTOBUF_LIMIT:,} bytes); give a smaller model"
+        )
+    for extent in extents:
+        try:
+            with extent.file.open("rb") as file:
+                file.seek(extent.offset)
+                extent.tensor.raw_data = file.read(extent.length)
+        except OSError as error:
+            raise _unusable(path, extent.tensor, f"cannot be read: {error}") from error
+        extent.tensor.ClearField("data_location")
+        extent.tensor.ClearField("external_data")
+
+
+def _extent(path: Path, tensor: onnx.TensorProto) -> _Extent:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = _external_file(path, tensor, entries.get("location", ""))
+    offset = _count(path, tensor, entries, "offset") or 0
+    needed = _needed_bytes(path, tensor)
+    length = _count(path, tensor, entries, "length")
+    if length is not None and length != needed:
+        shape = f"{_dtype_name(tensor.data_type).lower()}{list(tensor.dims)}"
+        raise _unusable(path, tensor, f"gives length {length:,}, but {shape} has {needed:,} bytes")
+    size = file.stat().st_size
+    if offset + needed > size:
+        raise _unusable(
+            path,
+            tensor,
+            f"needs bytes {offset:,} to {offset + needed:,} of {file.name}, which has only "
+            f"{size:,}; download or export the model again",
+        )
+    return _Extent(tensor, file, offset, needed)
+
+
+def _external_file(path: Path, tensor: onnx.TensorProto, location: str) -> Path:
+    if not location:
+        raise _unusable(path, tensor, "names no file (no 'location')")
+    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
+        raise _unusable(path, tensor, f"lies at {location!r}; only relative paths are read")
+    folder = path.parent.resolve()
+    file = folder / location
+    if "\0" in location or not file.resolve().is_relative_to(folder):
+        raise _unusable(
+            path,
+            tensor,
+            f"lies at {location!r}, outside of the model's folder; copy the model and its data "
+            "into one folder (cp -L follows links)",
+        )
+    if not file.is_file():
+        raise _unusable(path, tensor, f"lies in {location!r}, which is not in the model's folder")
+    return file
+
+
+def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: str) -> int | None:
+    """The number of bytes that ``key`` gives; None where it is left out."""
+    text = entries.get(key, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise _unusable(path, tensor, f"gives {key} {text!r}, expected a number of bytes")
+    return int(text)
+
+
+def _needed_bytes(path: Path, tensor: onnx.TensorProto) -> int:
+    dtype = _dtype_name(tensor.data_type)
+    if dtype not in _BITS:
+        raise _unusable(path, tensor, f"has element type {dtype.lower()}, which cannot be external")
+    if any(dimension < 0 for dimension in tensor.dims):
+        raise _unusable(path, tensor, f"has the negative shape {list(tensor.dims)}")
+    bits: int = math.prod(tensor.dims) * _BITS[dtype]
+    return -(-bits // 8)
+
+
+def _unusable(path: Path, tensor: onnx.TensorProto, problem: str) -> InputError:
+    return InputError(f"model {path}: external data of tensor {tensor.name!r} {problem}")
+
+
+def _serialized(path: Path, proto: onnx.ModelProto) -> bytes:
+    try:
+        data: bytes = proto.SerializeToString(deterministic=True)
+        return data
+    except (EncodeError, ValueError) as error:
+        raise InputError(
+            f"model {path} does not fit into one protobuf with its external data (2 GiB)"
+        ) from error
+
+
+def _stored(store: Path, digest: str, data: bytes) -> Path:
+    """``data`` as ``store/blobs/<digest>.onnx``, written at once or not at all."""
+    blob = store / "blobs" / f"{digest}.onnx"
+    try:
+        if blob.is_file() and blob.stat().st_size == len(data):
+            return blob
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=blob.parent, prefix=".")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(temporary, blob)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InfrastructureError(
+            f"cannot write a self-contained copy ({len(data):,} bytes) to {blob}: {error}; "
+            "make room, or choose another cache folder"
+        ) from error
+    return blob

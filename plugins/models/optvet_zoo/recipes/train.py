@@ -1,0 +1,507 @@
+"""Trains the small models of the zoo on data that scikit-learn ships, in plain numpy.
+
+::
+
+    python plugins/models/optvet_zoo/recipes/train.py [NAME ...]
+
+Writes ``NAME.onnx`` and its entry in ``recipes.json``. The graphs are written the way exporters
+write them (BatchNormalization behind Conv, Dropout and Identity left in, Reshape fed by Shape),
+so that an optimizer finds work in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper, parser
+
+SEED = 20240501
+TEST_FRACTION = 0.25
+_HERE = Path(__file__).parent
+
+Array = npt.NDArray[np.float64]
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Training inputs, held-out inputs, training targets, held-out targets."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Trains the models that are named, or all."""
+    arguments_parser = argparse.ArgumentParser(description=__doc__)
+    arguments_parser.add_argument("names", nargs="*", default=list(RECIPES))
+    record = _HERE / "recipes.json"
+    entries = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    for name in arguments_parser.parse_args(arguments).names:
+        model, entries[name] = RECIPES[name]()
+        onnx.checker.check_model(model, full_check=True)
+        (_HERE / f"{name}.onnx").write_bytes(model.SerializeToString(deterministic=True))
+        print(name, entries[name])
+        record.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
+
+
+def held_out(data: str) -> Split:
+    """The split that all recipes on the scikit-learn data set ``data`` share; float32 inputs."""
+    from sklearn import datasets
+    from sklearn.model_selection import train_test_split
+
+    loaded = getattr(datasets, f"load_{data}")()
+    inputs = loaded.data.astype(np.float32)
+    split = train_test_split(inputs, loaded.target, test_size=TEST_FRACTION, random_state=0)
+    return split[0], split[1], split[2], split[3]
+
+
+# ── Layers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Layer(Protocol):
+    """A differentiable step; ``parameters`` and ``gradients`` run in parallel."""
+
+    parameters: list[Array]
+    gradients: list[Array]
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """Its output for the batch ``x``."""
+        ...
+
+    def backward(self, gradient: Array) -> Array:
+        """Gradient of the loss with respect to ``x``, given that of the output."""
+        ...
+
+
+class Step:
+    """A layer without parameters, made of two functions."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Array] = []
+        self.gradients: list[Array] = []
+
+
+class Dense(Step):
+    """x @ W + b."""
+
+    def __init__(self, rng: np.random.Generator, inputs: int, outputs: int) -> None:
+        weight = rng.standard_normal((inputs, outputs)) * np.sqrt(2 / inputs)
+        self.parameters = [weight, np.zeros(outputs)]
+        self.gradients = [np.zeros_like(weight), np.zeros(outputs)]
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """[n, inputs] to [n, outputs]."""
+        self.x = x
+        return x @ self.parameters[0] + self.parameters[1]
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        self.gradients = [self.x.T @ gradient, gradient.sum(axis=0)]
+        return gradient @ self.parameters[0].T
+
+
+class Conv3x3(Step):
+    """Convolution with kernels of 3 x 3, padding 1, no bias (a batch normalization follows)."""
+
+    def __init__(self, rng: np.random.Generator, inputs: int, outputs: int) -> None:
+        weight = rng.standard_normal((outputs, inputs, 3, 3)) * np.sqrt(2 / (9 * inputs))
+        self.parameters, self.gradients = [weight], [np.zeros_like(weight)]
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """[n, inputs, h, w] to [n, outputs, h, w]."""
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        self.windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        result: Array = np.einsum(
+            "nchwij,ocij->nohw", self.windows, self.parameters[0], optimize=True
+        )
+        return result
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        self.gradients = [np.einsum("nchwij,nohw->ocij", self.windows, gradient, optimize=True)]
+        padded = np.pad(gradient, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        flipped = self.parameters[0][:, :, ::-1, ::-1]
+        result: Array = np.einsum("nohwij,ocij->nchw", windows, flipped, optimize=True)
+        return result
+
+
+class BatchNorm(Step):
+    """Batch normalization over all axes but the channels (Ioffe and Szegedy 2015, Alg. 1)."""
+
+    epsilon = 1e-5
+
+    def __init__(self, channels: int) -> None:
+        self.parameters = [np.ones(channels), np.zeros(channels)]
+        self.gradients = [np.zeros(channels), np.zeros(channels)]
+        self.mean, self.variance = np.zeros(channels), np.ones(channels)
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """[n, channels, h, w], normalized by the batch in training and by the averages after."""
+        mean, variance = self.mean, self.variance
+        if training:
+            mean, variance = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+            self.mean = 0.9 * self.mean + 0.1 * mean
+            self.variance = 0.9 * self.variance + 0.1 * variance
+        self.inverse = 1 / np.sqrt(_channels(variance) + self.epsilon)
+        self.normal = (x - _channels(mean)) * self.inverse
+        return self.normal * _channels(self.parameters[0]) + _channels(self.parameters[1])
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        axes = (0, 2, 3)
+        self.gradients = [(gradient * self.normal).sum(axis=axes), gradient.sum(axis=axes)]
+        inner = gradient * _channels(self.parameters[0])
+        centred = inner - inner.mean(axis=axes, keepdims=True)
+        parallel = (inner * self.normal).mean(axis=axes, keepdims=True)
+        result: Array = (centred - self.normal * parallel) * self.inverse
+        return result
+
+
+def _channels(values: Array) -> Array:
+    return values.reshape(1, -1, 1, 1)
+
+
+class Relu(Step):
+    """max(x, 0)."""
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """Any shape."""
+        self.mask = x > 0
+        return x * self.mask
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        return gradient * self.mask
+
+
+class Tanh(Step):
+    """tanh(x)."""
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """Any shape."""
+        self.y = np.tanh(x)
+        return self.y
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        result: Array = gradient * (1 - self.y**2)
+        return result
+
+
+class MaxPool2(Step):
+    """Maxima of windows of 2 x 2."""
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """[n, c, h, w] to [n, c, h/2, w/2]."""
+        n, c, h, w = x.shape
+        blocks = x.reshape(n, c, h // 2, 2, w // 2, 2)
+        top = blocks.max(axis=(3, 5), keepdims=True)
+        self.mask = blocks == top
+        return np.asarray(top.reshape(n, c, h // 2, w // 2))
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        n, c, h, w = gradient.shape
+        spread = self.mask * gradient[:, :, :, None, :, None]
+        result: Array = spread.reshape(n, c, 2 * h, 2 * w)
+        return result
+
+
+class Dropout(Step):
+    """Drops a share of the features in training, and scales the others up."""
+
+    def __init__(self, rng: np.random.Generator, share: float) -> None:
+        super().__init__()
+        self.rng, self.share = rng, share
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """Any shape."""
+        keep = self.rng.random(x.shape) >= self.share if training else np.full(x.shape, True)
+        self.factor = keep / (1 - self.share if training else 1)
+        return x * self.factor
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        return gradient * self.factor
+
+
+class Flatten(Step):
+    """[n, c, h, w] to [n, c*h*w]."""
+
+    def forward(self, x: Array, *, training: bool) -> Array:
+        """Row-major, as ONNX's Flatten."""
+        self.shape = x.shape
+        return x.reshape(len(x), -1)
+
+    def backward(self, gradient: Array) -> Array:
+        """See ``Layer``."""
+        return gradient.reshape(self.shape)
+
+
+# ── Training ───────────────────────────────────────────────────────────────────────────────────
+
+
+def classification_gradient(logits: Array, labels: Array) -> Array:
+    """Gradient of the mean cross entropy of soft-max, with respect to the logits."""
+    scores = softmax(logits)
+    scores[np.arange(len(labels)), labels] -= 1
+    return scores / len(labels)
+
+
+def regression_gradient(predictions: Array, targets: Array) -> Array:
+    """Gradient of half the mean squared error."""
+    return (predictions - targets[:, None]) / len(targets)
+
+
+def softmax(logits: Array) -> Array:
+    """Soft-max over the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    result: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return result
+
+
+def train(
+    layers: Sequence[Layer],
+    inputs: Array,
+    targets: Array,
+    gradient_of: Callable[[Array, Array], Array],
+    rng: np.random.Generator,
+    *,
+    epochs: int,
+    rate: float = 2e-3,
+    decay: float = 1e-4,
+) -> None:
+    """Adam (Kingma and Ba 2015, Alg. 1) with decoupled weight decay, on batches of 64."""
+    moments = [[(np.zeros_like(p), np.zeros_like(p)) for p in x.parameters] for x in layers]
+    step = 0
+    for epoch in range(epochs):
+        order = rng.permutation(len(inputs))
+        slowed = rate * 0.5 * (1 + np.cos(np.pi * epoch / epochs))
+        for start in range(0, len(order), 64):
+            batch = order[start : start + 64]
+            step += 1
+            x = inputs[batch].astype(np.float64)
+            for layer in layers:
+                x = layer.forward(x, training=True)
+            gradient = gradient_of(x, targets[batch])
+            for layer in reversed(layers):
+                gradient = layer.backward(gradient)
+            for layer, layer_moments in zip(layers, moments, strict=True):
+                for p, g, (m, v) in zip(
+                    layer.parameters, layer.gradients, layer_moments, strict=True
+                ):
+                    m += 0.1 * (g - m)
+                    v += 0.001 * (g * g - v)
+                    unbiased = np.sqrt(v / (1 - 0.999**step)) + 1e-8
+                    p -= slowed * (m / (1 - 0.9**step) / unbiased + decay * p)
+
+
+def predict(layers: Sequence[Layer], inputs: Array) -> Array:
+    """Output of the trained layers; float64."""
+    x = inputs.astype(np.float64)
+    for layer in layers:
+        x = layer.forward(x, training=False)
+    return x
+
+
+def accuracy(logits: Array, labels: Array) -> float:
+    """Share of rows whose largest entry is at their label."""
+    return float(np.mean(logits.argmax(axis=1) == labels))
+
+
+def r_squared(predictions: Array, targets: Array) -> float:
+    """Share of the variance of the targets that is explained."""
+    residual = np.square(targets - predictions).sum()
+    return float(1 - residual / np.square(targets - targets.mean()).sum())
+
+
+# ── Recipes ────────────────────────────────────────────────────────────────────────────────────
+
+Recipe = tuple[onnx.ModelProto, dict[str, Any]]
+
+
+def digits_cnn() -> Recipe:
+    """Conv → BatchNormalization → Relu, three times, MaxPool between, Gemm on top."""
+    rng = np.random.default_rng(SEED)
+    x_train, x_test, y_train, y_test = held_out("digits")
+    x_train, x_test = ((x / 16).reshape(-1, 1, 8, 8) for x in (x_train, x_test))
+    conv = [Conv3x3(rng, 1, 16), Conv3x3(rng, 16, 24), Conv3x3(rng, 24, 32)]
+    norm = [BatchNorm(16), BatchNorm(24), BatchNorm(32)]
+    dense = Dense(rng, 128, 10)
+    layers: list[Layer] = [conv[0], norm[0], Relu(), MaxPool2(), conv[1], norm[1], Relu()]
+    layers += [conv[2], norm[2], Relu(), MaxPool2(), Flatten(), Dropout(rng, 0.25), dense]
+    train(layers, x_train, y_train, classification_gradient, rng, epochs=25)
+    weights = {"fc_w": dense.parameters[0].T, "fc_b": dense.parameters[1]}
+    for i, (c, b) in enumerate(zip(conv, norm, strict=True), 1):
+        weights |= {f"conv{i}_w": c.parameters[0], f"bn{i}_scale": b.parameters[0]}
+        weights |= {f"bn{i}_b": b.parameters[1], f"bn{i}_mean": b.mean, f"bn{i}_var": b.variance}
+    text = """
+        <ir_version: 7, opset_import: ["": 13], producer_name: "optvet-zoo">
+        digits_cnn (float[N,1,8,8] image) => (float[N,10] probabilities) {
+            c1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image, conv1_w)
+            b1 = BatchNormalization <epsilon = 1e-5> (c1, bn1_scale, bn1_b, bn1_mean, bn1_var)
+            r1 = Relu (b1)
+            p1 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r1)
+            c2 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (p1, conv2_w)
+            b2 = BatchNormalization <epsilon = 1e-5> (c2, bn2_scale, bn2_b, bn2_mean, bn2_var)
+            r2 = Relu (b2)
+            pads = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
+            padded = Pad (r2, pads)
+            c3 = Conv <kernel_shape = [3, 3]> (padded, conv3_w)
+            b3 = BatchNormalization <epsilon = 1e-5> (c3, bn3_scale, bn3_b, bn3_mean, bn3_var)
+            r3 = Relu (b3)
+            p3 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r3)
+            shape = Shape (p3)
+            zero = Constant <value = int64 {0}> ()
+            batch = Gather <axis = 0> (shape, zero)
+            axes = Constant <value = int64[1] {0}> ()
+            rows = Unsqueeze (batch, axes)
+            rest = Constant <value = int64[1] {-1}> ()
+            target = Concat <axis = 0> (rows, rest)
+            flat = Reshape (p3, target)
+            kept = Dropout (flat)
+            logits = Gemm <transB = 1> (kept, fc_w, fc_b)
+            probabilities = Softmax <axis = 1> (logits)
+        }"""
+    found = accuracy(predict(layers, x_test), y_test)
+    note = "pixels / 16, as [N, 1, 8, 8]"
+    return _model(text, weights), _entry("digits", "accuracy", found, note, epochs=25)
+
+
+def digits_mlp() -> Recipe:
+    """Three fully connected layers, spelled as MatMul and Add."""
+    rng = np.random.default_rng(SEED + 1)
+    x_train, x_test, y_train, y_test = held_out("digits")
+    dense = [Dense(rng, 64, 64), Dense(rng, 64, 32), Dense(rng, 32, 10)]
+    layers: list[Layer] = [dense[0], Relu(), Dropout(rng, 0.1), dense[1], Relu(), dense[2]]
+    train(layers, x_train / 16, y_train, classification_gradient, rng, epochs=40)
+    weights = {f"w{i}": d.parameters[0] for i, d in enumerate(dense, 1)}
+    weights |= {f"b{i}": d.parameters[1] for i, d in enumerate(dense, 1)}
+    text = """
+        <ir_version: 8, opset_import: ["": 17], producer_name: "optvet-zoo">
+        digits_mlp (float[N,64] pixels) => (float[N,10] probabilities) {
+            sixteen = Constant <value = float {16.0}> ()
+            scaled = Div (pixels, sixteen)
+            m1 = MatMul (scaled, w1)
+            a1 = Add (b1, m1)
+            r1 = Relu (a1)
+            kept = Dropout (r1)
+            same = Identity (kept)
+            m2 = MatMul (same, w2)
+            a2 = Add (m2, b2)
+            r2 = Relu (a2)
+            as_float = Cast <to = 1> (r2)
+            m3 = MatMul (as_float, w3)
+            logits = Add (m3, b3)
+            scores = LogSoftmax <axis = -1> (logits)
+            probabilities = Exp (scores)
+        }"""
+    found = accuracy(predict(layers, x_test / 16), y_test)
+    return _model(text, weights), _entry("digits", "accuracy", found, "pixels, 0 to 16", epochs=40)
+
+
+def wine_logreg() -> Recipe:
+    """Logistic regression with its standardization; label and probabilities as outputs."""
+    rng = np.random.default_rng(SEED + 2)
+    x_train, x_test, y_train, y_test = held_out("wine")
+    mean, scale = x_train.mean(axis=0), 1 / x_train.std(axis=0)
+    dense = Dense(rng, 13, 3)
+    normal_train, normal_test = ((x - mean) * scale for x in (x_train, x_test))
+    rate, decay = 1e-2, 1e-3
+    train(
+        [dense],
+        normal_train,
+        y_train,
+        classification_gradient,
+        rng,
+        epochs=200,
+        rate=rate,
+        decay=decay,
+    )
+    weights = {"mean": mean, "scale": scale, "w": dense.parameters[0], "b": dense.parameters[1]}
+    text = """
+        <ir_version: 7, opset_import: ["": 13], producer_name: "optvet-zoo">
+        wine_logreg (float[N,13] features) => (int64[N] label, float[N,3] probabilities) {
+            centred = Sub (features, mean)
+            normal = Mul (centred, scale)
+            product = MatMul (normal, w)
+            logits = Add (product, b)
+            probabilities = Softmax <axis = -1> (logits)
+            label = ArgMax <axis = 1, keepdims = 0> (probabilities)
+        }"""
+    found = accuracy(predict([dense], normal_test), y_test)
+    return _model(text, weights), _entry("wine", "accuracy", found, "raw features", epochs=200)
+
+
+def diabetes_mlp() -> Recipe:
+    """Regression by two hidden layers; its target is scaled back inside."""
+    rng = np.random.default_rng(SEED + 3)
+    x_train, x_test, y_train, y_test = held_out("diabetes")
+    mean, scale = x_train.mean(axis=0), x_train.std(axis=0)
+    middle, spread = y_train.mean(), y_train.std()
+    dense = [Dense(rng, 10, 16), Dense(rng, 16, 8), Dense(rng, 8, 1)]
+    layers: list[Layer] = [dense[0], Tanh(), dense[1], Tanh(), dense[2]]
+    normal_train, normal_test = ((x - mean) / scale for x in (x_train, x_test))
+    goal = (y_train - middle) / spread
+    train(layers, normal_train, goal, regression_gradient, rng, epochs=30, decay=0.5)
+    weights = {"mean": mean, "deviation": scale, "middle": middle, "spread": spread}
+    weights |= {f"w{i}": d.parameters[0].T for i, d in enumerate(dense, 1)}
+    weights |= {f"b{i}": d.parameters[1] for i, d in enumerate(dense, 1)}
+    text = """
+        <ir_version: 8, opset_import: ["": 15], producer_name: "optvet-zoo">
+        diabetes_mlp (float[N,10] features) => (float[N] progression) {
+            centred = Sub (features, mean)
+            normal = Div (centred, deviation)
+            g1 = Gemm <transB = 1> (normal, w1, b1)
+            t1 = Tanh (g1)
+            turned = Transpose <perm = [1, 0]> (w2)
+            m2 = MatMul (t1, turned)
+            a2 = Add (m2, b2)
+            t2 = Tanh (a2)
+            kept = Dropout (t2)
+            g3 = Gemm <transB = 1> (kept, w3, b3)
+            axes = Constant <value = int64[1] {1}> ()
+            column = Squeeze (g3, axes)
+            scaled = Mul (column, spread)
+            progression = Add (scaled, middle)
+        }"""
+    found = r_squared(predict(layers, normal_test)[:, 0] * spread + middle, y_test)
+    note = "features as scikit-learn scales them"
+    return _model(text, weights), _entry("diabetes", "r_squared", found, note, epochs=30)
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "diabetes-mlp": diabetes_mlp,
+    "digits-cnn": digits_cnn,
+    "digits-mlp": digits_mlp,
+    "wine-logreg": wine_logreg,
+}
+
+
+def _model(text: str, weights: dict[str, Any]) -> onnx.ModelProto:
+    model = parser.parse_model(text)
+    for name, values in weights.items():
+        tensor = numpy_helper.from_array(np.ascontiguousarray(values, dtype=np.float32), name)
+        tensor.dims[:] = np.shape(values)  # ascontiguousarray makes a scalar a vector
+        model.graph.initializer.append(tensor)
+    return model
+
+
+def _entry(data: str, metric: str, found: float, note: str, *, epochs: int) -> dict[str, Any]:
+    return {
+        "data": f"sklearn.datasets.load_{data}",
+        "inputs": note,
+        "metric": metric,
+        "held_out": round(found, 4),
+        "epochs": epochs,
+        "split": {"test_fraction": TEST_FRACTION, "random_state": 0},
+        "seed": SEED,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
