@@ -363,8 +363,8 @@ def assert_same_bits(left: np.ndarray, right: np.ndarray) -> None:
 
 
 NUMBERS = st.sampled_from(
-    ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
-    + ["float16", "float32", "float64", "complex64", "complex128"]
+    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 "
+    "complex64 complex128".split()
 )
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 

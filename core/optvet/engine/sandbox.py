@@ -231,13 +231,17 @@ class Sandbox:
         """Give the task's future its outcome, whatever happens."""
         try:
             outcome = _execute(task, kept)
+        except BaseException as error:
+            task.future.set_exception(self._ended() if self._closed else error)
+        else:
             # Killed by close() and not by what it did: no evidence against the task.
             if self._closed and not outcome.ok:
-                raise InfrastructureError("the sandbox was closed while the task ran")
-        except BaseException as error:
-            task.future.set_exception(error)
-        else:
-            task.future.set_result(outcome)
+                task.future.set_exception(self._ended())
+            else:
+                task.future.set_result(outcome)
+
+    def _ended(self) -> InfrastructureError:
+        return InfrastructureError("the sandbox was closed while the task ran")
 
 
 class _Kept:
@@ -463,8 +467,10 @@ class _Server:
                     socket.send_fds(self._socket, [request], fds)
                     return
                 except OSError:
-                    self._restart()
-        raise InfrastructureError(f"the server of the sandbox does not run\n{self._log()}".strip())
+                    if not self._stopped:
+                        self._restart()
+        words = self._log()
+        raise InfrastructureError(f"the server of the sandbox does not run: {words}".rstrip(" :"))
 
     def kill(self, pid: int) -> None:
         """Kill a worker and its children, if it still lives."""
@@ -474,8 +480,11 @@ class _Server:
 
     def stop(self) -> None:
         """End the server and with it all workers."""
+        self._stopped = True
+        # Before taking the lock: its holder may be waiting for modules to be imported.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         with self._lock:
-            self._stopped = True
             self._end()
 
     def _start(self) -> None:
