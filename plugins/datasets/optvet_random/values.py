@@ -1,0 +1,199 @@
+"""Values of one input: a domain says which are allowed, a regime which of them are drawn.
+
+Ordinary regimes come first, so that the first samples are the most telling, and edge cases
+(±0.0, denormals, halves) come last.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import onnx
+
+from optvet import InputError, ValueInfo
+
+# fmt: off
+Regime = Literal[
+    "normal", "uniform", "image", "sparse", "negative",
+    "ones", "zeros", "tiny", "large", "special", "nonfinite",
+]
+# fmt: on
+FINITE: tuple[Regime, ...] = tuple(r for r in get_args(Regime) if r != "nonfinite")
+"""Distributions of values, in the order in which samples take them."""
+
+WORDS = ("good", "bad", "the", "movie", "was", "not", "great", "and", "Hello", "WORLD", "x1")
+_ODD_WORDS = ("", " ", "café", "naïve", "…", "a-b_c", "42")
+
+# Largest finite value of floats whose range is smaller than float32's; numpy knows only the first.
+_FLOAT_MAX = {
+    "float16": 65504.0,
+    "float8e4m3fn": 448.0,
+    "float8e4m3fnuz": 240.0,
+    "float8e5m2": 57344.0,
+    "float8e5m2fnuz": 57344.0,
+    "float4e2m1": 6.0,
+}
+_DENORMAL = {"float16": 1e-7, "double": 1e-310}
+FLOATS = frozenset({"float", "double", "bfloat16", *_FLOAT_MAX})
+INTEGER = re.compile(r"^(u?)int(\d+)$")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Values that an input may take.
+
+    ``values`` holds the members of "choice", the words of "text", and the pattern that "fixed"
+    repeats; ``low`` and ``high`` (exclusive) bound "range".
+    """
+
+    kind: Literal["float", "bool", "range", "length", "choice", "text", "mask", "fixed"]
+    low: int = 0
+    high: int = 10
+    values: tuple[Any, ...] = ()
+
+    @property
+    def selects(self) -> bool:
+        """Whether it is one value that takes one branch of the model."""
+        return self.kind == "choice" and len(self.values) == 1
+
+
+def numpy_dtype(info: ValueInfo) -> np.dtype[Any]:
+    """Numpy's dtype of a tensor input; raises InputError where there is none."""
+    try:
+        code = onnx.TensorProto.DataType.Value(info.dtype.upper())
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"dataset 'random': input {info.name!r} is of type {info.dtype!r}, expected a tensor; "
+            + (
+                "supply it with --dataset files:PATH.npz"
+                if info.dtype == "optional"
+                else "vet a model with tensor inputs, or supply it with a dataset plugin"
+            )
+        ) from error
+
+
+def _floats(dtype: str, shape: tuple[int, ...], regime: Regime, rng: np.random.Generator) -> Any:
+    """float64 values of ``regime`` that ``dtype`` can hold."""
+    top = _FLOAT_MAX.get(dtype, math.inf)
+    normal = rng.standard_normal(shape)
+    match regime:
+        case "normal":
+            values = normal
+        case "uniform":
+            values = rng.random(shape)
+        case "image":
+            values = rng.random(shape) * min(255.0, top)
+        case "sparse":
+            values = np.where(rng.random(shape) < 0.9, 0.0, normal)
+        case "negative":
+            values = -np.abs(normal)
+        case "ones":
+            values = np.ones(shape)
+        case "zeros":
+            values = np.zeros(shape)
+        case "tiny":
+            values = normal * 10.0 ** rng.uniform(-6, -3, shape)
+        case "large":
+            # Moderate: products along a stack of convolutions must not overflow.
+            values = normal * (1e3 if math.isinf(top) else min(100.0, top / 8))
+        case "special" | "nonfinite":
+            denormal = _DENORMAL.get(dtype, 1e-40)
+            edges = [0.0, -0.0, denormal, -denormal, 1, -1, 2, -2, 3, 0.5, -0.5, 1.5, 2.5, -1.5]
+            edges += [0.25, 1 / 3, 7, 16, 100, -100, 127, 128, 255]
+            values = rng.choice(np.array(edges), shape)
+            if regime == "nonfinite":
+                odd = rng.choice(np.array([np.nan, np.inf, -np.inf]), shape)
+                return np.where(rng.random(shape) < 0.1, odd, normal)
+    return np.clip(values, -top, top)
+
+
+def _integers(
+    domain: Domain, shape: tuple[int, ...], regime: Regime, rng: np.random.Generator
+) -> Any:
+    """Integers in the domain's range; the regime says which part of the range."""
+    low, high = domain.low, max(domain.high, domain.low + 1)
+    rest = min(max(0, low), high - 1)
+    quarter = max(1, (high - low) // 4)
+    match regime:
+        case "zeros":
+            return np.full(shape, rest, object)
+        case "ones":
+            return np.full(shape, low + int(rng.integers(high - low)), object)
+        case "tiny":
+            high = min(high, low + quarter) if low >= 0 else min(high, 4)
+            low = max(low, -3)
+        case "large":
+            low = high - quarter
+        case "negative" if low < 0:
+            high = min(high, 0)
+        case "special":
+            return rng.choice(np.array([low, high - 1, rest], object), shape)
+        case _:
+            pass
+    dtype = np.uint64 if high > np.iinfo(np.int64).max else np.int64
+    values = rng.integers(low, high, shape, dtype=dtype)
+    return np.where(rng.random(shape) < 0.9, rest, values) if regime == "sparse" else values
+
+
+def _strings(
+    domain: Domain, shape: tuple[int, ...], regime: Regime, rng: np.random.Generator
+) -> np.ndarray:
+    """Texts of a few words."""
+    count = math.prod(shape)
+    words = [*domain.values, *WORDS, *(_ODD_WORDS if regime == "special" else ())]
+    lengths = {"zeros": (0, 1), "ones": (1, 2)}.get(regime, (1, 13))
+    flat = np.empty(count, object)
+    for i in range(count):
+        flat[i] = " ".join(rng.choice(words, int(rng.integers(*lengths))))
+    return flat.reshape(shape)
+
+
+def _prefix_mask(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Ones, at least half of them, then zeros along the last axis."""
+    # All zeros would mask everything, and a softmax over nothing is NaN for any optimizer.
+    length = shape[-1] if shape else 1
+    kept = rng.integers(max(1, (length + 1) // 2), length + 1, shape[:-1]) if length else 0
+    return (np.arange(length) < np.expand_dims(kept, -1)).reshape(shape)
+
+
+def array_of(
+    info: ValueInfo,
+    shape: tuple[int, ...],
+    domain: Domain,
+    regime: Regime,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """One input."""
+    dtype = numpy_dtype(info)
+    match domain.kind:
+        case "float" if dtype.kind == "c":
+            real = _floats("float", shape, regime, rng)
+            values = real + 1j * _floats("float", shape, regime, rng)
+        case "float":
+            values = _floats(info.dtype, shape, regime, rng)
+        case "bool":
+            values = rng.random(shape) < 0.5
+        case "range" | "length":
+            values = _integers(domain, shape, regime, rng)
+        case "choice":
+            picks = rng.integers(len(domain.values), size=shape)
+            values = np.array([*domain.values, None], object)[picks]
+        case "text":
+            values = _strings(domain, shape, regime, rng)
+        case "mask":
+            values = _prefix_mask(shape, rng)
+        case "fixed":
+            values = np.resize(np.array(domain.values), shape)
+    return np.asarray(values).astype(dtype)
+
+
+def describe(info: ValueInfo) -> str:
+    """An input's type as ONNX text writes it: ``float[N,3]``."""
+    if info.shape is None:
+        return f"{info.dtype}[...]"
+    return f"{info.dtype}[{','.join('?' if d is None else str(d) for d in info.shape)}]"
