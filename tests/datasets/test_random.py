@@ -217,6 +217,21 @@ def test_reshape_targets_fit_what_is_reshaped(model: Maker) -> None:
     running(model(graph))
 
 
+def test_sizes_of_a_split_and_a_resize_fit(model: Maker) -> None:
+    graph = """g (float[1,1,7,4] x, int64[2] parts, int64[4] sizes)
+            => (float[1,1,a,4] p, float[1,1,b,4] q, float[c,d,e,f] r)
+        { p, q = Split<axis = 2>(x, parts)  r = Resize(x, , , sizes) }"""
+    first = running(model(graph))[0].feeds
+    assert first["parts"].tolist() == [3, 4]
+    assert first["sizes"].tolist() == [1, 1, 14, 8]
+
+
+def test_a_guessed_range_holds_at_both_ends(model: Maker) -> None:
+    graph = """g (float[2,T] x, int64[1] i) => (float[2,1] y)
+        { r = Relu(x)  y = Gather<axis = 1>(r, i) }"""
+    assert all(s.feeds["i"][0] < s.feeds["x"].shape[1] for s in running(model(graph)))
+
+
 def test_shapes_counts_and_axes_are_small(model: Maker) -> None:
     graph = """g (float[3,8] x, int64[1] k, int64[2] dims, int64[2] reps, int64 stop)
             => (float[3,j] top, float[a,b] filled, float[c,d] tiled, int64[n] steps)

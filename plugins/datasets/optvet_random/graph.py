@@ -85,6 +85,8 @@ _FLOAT_PARAMETERS: Mapping[tuple[str, int], Domain] = {
     ("QuantizeLinear", 1): Domain("choice", values=(0.02, 0.1, 0.5)),
     ("DequantizeLinear", 1): Domain("choice", values=(0.02, 0.1, 0.5)),
     ("BatchNormalization", 4): Domain("choice", values=(0.25, 0.5, 1.0, 3.0)),
+    ("NonMaxSuppression", 3): Domain("choice", values=(0.3, 0.5, 0.7)),
+    ("NonMaxSuppression", 4): Domain("choice", values=(0.0, 0.1, 0.5)),
     ("Range", 0): ZERO,
     ("Range", 1): Domain("range", low=1, high=9),
     ("Range", 2): ONE,
@@ -284,13 +286,26 @@ def _compared(graph: Graph, uses: Sequence[Use]) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _reshape_target(graph: Graph, use: Use) -> Domain:
-    """A target shape that suits what is reshaped: its own dimensions if known, else one row."""
-    length = (graph.shape(use.node, 1) or (None,))[0] or 1
+def _sizes_for(graph: Graph, use: Use) -> Domain | None:
+    """Sizes that suit the tensor they are applied to; None if ``use`` takes no such sizes."""
+    key = (use.node.op_type, use.index)
     data = graph.shape(use.node, 0)
-    if data and all(data) and len(data) == length:
-        return Domain("fixed", values=tuple(data))
-    return Domain("fixed", values=(*(1,) * (length - 1), -1))
+    known = [d for d in data or () if d]
+    complete = bool(known) and len(known) == len(data or ())
+    if key == ("Reshape", 1):
+        length = (graph.shape(use.node, 1) or (None,))[0] or 1
+        own = complete and len(known) == length
+        return Domain("fixed", values=tuple(known) if own else (*(1,) * (length - 1), -1))
+    if key == ("Resize", 3) and complete:
+        return Domain("fixed", values=(*known[:2], *(2 * d for d in known[2:])))
+    if key == ("Resize", 3):
+        return _POSITIVE
+    if key == ("Split", 1) and complete:
+        axis = next((a.i for a in use.node.attribute if a.name == "axis"), 0)
+        parts = len(use.node.output)
+        rest = known[axis] - (parts - 1) * (known[axis] // parts)
+        return Domain("fixed", values=(*(known[axis] // parts,) * (parts - 1), rest))
+    return None
 
 
 def _meaning(info: ValueInfo, graph: Graph, uses: Sequence[Use]) -> list[Domain]:
@@ -310,8 +325,9 @@ def _meaning(info: ValueInfo, graph: Graph, uses: Sequence[Use]) -> list[Domain]
         return [Domain("choice", values=tuple(dict.fromkeys(keys)))]
     for use in uses:
         key = (use.node.op_type, use.index)
-        if key == ("Reshape", 1):
-            return [_reshape_target(graph, use)]
+        sizes = _sizes_for(graph, use)
+        if sizes is not None:
+            return [sizes]
         if key in _PARAMETERS:
             return [_PARAMETERS[key]]
     if _mask_like(info, graph, uses):

@@ -162,6 +162,15 @@ def _shape(info: ValueInfo, config: Config) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _at_the_ends(config: Config) -> Config:
+    """``config`` with integers at both ends of their ranges: if these run, all should."""
+    domains = {
+        name: Domain("fixed", values=(d.high - 1, d.low)) if d.kind == "range" else d
+        for name, d in config.domains.items()
+    }
+    return Config(config.sizes, domains, config.unranked)
+
+
 @dataclass
 class Search:
     """Looks for configurations under which the model runs, with a bound on the inferences.
@@ -229,7 +238,8 @@ class Search:
         if not fresh:
             return
         self.spent += len(fresh)
-        feeds = [feeds_of(self.inputs, c, "normal", self.seed, i) for i, c in enumerate(fresh)]
+        hard = (_at_the_ends(c) for c in fresh)
+        feeds = [feeds_of(self.inputs, c, "normal", self.seed, i) for i, c in enumerate(hard)]
         for config, error in zip(fresh, self.probe(feeds), strict=True):
             if error is None:
                 self.working.append(config)
