@@ -1,0 +1,1126 @@
+"""A float64 oracle: what a model would compute if its arithmetic hardly rounded.
+
+The graph is rewritten in double precision (``promote``) and interpreted by ONNX's reference
+evaluator (``evaluate``). The evaluator is slow in places and silently wrong in others, so the
+operators below take the place of its own; each says why. The distance of a float32 runtime from
+this result is that runtime's own rounding error, the noise floor under every comparison.
+
+What stays as the model says it, because it is the model's meaning and not its arithmetic:
+
+- Float attributes (``epsilon``, ``alpha``): the standard stores them as float32.
+- Quantization: the inputs of QuantizeLinear and its kin are rounded to float32, as their schema
+  demands, so that a value on the boundary of two steps falls as it does in a float32 runtime.
+- A Cast to a half type in a model without half-typed weights or inputs: there the rounding is
+  asked for, so it is carried out and the result continues in double. In a half-precision model
+  such casts only place the values, and they are promoted like everything else.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx.inliner import inline_local_functions
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_loop import Loop as _StockLoop
+from scipy import special
+
+Array = NDArray[Any]
+Pads = list[tuple[int, int]]
+
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_SINGLES = (TensorProto.FLOAT, *_HALVES)
+
+# A patch matrix of this size stays near the cache and bounds memory: unblocked, a convolution of
+# VGG-19 alone takes 230 MB and the model 7.7 GB.
+_PATCH_BYTES = 32 * 2**20
+
+# Their schema fixes float32, but the evaluator only moves values about, so nothing is lost.
+_EXACT_ML = frozenset(
+    {
+        "ArrayFeatureExtractor",
+        "Binarizer",
+        "DictVectorizer",
+        "FeatureVectorizer",
+        "Imputer",
+        "LabelEncoder",
+        "OneHotEncoder",
+    }
+)
+
+_SINGLE_INSIDE = frozenset({"AffineGrid", "CausalConvWithState", "GridSample", "LinearAttention"})
+
+# What the evaluator's recurrent operators compute, whatever their attributes ask for.
+_RECURRENT = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"], "RNN": ["tanh"]}
+
+# Attributes that name the element type of an output. stash_type and softmax_precision are not
+# among them: they name the type of intermediate results.
+_TYPE_ATTRIBUTES = {
+    "Bernoulli": "dtype",
+    "BlackmanWindow": "output_datatype",
+    "Cast": "to",
+    "EyeLike": "dtype",
+    "HammingWindow": "output_datatype",
+    "HannWindow": "output_datatype",
+    "MelWeightMatrix": "output_datatype",
+    "RandomNormal": "dtype",
+    "RandomNormalLike": "dtype",
+    "RandomUniform": "dtype",
+    "RandomUniformLike": "dtype",
+    "SequenceEmpty": "dtype",
+}
+_FLOAT_BY_DEFAULT = frozenset(
+    {
+        "BlackmanWindow",
+        "HammingWindow",
+        "HannWindow",
+        "MelWeightMatrix",
+        "RandomNormal",
+        "RandomUniform",
+        "SequenceEmpty",
+    }
+)
+
+
+class NotPromotable(ValueError):
+    """There is no trustworthy float64 evaluation of this model; the message says why."""
+
+
+def promote(model: ModelProto) -> ModelProto:
+    """The same graph in double precision, with local functions inlined.
+
+    Args:
+        model: A model with all its weights in memory; it is left as it is.
+
+    Returns:
+        A model of equal input and output names in which every float32, float16 and bfloat16
+        tensor is a double, subgraphs included. Where an operator has no double version, Cast
+        nodes surround it.
+
+    Raises:
+        NotPromotable: An operator cannot be evaluated, or only in single precision.
+    """
+    model = _inlined(model)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    if opsets.get("", onnx.defs.onnx_opset_version()) < 7:
+        raise NotPromotable(f"opset {opsets['']} broadcasts by attribute; opset 7 is needed")
+    promotion = _Promotion(opsets, _keeps_half_casts(model.graph), element_types(model))
+    promotion.graph(model.graph)
+    return model
+
+
+def evaluate(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of ``model`` for ``feeds``, computed in double precision.
+
+    Random operators are evaluated too; whoever calls leaves out the outputs that depend on them.
+
+    Args:
+        model: Any model; it is promoted first.
+        feeds: Inputs by name; floating arrays of any width, converted without loss.
+
+    Returns:
+        All graph outputs by name: floats as float64, everything else in its own type.
+
+    Raises:
+        NotPromotable: The model cannot be evaluated, or the evaluator fails on these inputs.
+    """
+    promoted = promote(model)
+    opsets = {entry.domain: entry.version for entry in promoted.opset_import}
+    names = [output.name for output in promoted.graph.output]
+    try:
+        # Overflow and NaN are results here, to be compared like any other.
+        with np.errstate(all="ignore"):
+            evaluator = ReferenceEvaluator(promoted, new_ops=list(_operators(opsets)))
+            values = evaluator.run(None, {name: _doubled(x) for name, x in feeds.items()})
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = f"the reference evaluator fails: {type(error).__name__}: {str(error)[:300]}"
+        raise NotPromotable(reason) from error
+    return {name: _doubled(value) for name, value in zip(names, values, strict=True)}
+
+
+def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> int | None:
+    """Multiply-accumulates of all convolutions and matrix products, each subgraph counted once.
+
+    Args:
+        model: Any model; only the shapes of its weights are read.
+        shapes: Shapes of graph inputs, in place of the declared ones.
+
+    Returns:
+        The count, or None where shape inference does not reach one of those operators.
+    """
+    skeleton = _skeleton(model, shapes or {})
+    try:
+        inferred = onnx.shape_inference.infer_shapes(skeleton)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return None
+    known: dict[str, list[int]] = {}
+    for graph in _graphs(inferred.graph):
+        for value in itertools.chain(graph.input, graph.value_info, graph.output):
+            if (dims := _static_shape(value.type)) is not None:
+                known[value.name] = dims
+        known.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
+        known.update((tensor.name, list(tensor.dims)) for tensor in _constants(graph))
+    total = 0
+    for graph in _graphs(inferred.graph):
+        for node in graph.node:
+            if node.op_type not in _MACS:
+                continue
+            try:
+                total += _MACS[node.op_type](known, node)
+            except KeyError:
+                return None
+    return total
+
+
+def element_types(model: ModelProto) -> dict[str, int]:
+    """Element types by value name, of all graphs in ``model``, as far as inference reaches.
+
+    Only tensors are listed. Weights are left out of the inference: their types are declared, and
+    copying them would cost more than all the rest.
+    """
+    types: dict[str, int] = {}
+    skeleton = _skeleton(model, {})
+    try:
+        skeleton = onnx.shape_inference.infer_shapes(skeleton)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        pass  # what is declared remains: types only refine the answer
+    for graph in _graphs(skeleton.graph):
+        for value in itertools.chain(graph.input, graph.value_info, graph.output):
+            if value.type.tensor_type.elem_type:
+                types[value.name] = value.type.tensor_type.elem_type
+        types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+    return types
+
+
+# --- Promotion ----------------------------------------------------------------------------------
+
+
+def _inlined(model: ModelProto) -> ModelProto:
+    """A copy of ``model`` without local functions, its standard domain spelled ""."""
+    if model.functions:
+        try:
+            copy = inline_local_functions(model)
+        except Exception as error:  # the inliner raises whatever its C++ side threw
+            raise NotPromotable(f"its functions cannot be inlined: {error}") from error
+    else:
+        copy = ModelProto()
+        copy.CopyFrom(model)
+    del copy.functions[:]
+    for entry in copy.opset_import:
+        entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
+    for graph in _graphs(copy.graph):
+        for node in graph.node:
+            node.domain = "" if node.domain == "ai.onnx" else node.domain
+    return copy
+
+
+def _keeps_half_casts(graph: GraphProto) -> bool:
+    """Whether a Cast to a half type is meant to round: no weight or input is a half itself."""
+    for each in _graphs(graph):
+        inputs = (value.type.tensor_type.elem_type for value in each.input)
+        weights = (tensor.data_type for tensor in (*each.initializer, *_constants(each)))
+        sparse = (tensor.values.data_type for tensor in each.sparse_initializer)
+        if any(kind in _HALVES for kind in itertools.chain(inputs, weights, sparse)):
+            return False
+    return True
+
+
+class _Promotion:
+    """One run of ``promote``: rewrites graphs in place and names the Casts that it adds."""
+
+    def __init__(
+        self, opsets: Mapping[str, int], keeps_half_casts: bool, types: Mapping[str, int]
+    ) -> None:
+        self.opsets, self.keeps_half_casts, self.types = opsets, keeps_half_casts, types
+        self.own = {(op.op_domain, op.__name__) for op in _operators(opsets)}
+        self.fresh = itertools.count()
+
+    def graph(self, graph: GraphProto) -> None:
+        for tensor in graph.initializer:
+            _promote_tensor(tensor)
+        for sparse in graph.sparse_initializer:
+            _promote_tensor(sparse.values)
+        for value in itertools.chain(graph.input, graph.output):
+            _promote_type(value.type)
+        del graph.value_info[:]  # types of the old graph
+        nodes = [new for node in graph.node for new in self.node(node)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    def node(self, original: NodeProto) -> list[NodeProto]:
+        node = NodeProto()
+        node.CopyFrom(original)
+        if reason := self.refusal(node):
+            raise NotPromotable(f"operator {node.op_type} {node.name!r}: {reason}")
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                if body.node or body.output:
+                    self.graph(body)
+        if node.domain == "":
+            if node.op_type == "Cast" and self.keeps_half_casts and _cast_to(node) in _HALVES:
+                return self.rounding_cast(node)
+            _promote_attributes(node)
+        return self.surrounded(node)
+
+    def refusal(self, node: NodeProto) -> str | None:
+        """Why ``node`` has no double-precision value, or None."""
+        if (node.domain, node.op_type) in self.own:
+            return None
+        if node.domain == "ai.onnx.ml":
+            return None if node.op_type in _EXACT_ML else "evaluated in single precision only"
+        if node.domain != "":
+            return f"domain {node.domain!r} has no reference implementation"
+        if node.op_type in _SINGLE_INSIDE:
+            return "evaluated in single precision only"
+        if node.op_type == "BitCast":
+            return "depends on the bits of a single-precision number"
+        if node.op_type in _RECURRENT and (ignored := _ignored(node)):
+            return f"the reference evaluator ignores its {ignored}"
+        return None if _is_implemented(node.op_type, self.opsets[""]) else "not implemented"
+
+    def rounding_cast(self, node: NodeProto) -> list[NodeProto]:
+        half = self.name(node.output[0])
+        widen = onnx.helper.make_node("Cast", [half], [node.output[0]], to=TensorProto.DOUBLE)
+        node.output[0] = half
+        return [node, widen]
+
+    def surrounded(self, node: NodeProto) -> list[NodeProto]:
+        """``node`` between the Casts that its schema makes necessary."""
+        before: list[NodeProto] = []
+        after: list[NodeProto] = []
+        try:
+            schema = onnx.defs.get_schema(
+                node.op_type, self.opsets.get(node.domain, 1), node.domain
+            )
+        except onnx.defs.SchemaError:
+            return [node]  # operators of other domains take doubles: they are this module's own
+        for index, name in enumerate(node.input):
+            if name and self.is_narrow(schema.inputs, index, name):
+                node.input[index] = self.name(name)
+                to = TensorProto.FLOAT
+                before.append(onnx.helper.make_node("Cast", [name], [node.input[index]], to=to))
+        for index, name in enumerate(node.output):
+            if name and self.is_narrow(schema.outputs, index, name):
+                node.output[index] = self.name(name)
+                to = TensorProto.DOUBLE
+                after.append(onnx.helper.make_node("Cast", [node.output[index]], [name], to=to))
+        return [*before, node, *after]
+
+    def is_narrow(self, formals: Sequence[Any], index: int, name: str) -> bool:
+        """Whether a float parameter may not be a double."""
+        if not formals:
+            return False
+        allowed = formals[min(index, len(formals) - 1)].types
+        if "tensor(float)" not in allowed or "tensor(double)" in allowed:
+            return False
+        singles = {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}
+        kind = self.types.get(name)
+        return kind in _SINGLES if kind is not None else allowed <= singles
+
+    def name(self, base: str) -> str:
+        return f"{base}__float64_{next(self.fresh)}"
+
+
+def _ignored(node: NodeProto) -> str | None:
+    """What the evaluator silently ignores of a recurrent node, or None."""
+    if len(node.input) > 4 and node.input[4]:
+        return "sequence_lens"
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.name == "activations":
+            usual, names = _RECURRENT[node.op_type], [name.decode().lower() for name in value]
+            if names != usual * (len(names) // len(usual)):
+                return "activations"
+        elif attribute.name in ("clip", "input_forget", "activation_alpha", "activation_beta"):
+            if value:
+                return str(attribute.name)
+    return None
+
+
+def _promote_attributes(node: NodeProto) -> None:
+    """Double-precision constants and result types in the attributes of a standard operator."""
+    if node.op_type == "Constant":
+        _promote_constant(node)
+    elif node.op_type == "ConstantOfShape":
+        if not node.attribute:
+            zero = onnx.numpy_helper.from_array(np.zeros(1))
+            node.attribute.append(onnx.helper.make_attribute("value", zero))
+        else:
+            _promote_tensor(node.attribute[0].t)
+    elif (name := _TYPE_ATTRIBUTES.get(node.op_type)) is not None:
+        found = next((each for each in node.attribute if each.name == name), None)
+        if found is None and node.op_type in _FLOAT_BY_DEFAULT:
+            node.attribute.append(onnx.helper.make_attribute(name, int(TensorProto.DOUBLE)))
+        elif found is not None and found.i in _SINGLES:
+            found.i = TensorProto.DOUBLE
+    elif node.op_type in ("Attention", "DequantizeLinear"):
+        # They would round inside, or name a result type that is a double now.
+        kept = [
+            each
+            for each in node.attribute
+            if each.name not in ("softmax_precision", "output_dtype") or each.i not in _SINGLES
+        ]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+
+
+def _promote_constant(node: NodeProto) -> None:
+    (attribute,) = node.attribute
+    if attribute.type == AttributeProto.TENSOR:
+        _promote_tensor(attribute.t)
+    elif attribute.type == AttributeProto.SPARSE_TENSOR:
+        _promote_tensor(attribute.sparse_tensor.values)
+    elif attribute.type in (AttributeProto.FLOAT, AttributeProto.FLOATS):
+        values = attribute.f if attribute.type == AttributeProto.FLOAT else list(attribute.floats)
+        tensor = onnx.numpy_helper.from_array(np.asarray(values, np.float64))
+        attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
+
+
+def _promote_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type not in _SINGLES:
+        return
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise NotPromotable(f"the data of tensor {tensor.name!r} is not in the model")
+    array = np.asarray(onnx.numpy_helper.to_array(tensor)).astype(np.float64)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def _promote_type(kind: onnx.TypeProto) -> None:
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(kind, which)
+        tensor.elem_type = TensorProto.DOUBLE if tensor.elem_type in _SINGLES else tensor.elem_type
+    elif which in ("sequence_type", "optional_type"):
+        _promote_type(getattr(kind, which).elem_type)
+
+
+def _cast_to(node: NodeProto) -> int:
+    return next((int(each.i) for each in node.attribute if each.name == "to"), 0)
+
+
+@functools.cache
+def _is_implemented(op_type: str, opset: int) -> bool:
+    """Whether the reference evaluator knows a standard operator, perhaps as a function."""
+    node = onnx.helper.make_node(op_type, [], [])
+    try:
+        from onnx.reference.op_run import RuntimeContextError
+        from onnx.reference.ops import load_op
+
+        load_op(node.domain, op_type, opset, evaluator_cls=ReferenceEvaluator)
+    except RuntimeContextError:
+        return True  # a function whose body depends on the types of its inputs
+    except Exception:  # every way of not knowing it, which differ between versions of onnx
+        return False
+    return True
+
+
+def _doubled(value: Any) -> Any:
+    """``value`` with its floats as float64; sequences element by element."""
+    if isinstance(value, list):
+        return [_doubled(each) for each in value]
+    if isinstance(value, np.ndarray | np.generic) and _is_float(value.dtype):
+        return np.asarray(value, np.float64)
+    return value
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+# --- Graph helpers ------------------------------------------------------------------------------
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """``graph`` and all graphs in the attributes of its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)
+            for each in attribute.graphs:
+                yield from _graphs(each)
+
+
+def _constants(graph: GraphProto) -> Iterator[TensorProto]:
+    """Tensors of Constant nodes, named after the value that they define."""
+    for node in graph.node:
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.TENSOR:
+                    named = TensorProto(data_type=attribute.t.data_type, dims=attribute.t.dims)
+                    named.name = node.output[0]
+                    yield named
+
+
+def _skeleton(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
+    """``model`` with its large weights turned into inputs, so that inference copies no data."""
+    skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    skeleton.functions.extend(model.functions)
+    source, graph = model.graph, skeleton.graph
+    graph.name = source.name
+    graph.node.extend(source.node)
+    graph.output.extend(source.output)
+    graph.value_info.extend(source.value_info)
+    weights = {tensor.name for tensor in source.initializer}
+    for value in source.input:
+        if value.name in shapes:
+            kind = value.type.tensor_type.elem_type
+            dims = list(shapes[value.name])
+            graph.input.append(onnx.helper.make_tensor_value_info(value.name, kind, dims))
+        elif value.name not in weights:
+            graph.input.append(value)
+    for tensor in source.initializer:
+        # Shape inference reads the values of shapes and axes only, and those are short.
+        if math.prod(tensor.dims) <= 64 and tensor.data_location != TensorProto.EXTERNAL:
+            graph.initializer.append(tensor)
+        else:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return skeleton
+
+
+def _static_shape(kind: onnx.TypeProto) -> list[int] | None:
+    if not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    return [d.dim_value for d in dims] if all(d.HasField("dim_value") for d in dims) else None
+
+
+def _conv_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+    return math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
+
+
+def _conv_transpose_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+    return math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
+
+
+def _matmul_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+    return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
+
+
+def _gemm_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+    a = shapes[node.input[0]]
+    transposed = any(each.name == "transA" and each.i for each in node.attribute)
+    return math.prod(shapes[node.output[0]]) * a[0 if transposed else 1]
+
+
+_MACS: dict[str, Callable[[Mapping[str, list[int]], NodeProto], int]] = {
+    "Conv": _conv_macs,
+    "ConvTranspose": _conv_transpose_macs,
+    "Gemm": _gemm_macs,
+    "MatMul": _matmul_macs,
+}
+
+
+# --- Operators: windows -------------------------------------------------------------------------
+# All take arrays of shape (batch, channels, *spatial), for any number of spatial axes.
+
+
+def conv(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    **_: Any,
+) -> Array:
+    """Conv as a product of matrices: the evaluator's own is 10 to 100 times slower."""
+    kernel = w.shape[2:]
+    strides, dilations = strides or [1] * len(kernel), dilations or [1] * len(kernel)
+    x = _padded(x, _pads(x.shape[2:], kernel, strides, dilations, pads, auto_pad), 0)
+    sizes = [
+        (size - _extent(k, d)) // s + 1
+        for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
+    ]
+    if group == x.shape[1] == w.shape[0]:
+        y = _depthwise(x, w, sizes, strides, dilations)
+    else:
+        y = _grouped(x, w, sizes, strides, dilations, group)
+    return y if b is None else y + b.reshape(-1, *[1] * len(kernel))
+
+
+def _depthwise(
+    x: Array, w: Array, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Array:
+    # One kernel per channel: a matrix product would have rows of one element.
+    y = np.zeros((*x.shape[:2], *sizes))
+    taps = w.reshape(w.shape[0], -1)
+    for tap, values in enumerate(_taps(x, w.shape[2:], sizes, strides, dilations)):
+        y += taps[:, tap].reshape(-1, *[1] * len(sizes)) * values
+    return y
+
+
+def _grouped(
+    x: Array,
+    w: Array,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Array:
+    rank, kernel = len(sizes), w.shape[2:]
+    weights = w.reshape(group, w.shape[0] // group, -1)
+    y = np.empty((x.shape[0], w.shape[0], *sizes))
+    windows = _windows(x, kernel, strides, dilations)
+    # (channels, rows, …, taps) → (channels, taps, rows, …)
+    order = (0, *range(rank + 1, 2 * rank + 1), *range(1, rank + 1))
+    row_bytes = 8 * x.shape[1] * math.prod(kernel) * math.prod(sizes[1:])
+    rows = max(1, _PATCH_BYTES // max(1, row_bytes))
+    for image in range(x.shape[0]):
+        for start in range(0, sizes[0], rows):
+            part = windows[image, :, start : start + rows]
+            patches = part.transpose(order).reshape(
+                group, weights.shape[2], math.prod(part.shape[1 : rank + 1])
+            )
+            product = np.matmul(weights, patches)
+            y[image, :, start : start + rows] = product.reshape(
+                w.shape[0], *part.shape[1 : rank + 1]
+            )
+    return y
+
+
+def conv_transpose(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    **_: Any,
+) -> Array:
+    """ConvTranspose: the evaluator's own loops in Python and is wrong for some groups."""
+    kernel, rank = w.shape[2:], w.ndim - 2
+    strides, dilations = strides or [1] * rank, dilations or [1] * rank
+    extra = output_padding or [0] * rank
+    spatial = x.shape[2:]
+    full = [
+        s * (n - 1) + p + _extent(k, d)
+        for n, k, s, d, p in zip(spatial, kernel, strides, dilations, extra, strict=True)
+    ]
+    if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        output_shape = [n * s for n, s in zip(spatial, strides, strict=True)]
+    if output_shape is not None:
+        output_shape = output_shape[-rank:]
+        totals = [max(0, f - o) for f, o in zip(full, output_shape, strict=True)]
+        halves = [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals]
+        pads = [*halves, *(t - h for t, h in zip(totals, halves, strict=True))]
+    pads = pads if pads is not None and auto_pad != "VALID" else [0] * 2 * rank
+    batch, channels = x.shape[:2]
+    weights = w.reshape(group, channels // group, -1).transpose(0, 2, 1)
+    columns = np.matmul(weights, x.reshape(batch, group, channels // group, -1))
+    taps = math.prod(kernel)
+    columns = columns.reshape(batch, group * w.shape[1], taps, *spatial)
+    reach = [max(f, o + p) for f, o, p in zip(full, output_shape or full, pads, strict=False)]
+    y = np.zeros((batch, group * w.shape[1], *reach))
+    for tap, target in enumerate(_taps(y, kernel, spatial, strides, dilations)):
+        target += columns[:, :, tap]
+    ends = output_shape or [f - pads[i] - pads[rank + i] for i, f in enumerate(full)]
+    y = _at(y, [slice(pads[i], pads[i] + end) for i, end in enumerate(ends)])
+    return y if b is None else y + b.reshape(-1, *[1] * rank)
+
+
+def max_pool(
+    x: Array,
+    *,
+    kernel_shape: Sequence[int],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    storage_order: int = 0,
+    strides: Sequence[int] | None = None,
+    outputs: int = 1,
+    **_: Any,
+) -> tuple[Array, ...]:
+    """MaxPool by shifted maxima: the evaluator's own loops in Python over every output."""
+    strides, dilations = strides or [1] * len(kernel_shape), dilations or [1] * len(kernel_shape)
+    borders = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+    sizes = _pooled(x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad)
+    lowest = -np.inf if _is_float(x.dtype) else np.iinfo(x.dtype).min
+    wide = _reaching(x, kernel_shape, sizes, strides, dilations, borders, lowest)
+    taps = _taps(wide, kernel_shape, sizes, strides, dilations)
+    y = functools.reduce(np.maximum, taps)
+    y = np.array(y)  # of a 1-wide kernel, the reduction is a view
+    if outputs == 1:
+        return (y,)
+    positions = np.arange(x.size).reshape(x.shape)
+    if storage_order:
+        plane = math.prod(x.shape[2:])
+        columns = np.arange(plane).reshape(x.shape[2:][::-1]).T
+        positions = positions - positions % plane + columns
+    wide_positions = _reaching(positions, kernel_shape, sizes, strides, dilations, borders, -1)
+    indices = np.full(y.shape, -1, np.int64)
+    pairs = zip(
+        _taps(wide, kernel_shape, sizes, strides, dilations),
+        _taps(wide_positions, kernel_shape, sizes, strides, dilations),
+        strict=True,
+    )
+    for values, places in pairs:  # the first maximum wins
+        np.copyto(indices, places, where=(indices < 0) & (values == y) & (places >= 0))
+    return y, indices
+
+
+def average_pool(
+    x: Array,
+    *,
+    kernel_shape: Sequence[int],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    **_: Any,
+) -> Array:
+    """AveragePool by shifted sums; what a window hangs over the padded input does not count."""
+    strides, dilations = strides or [1] * len(kernel_shape), dilations or [1] * len(kernel_shape)
+    borders = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+    sizes = _pooled(x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad)
+    counted = np.ones((1, 1, *x.shape[2:]))
+    if count_include_pad:
+        counted = _padded(counted, borders, 1)
+        around = [(0, 0)] * len(borders)
+    else:
+        around = borders
+    places = _reaching(counted, kernel_shape, sizes, strides, dilations, around, 0)
+    wide = _reaching(x, kernel_shape, sizes, strides, dilations, borders, 0)
+    total = functools.reduce(np.add, _taps(wide, kernel_shape, sizes, strides, dilations))
+    count = functools.reduce(np.add, _taps(places, kernel_shape, sizes, strides, dilations))
+    return np.asarray(total / count)
+
+
+def global_pool(x: Array, reduce: Callable[..., Any]) -> Array:
+    """Global pooling over all spatial axes; the evaluator's own leaves a wrong rank in 1-D."""
+    return np.asarray(reduce(x, axis=tuple(range(2, x.ndim)), keepdims=True))
+
+
+def global_average_pool(x: Array, **_: Any) -> Array:
+    """GlobalAveragePool."""
+    return global_pool(x, np.mean)
+
+
+def global_max_pool(x: Array, **_: Any) -> Array:
+    """GlobalMaxPool."""
+    return global_pool(x, np.max)
+
+
+def _extent(kernel: int, dilation: int) -> int:
+    return (kernel - 1) * dilation + 1
+
+
+def _pads(
+    spatial: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int] | None,
+    auto_pad: str,
+) -> Pads:
+    """Padding in front of and behind each spatial axis."""
+    rank = len(spatial)
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [
+            max(0, (-(-n // s) - 1) * s + _extent(k, d) - n)
+            for n, k, s, d in zip(spatial, kernel, strides, dilations, strict=True)
+        ]
+        smaller = [(total // 2, total - total // 2) for total in totals]
+        return smaller if auto_pad == "SAME_UPPER" else [(b, a) for a, b in smaller]
+    if pads is None or auto_pad == "VALID":
+        return [(0, 0)] * rank
+    return [(pads[i], pads[rank + i]) for i in range(rank)]
+
+
+def _pooled(
+    spatial: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    borders: Pads,
+    ceil_mode: int,
+    auto_pad: str,
+) -> list[int]:
+    """Output sizes; with ``ceil_mode`` no window may start in the padding behind the input."""
+    sizes = []
+    for n, k, s, d, (front, back) in zip(spatial, kernel, strides, dilations, borders, strict=True):
+        room = n + front + back - _extent(k, d)
+        size = room // s + 1
+        if ceil_mode and not auto_pad.startswith("SAME"):
+            size = -(-room // s) + 1
+            size -= (size - 1) * s >= n + front
+        sizes.append(size)
+    return sizes
+
+
+def _padded(x: Array, borders: Pads, fill: Any) -> Array:
+    if all(border == (0, 0) for border in borders):
+        return x
+    # Negative padding crops; np.pad refuses it.
+    crop = [
+        slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape[2:], borders, strict=True)
+    ]
+    grown = [(0, 0), (0, 0), *((max(0, a), max(0, b)) for a, b in borders)]
+    return np.pad(_at(x, crop), grown, constant_values=fill)
+
+
+def _reaching(
+    x: Array,
+    kernel: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    borders: Pads,
+    fill: Any,
+) -> Array:
+    """``x`` padded in front by ``borders`` and behind as far as the last window reaches."""
+    ends = [
+        max(0, (size - 1) * s + _extent(k, d) - n - front)
+        for n, k, size, s, d, (front, _) in zip(
+            x.shape[2:], kernel, sizes, strides, dilations, borders, strict=True
+        )
+    ]
+    return _padded(x, [(a, end) for (a, _), end in zip(borders, ends, strict=True)], fill)
+
+
+def _windows(
+    x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Array:
+    """A view of shape (batch, channels, *sizes, *kernel)."""
+    extents = tuple(_extent(k, d) for k, d in zip(kernel, dilations, strict=True))
+    views = sliding_window_view(x, extents, axis=tuple(range(2, x.ndim)))
+    steps = (slice(None, None, step) for step in (*strides, *dilations))
+    return views[(slice(None), slice(None), *steps)]
+
+
+def _taps(
+    x: Array,
+    kernel: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Iterator[Array]:
+    """For each kernel element, the view of ``x`` that it meets, of spatial shape ``sizes``."""
+    for offsets in itertools.product(*(range(k) for k in kernel)):
+        starts = [offset * d for offset, d in zip(offsets, dilations, strict=True)]
+        ends = [a + (n - 1) * s + 1 for a, n, s in zip(starts, sizes, strides, strict=True)]
+        yield _at(x, [slice(*each) for each in zip(starts, ends, strides, strict=True)])
+
+
+def _at(x: Array, spatial: Sequence[slice]) -> Array:
+    return x[(slice(None), slice(None), *spatial)]
+
+
+# --- Operators: normalization and activation ----------------------------------------------------
+
+
+def batch_normalization(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float,
+    is_test: int = 1,
+    outputs: int = 1,
+    **_: Any,
+) -> Array:
+    """BatchNormalization before opset 14: the evaluator blends in statistics of the batch.
+
+    https://github.com/onnx/onnx/issues/5799; ResNet-50 is off by a factor of 154 there.
+    """
+    if outputs > 1 or not is_test:
+        raise NotImplementedError("BatchNormalization in training mode before opset 14")
+
+    def aligned(parameter: Array) -> Array:  # also of one value per element, spatial = 0
+        return parameter.reshape(parameter.shape + (1,) * (x.ndim - 1 - parameter.ndim))
+
+    spread = np.sqrt(aligned(variance) + epsilon)
+    return np.asarray(aligned(scale) * ((x - aligned(mean)) / spread) + aligned(bias))
+
+
+def group_normalization(
+    x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int, **_: Any
+) -> Array:
+    """GroupNormalization: the function in its schema computes in float32."""
+    groups = x.reshape(x.shape[0], num_groups, -1)
+    centred = groups - groups.mean(axis=2, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(axis=2, keepdims=True) + epsilon)
+
+    def aligned(parameter: Array) -> Array:
+        # One value per group in opset 18, one per channel since opset 21.
+        return np.repeat(parameter, x.shape[1] // parameter.size).reshape(-1, *[1] * (x.ndim - 2))
+
+    return np.asarray(normal.reshape(x.shape) * aligned(scale) + aligned(bias))
+
+
+def lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int, **_: Any) -> Array:
+    """LRN: the evaluator's own counts channels up to the batch size."""
+    front = (size - 1) // 2
+    around = [(0, 0), (front, size - 1 - front), *[(0, 0)] * (x.ndim - 2)]
+    squares = np.pad(x**2, around)
+    total = sum(squares[:, i : i + x.shape[1]] for i in range(size))
+    return np.asarray(x / (bias + alpha / size * total) ** beta)
+
+
+def softmax_before_13(x: Array, *, axis: int = 1, **_: Any) -> Array:
+    """Softmax over all axes from ``axis`` on; the evaluator knows opset 13 only."""
+    rows = _rows(x, axis)
+    powers = np.exp(rows - rows.max(axis=1, keepdims=True, initial=-np.inf))
+    return np.reshape(powers / powers.sum(axis=1, keepdims=True), x.shape)
+
+
+def log_softmax_before_13(x: Array, *, axis: int = 1, **_: Any) -> Array:
+    """LogSoftmax over all axes from ``axis`` on."""
+    rows = _rows(x, axis)
+    shifted = rows - rows.max(axis=1, keepdims=True, initial=-np.inf)
+    return np.reshape(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), x.shape)
+
+
+def hardmax_before_13(x: Array, *, axis: int = 1, **_: Any) -> Array:
+    """Hardmax over all axes from ``axis`` on."""
+    rows = _rows(x, axis)
+    y = np.zeros_like(rows)
+    y[np.arange(len(rows)), rows.argmax(axis=1)] = 1
+    return y.reshape(x.shape)
+
+
+def _rows(x: Array, axis: int) -> Array:
+    axis += x.ndim if axis < 0 else 0
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+def erf(x: Array, **_: Any) -> Array:
+    """Erf: the evaluator's own returns float32 in disguise."""
+    return np.asarray(special.erf(x))
+
+
+def mean_variance_normalization(x: Array, *, axes: Sequence[int], **_: Any) -> Array:
+    """MeanVarianceNormalization: the function in its schema has float32 constants."""
+    centred = x - x.mean(axis=tuple(axes), keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=tuple(axes), keepdims=True))
+    return np.asarray(centred / (deviation + 1e-9))
+
+
+def scatter(x: Array, indices: Array, updates: Array, *, axis: int = 0, **_: Any) -> Array:
+    """Scatter, the former name of ScatterElements."""
+    y = x.copy()
+    np.put_along_axis(y, indices, updates, axis)
+    return y
+
+
+def gelu(x: Array, *, approximate: str = "none", **_: Any) -> Array:
+    """Gelu: the function in its schema goes through the evaluator's Erf."""
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return np.asarray(0.5 * x * (1 + np.tanh(inner)))
+    # The normal distribution function: 1 + erf(x / √2) cancels for negative x.
+    return np.asarray(x * special.ndtr(x))
+
+
+def dequantize_linear(
+    x: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    **_: Any,
+) -> Array:
+    """DequantizeLinear: the evaluator's own multiplies in float32."""
+
+    def aligned(parameter: Array) -> Array:
+        values = np.asarray(parameter).astype(np.float64)
+        if values.size == 1 and not block_size:
+            return values.reshape(())
+        if block_size:
+            spread = np.repeat(values, block_size, axis=axis)
+            return spread.take(range(x.shape[axis]), axis=axis)
+        dims = [1] * x.ndim
+        dims[axis] = values.size
+        return values.reshape(dims)
+
+    whole = np.asarray(x).astype(np.float64)
+    if zero_point is not None:
+        whole = whole - aligned(zero_point)
+    return np.asarray(whole * aligned(scale))
+
+
+def upsample(x: Array, scales: Any = None, *, mode: str = "nearest", **attributes: Any) -> Array:
+    """Upsample, and Resize of opset 10: the evaluator has whole-number repetition only."""
+    factors = [float(s) for s in (attributes["scales"] if scales is None else scales)]
+    for axis, factor in enumerate(factors):
+        if factor != 1:
+            x = _resampled(x, axis, factor, mode)
+    return x
+
+
+def _resampled(x: Array, axis: int, factor: float, mode: str) -> Array:
+    size: int = x.shape[axis]
+    positions = np.arange(math.floor(size * factor)) / factor
+    if mode == "nearest":
+        if factor < 1:
+            raise NotImplementedError("the standard does not say which neighbour is nearest")
+        nearest = np.minimum(np.floor(positions).astype(int), size - 1)
+        return np.asarray(x.take(nearest, axis=axis))
+    positions = np.minimum(positions, size - 1)
+    left = np.floor(positions).astype(int)
+    right = np.minimum(left + 1, size - 1)
+    share = (positions - left).reshape(-1, *[1] * (x.ndim - 1 - axis))
+    return np.asarray(x.take(left, axis) * (1 - share) + x.take(right, axis) * share)
+
+
+# --- Operators: found in models, but not in the standard ----------------------------------------
+
+
+def affine(x: Array, *, alpha: float = 1.0, beta: float = 0.0, **_: Any) -> Array:
+    """Affine, experimental until 2018: αx + β."""
+    return np.asarray(alpha * x + beta)
+
+
+def image_scaler(x: Array, *, bias: Sequence[float], scale: float = 1.0, **_: Any) -> Array:
+    """ImageScaler, experimental until 2018: a factor for all, then a bias per channel."""
+    return np.asarray(scale * x + np.asarray(bias, np.float64).reshape(-1, 1, 1))
+
+
+def crop(x: Array, *, border: Sequence[int], scale: Sequence[int] | None = None, **_: Any) -> Array:
+    """Crop, experimental until 2018: ``border`` is left, top, right, bottom."""
+    left, top, right, bottom = border
+    height, width = scale or (x.shape[2] - top - bottom, x.shape[3] - left - right)
+    return x[:, :, top : top + height, left : left + width]
+
+
+def fused_conv(
+    x: Array, w: Array, b: Array | None = None, z: Array | None = None, **attributes: Any
+) -> Array:
+    """FusedConv of com.microsoft: activation(Conv(x, w) + b + z)."""
+    y = conv(x, w, b, **attributes)
+    y = y if z is None else y + z
+    parameters = [float(p) for p in attributes.get("activation_params") or []]
+    match attributes.get("activation", ""):
+        case "":
+            return y
+        case "Relu":
+            return np.maximum(y, 0)
+        case "Tanh":
+            return np.tanh(y)
+        case "Sigmoid":
+            return np.asarray(special.expit(y))
+        case "LeakyRelu":
+            return np.where(y < 0, parameters[0] * y, y)
+        case "Clip":
+            return np.clip(y, parameters[0], parameters[1])
+        case "HardSigmoid":
+            return np.clip(parameters[0] * y + parameters[1], 0, 1)
+        case other:
+            raise NotImplementedError(f"FusedConv with activation {other!r}")
+
+
+# --- Operators: control -------------------------------------------------------------------------
+
+
+class Loop(_StockLoop):
+    """Loop: the evaluator's own skips a loop without condition and flattens scan outputs."""
+
+    def _run(  # type: ignore[override]  # inputs by position, as the evaluator passes them
+        self,
+        trips: Array | None,
+        condition: Array | None,
+        *states: Any,
+        context: Mapping[str, Any] | None = None,
+        attributes: Any = None,
+        **_: Any,
+    ) -> tuple[Any, ...]:
+        body: Any = self.body  # type: ignore[attr-defined]  # set from the node's attributes
+        scope = dict(context or {})
+        limit = None if trips is None else int(np.asarray(trips).item())
+        going = condition is None or bool(np.asarray(condition).item())
+        carried, scans, trip = list(states), [], 0
+        while going and (limit is None or trip < limit):
+            fixed = [np.array(trip, np.int64), np.array(True)]
+            scope.update(zip(body.input_names, [*fixed, *carried], strict=True))
+            results = body.run(None, scope, attributes=attributes)
+            going = bool(np.asarray(results[0]).item())
+            carried, scanned = results[1 : 1 + len(states)], results[1 + len(states) :]
+            scans.append(scanned)
+            trip += 1
+        if not scans and len(body.output_names) > 1 + len(states):
+            raise NotImplementedError("the shape of a scan output is unknown without an iteration")
+        stacked = [np.stack(values) for values in zip(*scans, strict=True)]
+        return (*carried, *stacked)
+
+
+def _operators(opsets: Mapping[str, int]) -> tuple[type[OpRun], ...]:
+    return _operators_of(opsets.get("", onnx.defs.onnx_opset_version()))
+
+
+@functools.cache
+def _operators_of(opset: int) -> tuple[type[OpRun], ...]:
+    """What the evaluator uses in place of its own operators, for one opset."""
+    kernels: dict[str, Callable[..., Any]] = {
+        "Affine": affine,
+        "AveragePool": average_pool,
+        "Conv": conv,
+        "ConvTranspose": conv_transpose,
+        "Crop": crop,
+        "DequantizeLinear": dequantize_linear,
+        "Erf": erf,
+        "Gelu": gelu,
+        "GlobalAveragePool": global_average_pool,
+        "GlobalMaxPool": global_max_pool,
+        "GroupNormalization": group_normalization,
+        "ImageScaler": image_scaler,
+        "LRN": lrn,
+        "MaxPool": max_pool,
+        "MeanVarianceNormalization": mean_variance_normalization,
+        "Scatter": scatter,
+        "Upsample": upsample,
+    }
+    if opset < 14:
+        kernels["BatchNormalization"] = batch_normalization
+    if opset < 13:
+        kernels["Softmax"] = softmax_before_13
+        kernels["LogSoftmax"] = log_softmax_before_13
+        kernels["Hardmax"] = hardmax_before_13
+    if opset == 10:
+        kernels["Resize"] = upsample
+    fused = _operator("FusedConv", fused_conv, 1, "com.microsoft")
+    return (Loop, fused, *(_operator(name, kernel, opset) for name, kernel in kernels.items()))
+
+
+def _operator(name: str, kernel: Callable[..., Any], opset: int, domain: str = "") -> type[OpRun]:
+    """A class of the evaluator that runs ``kernel``."""
+
+    def run(self: Any, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
+        # The evaluator passes float32 scalars, whose arithmetic with each other is float32 too.
+        exact = {k: float(v) if isinstance(v, np.floating) else v for k, v in attributes.items()}
+        result = kernel(*inputs, **exact, outputs=len(self.onnx_node.output))
+        return result if isinstance(result, tuple) else (result,)
+
+    members: dict[str, Any] = {"_run": run, "op_domain": domain}
+    try:
+        # The evaluator would take defaults from the newest schema, whatever the model's opset.
+        members["op_schema"] = onnx.defs.get_schema(name, opset, domain)
+    except onnx.defs.SchemaError:
+        members["op_schema"] = None
+    return type(name, (OpRun,), members)
