@@ -3,6 +3,7 @@
 Everything that plugins and library users may import is here.
 """
 
+from optvet.engine.api import vet
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -65,4 +66,5 @@ __all__ = [
     "VetResult",
     "__version__",
     "hookimpl",
+    "vet",
 ]

@@ -30,6 +30,7 @@ from optvet import InputError, Model, Probe, Sample, UsageError, ValueInfo, hook
 Arrays = Mapping[str, np.ndarray]
 
 _POSITIONAL = re.compile(r"^(?:arr_|input[_-]?)?(\d+)$")
+_NUMBERED = re.compile(r"^(-?\d+)[|/](.+)$")
 _READABLE = (".npz", ".npy", ".pb")
 _EXPECTED = ".npz, .npy or .pb files, or test_data_set_* folders"
 # What numpy raises for a damaged or forged file; a header may also ask for all memory.
@@ -435,16 +436,32 @@ class FilesDataset:
 def _samples(source: _Source, inputs: Sequence[ValueInfo]) -> Iterator[Sample]:
     """Samples of one source; all of it is checked before the first is given."""
     where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
-    arrays = _by_input(_read(source, inputs), inputs, where)
     fitted = [
         Sample(
             id=id,
             feeds={i.name: _fit(part[i.name], i, where) for i in inputs},
             origin=where,
         )
-        for id, part in _split(source.id, arrays, inputs)
+        for name, arrays in _numbered(source.id, _read(source, inputs), inputs)
+        for id, part in _split(name, _by_input(arrays, inputs, where), inputs)
     ]
     yield from fitted
+
+
+def _numbered(id: str, arrays: Arrays, inputs: Sequence[ValueInfo]) -> Iterator[tuple[str, Arrays]]:
+    """Several samples of one archive, whose keys are ``0|name``, ``1|name`` or ``0/name``.
+
+    Keys of negative numbers hold remarks on the archive, and are left out.
+    """
+    keys = {k: m for k in arrays if (m := _NUMBERED.match(k))}
+    if len(keys) < len(arrays) or not keys or any(i.name in arrays for i in inputs):
+        yield id, arrays
+        return
+    groups: dict[int, dict[str, np.ndarray]] = {}
+    for key, match in keys.items():
+        groups.setdefault(int(match[1]), {})[match[2]] = arrays[key]
+    for number in sorted(n for n in groups if n >= 0):
+        yield f"{id}#{number}", groups[number]
 
 
 @hookimpl

@@ -14,7 +14,6 @@ from optvet import Artifact, InterfaceChange, KnownLimit, Optimizer, Pass, Sympt
 
 _NON_STANDARD = frozenset(
     {
-        Symptom.OPTIMIZER_ERROR,
         Symptom.INVALID_MODEL,
         Symptom.LOAD_FAILURE,
         Symptom.RUN_FAILURE,

@@ -73,9 +73,7 @@ class OrtRuntime:
         settings.log_severity_level = 3
         if not options.prepacking:
             settings.add_session_config_entry("session.disable_prepacking", "1")
-        session = ort.InferenceSession(
-            artifact.data, settings, providers=list(options.providers)
-        )
+        session = ort.InferenceSession(artifact.data, settings, providers=list(options.providers))
         return OrtSession(session)
 
 

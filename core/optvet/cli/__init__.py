@@ -1,0 +1,1 @@
+"""The command line: options in, one engine call, rendered value out."""

@@ -1,0 +1,1 @@
+"""What happens: discovery, sandbox, trial, oracle, localization."""

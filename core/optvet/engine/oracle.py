@@ -73,7 +73,8 @@ class Judgement:
 
     ``error`` is the largest difference relative to the reference's largest magnitude; ``noise``
     the same for the reference's own spread. ``exceeds`` is the error in units of what is allowed
-    (above 1: more than drift).
+    (above 1: more than drift). ``structural`` tells that no noise level would change the answer:
+    dtype or shape differ, or nothing in the graph can round.
     """
 
     output: str
@@ -82,6 +83,7 @@ class Judgement:
     noise: float | None = None
     exceeds: float = 0.0
     detail: str = ""
+    structural: bool = False
 
 
 def judge(
@@ -92,18 +94,19 @@ def judge(
 ) -> list[Judgement]:
     """Judge every output that ``reference`` has; without ``noise`` doubtful ones are "unsure"."""
     return [
-        _judge_output(name, expected, candidate[name], noise, thresholds)
+        _judge_output(name, expected, candidate.get(name), noise, thresholds)
         for name, expected in reference.items()
     ]
 
 
 def _judge_output(
-    name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None, limits: Thresholds
+    name: str, ref: np.ndarray, cand: np.ndarray | None, noise: Noise | None, limits: Thresholds
 ) -> Judgement:
-    if not isinstance(ref, np.ndarray) or not isinstance(cand, np.ndarray):
-        return _judge_structured(name, ref, cand)
+    if cand is None:
+        return Judgement(name, "fault", exceeds=math.inf, detail="missing", structural=True)
     if ref.dtype != cand.dtype:
-        return Judgement(name, "fault", exceeds=math.inf, detail=f"{ref.dtype} became {cand.dtype}")
+        detail = f"{ref.dtype} became {cand.dtype}"
+        return Judgement(name, "fault", exceeds=math.inf, detail=detail, structural=True)
     if ref.shape != cand.shape:
         return _judge_shape(name, ref, cand, noise)
     if _bits_equal(ref, cand):
@@ -113,34 +116,13 @@ def _judge_output(
     return _judge_float(name, ref, cand, noise, limits)
 
 
-def _judge_structured(name: str, ref: object, cand: object) -> Judgement:
-    """Sequences and maps: element by element, exactly but for floats, which get an ulp or two."""
-    if isinstance(ref, (list, tuple)) and isinstance(cand, (list, tuple)) and len(ref) == len(cand):
-        parts = [_judge_structured(name, r, c) for r, c in zip(ref, cand, strict=True)]
-        return max(parts, key=lambda j: j.exceeds, default=Judgement(name, "same", 0.0))
-    if isinstance(ref, dict) and isinstance(cand, dict) and ref.keys() == cand.keys():
-        parts = [_judge_structured(name, ref[k], cand[k]) for k in ref]
-        return max(parts, key=lambda j: j.exceeds, default=Judgement(name, "same", 0.0))
-    if type(ref) is not type(cand) or isinstance(ref, (list, tuple, dict)):
-        return Judgement(name, "fault", exceeds=math.inf, detail="structure differs")
-    if isinstance(ref, np.ndarray):
-        return _judge_output(name, ref, cand, Noise(), THRESHOLDS)  # type: ignore[arg-type]
-    if ref == cand or (ref != ref and cand != cand):
-        return Judgement(name, "same", 0.0)
-    if isinstance(ref, float) and isinstance(cand, float):
-        close = math.isclose(ref, cand, rel_tol=1e-5, abs_tol=1e-7)
-        error = abs(ref - cand) / max(abs(ref), 1e-30)
-        return Judgement(name, "drift" if close else "fault", error, None, 0.5 if close else 2.0)
-    return Judgement(name, "fault", exceeds=math.inf, detail=f"{ref!r} became {cand!r}")
-
-
 def _judge_shape(name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None) -> Judgement:
     detail = f"shape {list(ref.shape)} became {list(cand.shape)}"
     if noise is not None and name in noise.discontinuous:
         shapes = {j[name].shape for j in noise.jitters if name in j}
         if cand.shape in shapes or shapes - {ref.shape}:
             return Judgement(name, "sensitivity", detail=detail + ", as it does under jitter")
-    return Judgement(name, "fault", exceeds=math.inf, detail=detail)
+    return Judgement(name, "fault", exceeds=math.inf, detail=detail, structural=True)
 
 
 def is_float(dtype: np.dtype) -> bool:
@@ -176,7 +158,9 @@ def _judge_discrete(
     if noise is None:
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
     if name in noise.exact:
-        return Judgement(name, "fault", 1.0, 0.0, math.inf, share + "; nothing here can round")
+        return Judgement(
+            name, "fault", 1.0, 0.0, math.inf, share + "; nothing here can round", True
+        )
     if _flips_explain(name, ref, cand, wrong, noise, limits):
         return Judgement(name, "sensitivity", detail=share + ", as they do under jitter")
     return Judgement(name, "fault", 1.0, 0.0, math.inf, share)
@@ -214,8 +198,11 @@ def _flips_explain(
     # Enough elements to compare rates: as many flips, and no larger ones, as under jitter.
     rate = max(int(f.sum()) for f in flips)
     largest = max(
-        (float(np.max(np.abs(_wide(ref)[f] - _wide(j)[f]))) for f, j in
-         zip(flips, jitters, strict=False) if f.any()),
+        (
+            float(np.max(np.abs(_wide(ref)[f] - _wide(j)[f])))
+            for f, j in zip(flips, jitters, strict=False)
+            if f.any()
+        ),
         default=0.0,
     )
     worst = float(np.max(np.abs(_wide(ref)[wrong] - _wide(cand)[wrong])))
@@ -260,7 +247,8 @@ def _judge_float(
         return Judgement(name, "unsure", error, None, 1.0, detail)
     if name in noise.exact:
         # Nothing rounds, so any difference of value is one; -0 for +0 was no difference above.
-        return Judgement(name, "fault", error, 0.0, math.inf, "nothing in the graph can round")
+        detail = "nothing in the graph can round"
+        return Judgement(name, "fault", error, 0.0, math.inf, detail, True)
     return _judge_against_noise(name, ref, y, z, d, pattern, finite, error, noise, limits)
 
 

@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
@@ -79,12 +80,21 @@ def facts(model: ModelProto, size_bytes: int) -> Facts:
     """Structure of ``model``, whose serialized size is ``size_bytes``."""
     operators = Counter(
         f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type
-        for g in graphs(model.graph)
-        for n in g.node
+        for body in (*graphs(model.graph), *model.functions)
+        for n in body.node
     )
-    nodes = sum(operators.values())
+    nodes = sum(len(g.node) for g in graphs(model.graph))
     inputs, outputs = graph_inputs(model), graph_outputs(model)
     return Facts(inputs, outputs, _metadata(model), dict(operators), nodes, size_bytes)
+
+
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
+_RANDOM |= {"Multinomial", "Bernoulli", "Dropout"}
+
+
+def draws_random(facts: Facts) -> bool:
+    """Whether an operator may draw random numbers (Dropout does in training mode)."""
+    return not _RANDOM.isdisjoint(facts.operators)
 
 
 def _metadata(model: ModelProto) -> dict[str, str]:
@@ -146,7 +156,23 @@ class Alignment:
     problem: str = ""
 
 
-def align(before: Facts, after: Facts, allowed: frozenset[InterfaceChange]) -> Alignment:
+class HasInterface(Protocol):
+    """A model, or facts about one."""
+
+    @property
+    def inputs(self) -> tuple[ValueInfo, ...]:
+        """Inputs that must be fed."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[ValueInfo, ...]:
+        """Graph outputs."""
+        ...
+
+
+def align(
+    before: HasInterface, after: HasInterface, allowed: frozenset[InterfaceChange]
+) -> Alignment:
     """Match the interface of a candidate with the reference's.
 
     Names, order, element types and static dimensions must agree, save for what the applied passes
@@ -217,7 +243,9 @@ def canonical_digest(model: ModelProto) -> str:
     del model.metadata_props[:], model.training_info[:]
     tensors = hashlib.sha256()
     _canonicalize(model.graph, {}, tensors)
-    return hashlib.sha256(model.SerializeToString(deterministic=True) + tensors.digest()).hexdigest()
+    return hashlib.sha256(
+        model.SerializeToString(deterministic=True) + tensors.digest()
+    ).hexdigest()
 
 
 def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib._Hash) -> None:

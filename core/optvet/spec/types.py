@@ -33,9 +33,7 @@ class Symptom(StrEnum):
     METADATA_CHANGE = "metadata-change"
 
 
-NOTES = frozenset(
-    {Symptom.SENSITIVITY, Symptom.SLOWDOWN, Symptom.BLOAT, Symptom.METADATA_CHANGE}
-)
+NOTES = frozenset({Symptom.SENSITIVITY, Symptom.SLOWDOWN, Symptom.BLOAT, Symptom.METADATA_CHANGE})
 """Symptoms that are worth telling but do not make a model faulty."""
 
 

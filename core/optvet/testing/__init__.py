@@ -1,0 +1,1 @@
+"""For plugin authors: planted faults and tiny models."""

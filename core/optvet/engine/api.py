@@ -1,0 +1,100 @@
+"""``optvet.vet``: the main job as one function call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optvet.engine.cache import cache_root
+from optvet.engine.discovery import Plugins
+from optvet.engine.lab import Progress
+from optvet.engine.vet import Settings, Strategy, resolve_model, vet_model
+from optvet.spec.errors import UsageError
+from optvet.spec.result import VetResult
+
+
+def vet(
+    model: str | os.PathLike[str],
+    *,
+    optimizer: str = "onnxoptimizer",
+    pipeline: str | Sequence[str] = "default",
+    strategy: Strategy = "auto",
+    dataset: str | Sequence[str] = "random",
+    limit: int | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    optimizer_options: Mapping[str, Any] | None = None,
+    dataset_options: Mapping[str, Any] | None = None,
+    runtime: str = "onnxruntime",
+    runtime_options: Mapping[str, Any] | None = None,
+    as_deployed: bool = False,
+    pairs: bool | None = None,
+    timeout_s: float = 120.0,
+    memory_bytes: int = 8 << 30,
+    use_cache: bool = True,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress = lambda text, done, total: None,
+) -> VetResult:
+    """Say whether ``optimizer`` keeps ``model`` intact, and which pass is to blame if not.
+
+    Args:
+        model: A path, or ``zoo:NAME``; a folder must hold exactly one model.
+        optimizer: Name of an optimizer plugin.
+        pipeline: A named pipeline ("default", "all", …), or the passes to apply.
+        strategy: How to find culprits: "walk" prefixes, "subset" sets, "each" pass alone;
+            "auto" chooses by what the optimizer declares.
+        dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several.
+        limit: Samples per dataset at most.
+        seed: Seeds everything random.
+        jobs: Worker processes at a time; by default one per processor, at most eight.
+        optimizer_options: Options of the optimizer plugin.
+        dataset_options: Options of the dataset "random".
+        runtime: Name of a runtime plugin.
+        runtime_options: Options of the runtime plugin, in place of its clean-room ones.
+        as_deployed: Judge a second time under the runtime's own defaults.
+        pairs: Whether "each" also tries ordered pairs; None: if the model is small enough.
+        timeout_s: Wall-clock limit of one step in a worker.
+        memory_bytes: Address space that one step may add.
+        use_cache: Whether to keep results beyond this call.
+        cache_dir: Where to keep them; the user's cache folder by default.
+        progress: Called with what is being done, how much of it is done, and of how much.
+
+    Raises:
+        UsageError: What was given is wrong.
+        NothingTested: The original runs on no sample.
+        PluginError: A plugin is missing or broken.
+        InfrastructureError: optvet's own machinery failed.
+    """
+    plugins = Plugins()
+    root = Path(cache_dir) if cache_dir is not None else cache_root()
+    models = resolve_model(os.fspath(model), plugins, root)
+    if len(models) != 1:
+        names = ", ".join(m.path.name for m in models)
+        raise UsageError(f"{model}: {len(models)} models ({names}); vet them one at a time")
+    settings = Settings(
+        optimizer=optimizer,
+        optimizer_options=optimizer_options or {},
+        pipeline=pipeline if isinstance(pipeline, str) else ",".join(pipeline),
+        strategy=strategy,
+        datasets=(dataset,) if isinstance(dataset, str) else tuple(dataset),
+        dataset_options=dataset_options or {},
+        runtime=runtime,
+        runtime_options=runtime_options or {},
+        limit=limit,
+        seed=seed,
+        jobs=jobs or default_jobs(),
+        timeout_s=timeout_s,
+        memory_bytes=memory_bytes,
+        as_deployed=as_deployed,
+        pairs=pairs,
+        cache_dir=root,
+        use_cache=use_cache,
+    )
+    return vet_model(models[0], settings, plugins, progress=progress)
+
+
+def default_jobs() -> int:
+    """One worker per processor, at most eight."""
+    return min(os.cpu_count() or 1, 8)

@@ -1,0 +1,360 @@
+"""From a trial to what is wrong with it.
+
+An ``Examiner`` compares trials with the reference's. It measures noise only where outputs differ by
+more than a few roundoffs, runs the controls that a claim needs, and remembers both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from optvet.engine import noise as measuring
+from optvet.engine.lab import Lab, Trial
+from optvet.engine.oracle import Judgement, Noise, is_float, judge, same_distribution
+from optvet.engine.trial import Outputs
+from optvet.spec.result import OutputRecord
+from optvet.spec.types import Failure, Sample, Stage, Symptom
+
+RANDOM_RUNS = 32
+"""Runs per side when an output is random; 32 suffice for a p-value of 1e-6 and far below."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The first thing that is wrong with a trial, in the order of its stages."""
+
+    symptom: Symptom
+    stage: Stage
+    message: str
+    outputs: tuple[str, ...] = ()
+    error: float | None = None
+    noise: float | None = None
+    sample: Sample | None = None
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """Symptom and, for a failure, its words without names, numbers and paths."""
+        return self.symptom, "" if self.stage == "compare" else _gist(self.message)
+
+
+def _gist(message: str) -> str:
+    text = re.sub(r"(['\"`]).*?\1|\S*/\S+|\(?\bname: ?\S*|[^A-Za-z ]+", " ", message)
+    return " ".join(text.split()[:12])
+
+
+def alike(a: Observation, b: Observation) -> bool:
+    """Whether two observations are the same fault: signature, and some output in common."""
+    if a.signature != b.signature:
+        return False
+    return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
+
+
+@dataclass
+class Findings:
+    """What examining one trial gave: at most one observation, notes, and a verdict per output."""
+
+    observation: Observation | None = None
+    sensitive: list[tuple[Sample, Judgement]] = field(default_factory=list)
+    judgements: dict[str, Judgement] = field(default_factory=dict)
+
+
+_FAILURES: dict[tuple[Stage, str], Symptom] = {
+    ("build", "error"): Symptom.OPTIMIZER_ERROR,
+    ("build", "abort"): Symptom.OPTIMIZER_ABORT,
+    ("check", "error"): Symptom.INVALID_MODEL,
+    ("check", "abort"): Symptom.INVALID_MODEL,
+    ("load", "error"): Symptom.LOAD_FAILURE,
+    ("load", "abort"): Symptom.LOAD_FAILURE,
+    ("run", "error"): Symptom.RUN_FAILURE,
+    ("run", "abort"): Symptom.RUN_FAILURE,
+}
+
+
+def symptom_of(failure: Failure) -> Symptom:
+    """The symptom that a failed step is."""
+    if failure.kind == "timeout":
+        return Symptom.TIMEOUT
+    if failure.kind == "out-of-memory":
+        return Symptom.OUT_OF_MEMORY
+    return _FAILURES[failure.stage, failure.kind]
+
+
+def describe(failure: Failure) -> str:
+    """One failure in words: what died, how, and what it said."""
+    how = failure.signal or failure.error_type
+    text = failure.message.strip()
+    if how and text and not text.startswith(how):
+        return f"{how}: {text}"
+    return text or how
+
+
+class Examiner:
+    """Compares trials with the reference on the same samples."""
+
+    def __init__(self, lab: Lab, samples: Sequence[Sample], tolerance: float | None = None) -> None:
+        self.lab = lab
+        self.samples = list(samples)
+        self.reference: dict[str, Outputs] = {}
+        self.random: set[str] = set()
+        self.flaky: set[str] = set()
+        self.undecided: dict[str, str] = {}
+        self.excused: set[str] = set()
+        self.tolerance = tolerance
+        self.self_checked: set[str] = set()
+        self._noise: dict[str, Noise] = {}
+        self._measured: set[str] = set()
+        self._refined: set[str] = set()
+        self._repeats: dict[str, list[Outputs]] = {}
+
+    def learn_reference(self, trial: Trial) -> None:
+        """Take the reference's outputs from its trial."""
+        for sample, run in trial.runs.items():
+            if not isinstance(run, Failure):
+                self.reference[sample] = run
+
+    # --- one trial ---------------------------------------------------------------------------
+
+    def examine(self, trial: Trial, samples: Sequence[Sample]) -> Findings:
+        """What is wrong with ``trial``, which was run on ``samples``."""
+        failure = trial.build.failure
+        if failure is not None:
+            return Findings(
+                Observation(
+                    symptom_of(failure),
+                    failure.stage,
+                    describe(failure),
+                    sample=samples[0] if samples else None,
+                )
+            )
+        for sample in samples:
+            run = trial.runs.get(sample.id)
+            if isinstance(run, Failure):
+                return Findings(
+                    Observation(symptom_of(run), run.stage, describe(run), sample=sample)
+                )
+        if trial.alignment is not None and trial.alignment.problem:
+            first = samples[0] if samples else None
+            return Findings(
+                Observation(
+                    Symptom.INTERFACE_CHANGE, "check", trial.alignment.problem, sample=first
+                )
+            )
+        return self._compare(trial, samples)
+
+    def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Findings:
+        doubtful = sorted(
+            (s for s in samples if self._unsure(trial, s)), key=lambda s: self._size(trial, s)
+        )
+        # Before the noise is measured: a reference that differs from itself has none to measure.
+        self._check_self(doubtful)
+        self._measure(trial, doubtful)
+        self._refine(trial, doubtful)
+        found = Findings()
+        worst: tuple[float, Sample, list[Judgement]] | None = None
+        for sample in samples:
+            judged = self._judge(trial, sample)
+            for j in judged:
+                _keep_worst(found.judgements, j)
+            found.sensitive += [(sample, j) for j in judged if j.call == "sensitivity"]
+            faults = [j for j in judged if j.call == "fault"]
+            if faults:
+                size = max(j.exceeds for j in faults)
+                if worst is None or size > worst[0]:
+                    worst = (size, sample, faults)
+        if worst is not None:
+            found.observation = _wrong_output(worst[1], worst[2])
+        elif self.random:
+            found.observation = self._compare_random(trial, samples[0])
+        return found
+
+    def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
+        reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
+        if reference is None or run is None or isinstance(run, Failure):
+            return []
+        skipped = self.random | self.flaky | self.excused
+        judged = {n: v for n, v in reference.items() if n not in skipped}
+        return judge(judged, run, self._noise.get(sample.id))
+
+    def _unsure(self, trial: Trial, sample: Sample) -> bool:
+        return any(j.call in ("unsure", "fault") for j in self._judge(trial, sample))
+
+    def _size(self, trial: Trial, sample: Sample) -> float:
+        """Sort key: samples with the largest differences first."""
+        return -max((j.error or 0.0 for j in self._judge(trial, sample)), default=0.0)
+
+    # --- controls ----------------------------------------------------------------------------
+
+    def _measure(self, trial: Trial, samples: Sequence[Sample]) -> None:
+        """Jitter where the size of a difference matters; the graph alone says where it does not."""
+        todo = [s for s in samples if s.id not in self._measured]
+        if not todo:
+            return
+        base = measuring.known(self.lab, self.tolerance)
+        for sample in todo:
+            self._noise.setdefault(sample.id, base)
+        blurred = [s for s in todo if not self._certain(trial, s)]
+        if blurred:
+            self._measured |= {s.id for s in blurred}
+            self._noise.update(measuring.measure(self.lab, blurred, self.tolerance))
+
+    def _certain(self, trial: Trial, sample: Sample) -> bool:
+        """Whether some output is wrong in a way that no noise explains."""
+        base = measuring.known(self.lab, self.tolerance)
+        return any(
+            j.call == "fault" and j.structural and _base(j.output) not in base.discontinuous
+            for j in self._judge(trial, sample)
+        )
+
+    def _refine(self, trial: Trial, samples: Sequence[Sample]) -> None:
+        """Before a fault is believed: more jitter, and float64 if it can be had.
+
+        The largest first; one fault that stands is enough, the others need no acquittal.
+        """
+        while True:
+            doubts = [
+                (max(j.exceeds for j in faults), -i)
+                for i, s in enumerate(samples)
+                if (faults := [j for j in self._judge(trial, s) if j.call == "fault"])
+            ]
+            if not doubts:
+                return
+            sample = samples[-max(doubts)[1]]
+            certain = self._certain(trial, sample)
+            if certain or sample.id in self._refined:
+                return
+            self._refined.add(sample.id)
+            self._noise[sample.id] = measuring.refine(self.lab, sample, self._noise[sample.id])
+
+    def noise_of(self, sample: Sample) -> Noise | None:
+        """What was measured on ``sample``, if anything was."""
+        return self._noise.get(sample.id)
+
+    def _check_self(self, samples: Sequence[Sample]) -> None:
+        """Rule 2: before anything is called different, the reference must agree with itself."""
+        for sample in samples[:1]:
+            # Workers forked from one server may share a runtime's seed, so agreement would prove
+            # nothing: what depends on a random operator is random.
+            drawn = measuring.analysis(self.lab).random
+            self.random |= {n for n in self.reference[sample.id] if _base(n) in drawn}
+            if sample.id in self.self_checked:
+                continue
+            self.self_checked.add(sample.id)
+            again = self.lab.fresh(None, [sample]).runs.get(sample.id)
+            if isinstance(again, Failure) or again is None:
+                words = describe(again) if again is not None else "no answer"
+                self.undecided[sample.id] = f"the reference ran once, then failed: {words}"
+                continue
+            changed = {
+                j.output for j in judge(self.reference[sample.id], again) if j.call != "same"
+            }
+            self.flaky |= {n for n in changed if n not in self.random}
+
+    def _compare_random(self, trial: Trial, sample: Sample) -> Observation | None:
+        """Random outputs are compared by their distribution over many runs."""
+        reference = self._repeat(None, sample)
+        candidate = self._repeat(trial.passes, sample)
+        for name in sorted(self.random - self.excused):
+            ours = [r[name] for r in reference if name in r]
+            theirs = [r[name] for r in candidate if name in r]
+            if not ours or not theirs or ours[0].dtype == object:
+                continue
+            same, why = same_distribution(ours, theirs)
+            if not same:
+                constant = all(np.array_equal(theirs[0], t) for t in theirs[1:])
+                message = f"random output {name!r}: {why}"
+                if constant:
+                    message += "; it no longer varies at all"
+                return Observation(
+                    Symptom.WRONG_OUTPUT, "compare", message, (name,), None, None, sample
+                )
+        return None
+
+    def _repeat(self, passes: Sequence[str] | None, sample: Sample) -> list[Outputs]:
+        key = f"{passes}|{sample.id}"
+        if key not in self._repeats:
+            self._repeats[key] = measuring.repeat(self.lab, passes, sample, RANDOM_RUNS)
+        return self._repeats[key]
+
+    def agrees(self, sample: Sample, again: Outputs) -> bool:
+        """Whether a second run of the reference gave what the first did, where it should."""
+        skipped = self.random | self.flaky
+        judged = {n: v for n, v in self.reference[sample.id].items() if n not in skipped}
+        return all(j.call == "same" for j in judge(judged, again))
+
+    def tells_nothing(self) -> bool:
+        """Whether the reference is NaN wherever it could be compared numerically."""
+        arrays = [v for o in self.reference.values() for v in o.values() if v.size]
+        return bool(arrays) and all(is_float(v.dtype) and bool(np.all(v != v)) for v in arrays)
+
+    # --- summary -----------------------------------------------------------------------------
+
+    def outputs(self, judgements: Mapping[str, Judgement]) -> list[OutputRecord]:
+        """One verdict per output over all samples that were examined."""
+        records = []
+        names = list(dict.fromkeys(n for o in self.reference.values() for n in o))
+        for name in names:
+            if name in self.flaky:
+                records.append(OutputRecord(name=name, verdict="flaky"))
+            elif name in self.random:
+                records.append(OutputRecord(name=name, verdict="not-judged"))
+            elif name in judgements:
+                j = judgements[name]
+                call = {"sensitivity": "drift", "unsure": "undecided"}.get(j.call, j.call)
+                records.append(
+                    OutputRecord.model_validate(
+                        {
+                            "name": name,
+                            "verdict": call,
+                            "error": finite(j.error),
+                            "noise_floor": finite(j.noise),
+                        }
+                    )
+                )
+            else:
+                records.append(OutputRecord(name=name, verdict="not-judged"))
+        return records
+
+
+def finite(value: float | None) -> float | None:
+    """``value`` as JSON can hold it: the largest double stands for infinity."""
+    if value is None:
+        return None
+    return float(np.nan_to_num(value, posinf=np.finfo(np.float64).max))
+
+
+def _base(name: str) -> str:
+    """Graph output that a flattened sequence or map entry came from."""
+    return re.sub(r"(\[\d+\]|\.(keys|length|is_none))+$", "", name)
+
+
+def _keep_worst(judgements: dict[str, Judgement], j: Judgement) -> None:
+    order = ("same", "drift", "sensitivity", "unsure", "fault")
+    old = judgements.get(j.output)
+    if old is None or (order.index(j.call), j.exceeds) > (order.index(old.call), old.exceeds):
+        judgements[j.output] = j
+
+
+def _wrong_output(sample: Sample, faults: Sequence[Judgement]) -> Observation:
+    worst = max(faults, key=lambda j: j.exceeds)
+    words = [f"output {worst.output!r}"]
+    if worst.error is not None and worst.detail != "nothing in the graph can round":
+        words.append(f"differs by {worst.error:.2g} of its largest value")
+        if worst.noise is not None:
+            words.append(f"(its own noise: {worst.noise:.2g})")
+    if worst.detail:
+        words.append(worst.detail)
+    return Observation(
+        Symptom.WRONG_OUTPUT,
+        "compare",
+        " ".join(words),
+        tuple(j.output for j in faults),
+        worst.error,
+        worst.noise,
+        sample,
+        tuple(faults),
+    )

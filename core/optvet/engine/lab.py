@@ -1,0 +1,442 @@
+"""Trials on demand: cached by content, counted, never made twice.
+
+Two kinds of fact are kept. A *build* says what a pass sequence makes of the model: a digest, the
+structure, or a failure. A *run* says what an artifact computes on a sample. Since most passes leave
+a model alone, most builds end in an artifact that was run before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from optvet.engine import cache as caching
+from optvet.engine.cache import Cache
+from optvet.engine.sandbox import Outcome, Sandbox
+from optvet.engine.structure import Alignment, Facts, align
+from optvet.engine.trial import Judge, Order, Outputs, Report, Subject, run_trial, sample_digests
+from optvet.spec.protocols import Optimizer
+from optvet.spec.result import Cost, StageCost
+from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
+
+CODE_VERSION = 1
+"""Raised when the meaning of a cached fact changes."""
+
+Purpose = Literal[
+    "reference", "detect", "control", "noise", "walk", "localize", "each", "confirm", "verify"
+]
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a pass sequence makes of the model."""
+
+    digest: str = ""
+    canonical: str = ""
+    facts: Facts | None = None
+    failure: Failure | None = None
+    touched: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A build and its runs: everything that is known of one pass sequence on some samples.
+
+    ``runs`` has one entry per sample, in order; it ends at the first failure.
+    """
+
+    passes: tuple[str, ...]
+    build: Build
+    alignment: Alignment | None = None
+    runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
+
+
+class Ledger:
+    """Counts applications and inferences by purpose."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+
+    def add(self, purpose: str, applications: int = 0, inferences: int = 0) -> None:
+        """Count work that was really done."""
+        count = self._counts.setdefault(purpose, [0, 0])
+        count[0] += applications
+        count[1] += inferences
+
+    def cost(self, wall_s: float) -> Cost:
+        """The sums, as they are reported."""
+        parts = {
+            p: StageCost(applications=a, inferences=i)
+            for p, (a, i) in self._counts.items()
+            if a or i
+        }
+        return Cost(
+            applications=sum(c.applications for c in parts.values()),
+            inferences=sum(c.inferences for c in parts.values()),
+            wall_s=round(wall_s, 3),
+            by_purpose=parts,
+        )
+
+
+class Lab:
+    """Makes trials of one optimizer on one model under one judge."""
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Optimizer,
+        options: BaseModel,
+        judge: Judge,
+        sandbox: Sandbox,
+        cache: Cache,
+        *,
+        jobs: int,
+        interface: Callable[[Sequence[str]], frozenset[InterfaceChange]],
+        ledger: Ledger | None = None,
+        progress: Progress = lambda text, done, total: None,
+    ) -> None:
+        self.model, self.optimizer, self.options, self.judge = model, optimizer, options, judge
+        self.sandbox, self.cache, self.jobs = sandbox, cache, jobs
+        self.ledger = ledger or Ledger()
+        self.progress = progress
+        self.full_check = True
+        self._interface = interface
+        self._builds: dict[str, Build] = {}
+        self._by_digest: dict[str, Build] = {}
+        self._runs: dict[str, Outputs | Failure] = {}
+        self._sample_digests: dict[int, tuple[Sample, str]] = {}
+        self._about_build = (
+            CODE_VERSION,
+            model.digest,
+            optimizer.name,
+            optimizer.version(),
+            options.model_dump(mode="json"),
+        )
+        self._about_run = (
+            CODE_VERSION,
+            judge.runtime.name,
+            judge.runtime.version(),
+            judge.options.model_dump(mode="json"),
+        )
+
+    # --- questions ---------------------------------------------------------------------------
+
+    def reference(self, samples: Sequence[Sample], purpose: Purpose = "reference") -> Trial:
+        """The original model on ``samples``."""
+        return self._finish(self._start(self.subject(None), samples, purpose))
+
+    def trial(self, passes: Sequence[str], samples: Sequence[Sample], purpose: Purpose) -> Trial:
+        """The model after ``passes``, on ``samples``."""
+        return self._finish(self._start(self.subject(passes), samples, purpose))
+
+    def trials(
+        self, sequences: Iterable[Sequence[str]], samples: Sequence[Sample], purpose: Purpose
+    ) -> Iterator[Trial]:
+        """Trials of many sequences, some at a time, in the order given."""
+        waiting = [self.subject(s) for s in sequences]
+        running: dict[int, _Pending] = {}
+        done: dict[int, Trial] = {}
+        started = handed = 0
+        while handed < len(waiting):
+            while started < len(waiting) and len(running) < self.jobs:
+                running[started] = self._start(waiting[started], samples, purpose)
+                started += 1
+            futures = [p.future for p in running.values() if p.future is not None]
+            if futures and all(p.future is not None for p in running.values()):
+                wait(futures, return_when=FIRST_COMPLETED)
+            for index in [i for i, p in running.items() if p.future is None or p.future.done()]:
+                done[index] = self._finish(running.pop(index))
+                self.progress(purpose, len(done), len(waiting))
+            while handed in done:
+                yield done[handed]
+                handed += 1
+
+    def both(
+        self, passes: Sequence[str], samples: Sequence[Sample], purpose: Purpose
+    ) -> tuple[Trial, Trial]:
+        """Reference and candidate side by side, for the first look at a model."""
+        original = self._start(self.subject(None), samples, "reference")
+        candidate = self._start(self.subject(passes), samples, purpose)
+        return self._finish(original), self._finish(candidate)
+
+    def fresh(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> Trial:
+        """The same trial once more, in a process of its own, from nothing that is remembered.
+
+        ``passes`` None is the original model. Nothing of it is stored.
+        """
+        subject = self.subject(passes)
+        order = self.order(subject, samples, known=frozenset())
+        outcome = self.sandbox.submit(run_trial, order, fresh=True).result()
+        self._count("confirm", subject, outcome, samples)
+        build, runs = _read(outcome, samples, self._build_key(subject))
+        return self._compose(subject, build, runs, samples)
+
+    # --- how they are answered ---------------------------------------------------------------
+
+    def subject(self, passes: Sequence[str] | None) -> Subject:
+        """What is built from ``passes``; None is the original model."""
+        model = self.model
+        if passes is None:
+            return Subject(model.blob, model.digest)
+        return Subject(model.blob, model.digest, self.optimizer, self.options, tuple(passes))
+
+    def order(
+        self, subject: Subject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
+    ) -> Order:
+        """The task that answers for ``subject`` on ``samples``."""
+        return Order(
+            subject,
+            self.judge if samples else None,
+            tuple(samples),
+            self.model if subject.optimizer is not None else None,
+            self._interface(subject.passes),
+            known,
+            self.full_check,
+        )
+
+    def _build_key(self, subject: Subject) -> str:
+        if subject.optimizer is None:
+            return caching.key("original", CODE_VERSION, subject.digest, self.full_check)
+        return caching.key("build", *self._about_build, list(subject.passes), self.full_check)
+
+    def _run_key(self, canonical: str, sample: Sample) -> str:
+        return caching.key("run", *self._about_run, canonical, self.sample_digest(sample))
+
+    def sample_digest(self, sample: Sample) -> str:
+        """Digest of the sample's feeds, computed once."""
+        known = self._sample_digests.get(id(sample))
+        if known is None or known[0] is not sample:
+            known = (sample, sample_digests([sample])[0])
+            self._sample_digests[id(sample)] = known
+        return known[1]
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What every measurement of this lab depends on."""
+        return (*self._about_build, *self._about_run)
+
+    def _start(self, subject: Subject, samples: Sequence[Sample], purpose: Purpose) -> _Pending:
+        build = self._recall_build(subject)
+        if build is not None and (build.failure or self._recall_runs(build, samples) is not None):
+            return _Pending(subject, tuple(samples), purpose, None)
+        known = {
+            name
+            for b in self._by_digest.values()
+            if b.failure is not None or self._recall_runs(b, samples) is not None
+            for name in (b.digest, b.canonical)
+            if name
+        }
+        order = self.order(subject, samples, frozenset(known))
+        return _Pending(subject, tuple(samples), purpose, self.sandbox.submit(run_trial, order))
+
+    def _finish(self, pending: _Pending) -> Trial:
+        subject, samples = pending.subject, pending.samples
+        if pending.future is not None:
+            outcome = pending.future.result()
+            self._count(pending.purpose, subject, outcome, samples)
+            if _died_running(outcome) and len(samples) > 1:
+                return self._one_by_one(pending)
+            self._remember(subject, samples, outcome)
+        build = self._recall_build(subject)
+        assert build is not None
+        runs = self._recall_runs(build, samples) or {}
+        return self._compose(subject, build, runs, samples)
+
+    def _one_by_one(self, pending: _Pending) -> Trial:
+        """Which of several samples killed the worker: the build first, then each alone."""
+        subject = pending.subject
+        order = replace(self.order(subject, (), frozenset()), judge=None)
+        outcome = self.sandbox.submit(run_trial, order).result()
+        self._count(pending.purpose, subject, outcome, ())
+        self._remember(subject, (), outcome)
+        runs: dict[str, Outputs | Failure] = {}
+        for sample in pending.samples:
+            trial = self._finish(self._start(subject, (sample,), pending.purpose))
+            runs.update(trial.runs)
+            if any(isinstance(r, Failure) for r in trial.runs.values()):
+                break
+        build = self._recall_build(subject)
+        assert build is not None
+        return self._compose(subject, build, runs, pending.samples)
+
+    def _compose(
+        self,
+        subject: Subject,
+        build: Build,
+        runs: Mapping[str, Outputs | Failure],
+        samples: Sequence[Sample],
+    ) -> Trial:
+        alignment = None
+        if subject.optimizer is not None and build.facts:
+            allowed = self._interface(subject.passes)
+            alignment = align(self.model, build.facts, allowed)
+        ordered = {s.id: runs[s.id] for s in samples if s.id in runs}
+        return Trial(subject.passes, build, alignment, ordered)
+
+    # --- memory ------------------------------------------------------------------------------
+
+    def _recall_build(self, subject: Subject) -> Build | None:
+        key = self._build_key(subject)
+        if key not in self._builds:
+            data = self.cache.get(key)
+            if data is None:
+                return None
+            self._learn(key, _build_from_json(data))
+        return self._builds[key]
+
+    def _learn(self, key: str, build: Build) -> None:
+        self._builds[key] = build
+        if build.digest:
+            self._by_digest[build.digest] = build
+
+    def _recall_runs(
+        self, build: Build, samples: Sequence[Sample]
+    ) -> dict[str, Outputs | Failure] | None:
+        """Runs of all ``samples`` up to the first failure, or None if one is unknown."""
+        runs: dict[str, Outputs | Failure] = {}
+        if not build.canonical:
+            return None
+        for sample in samples:
+            key = self._run_key(build.canonical, sample)
+            if key not in self._runs:
+                data = self.cache.get(key)
+                if data is None:
+                    return None
+                self._runs[key] = _run_from_bytes(data)
+            runs[sample.id] = self._runs[key]
+            if isinstance(self._runs[key], Failure):
+                break
+        return runs
+
+    def _remember(
+        self,
+        subject: Subject,
+        samples: Sequence[Sample],
+        outcome: Outcome[Report],
+    ) -> None:
+        key = self._build_key(subject)
+        build, runs = _read(outcome, samples, key)
+        report = outcome.value
+        if report is not None and report.known:
+            # The same bytes as an artifact that is known, or other bytes that compute the same.
+            twin = self._by_digest.get(build.digest) or next(
+                b for b in self._by_digest.values() if b.canonical == build.canonical
+            )
+            build = replace(
+                twin, digest=build.digest, touched=build.touched, facts=build.facts or twin.facts
+            )
+        lasting = not _is_circumstantial(build.failure)
+        self._learn(key, build)
+        if lasting:
+            self.cache.put(key, "build", _build_to_json(build))
+        for sample in samples:
+            run = runs.get(sample.id)
+            if run is None or not build.canonical:
+                continue
+            run_key = self._run_key(build.canonical, sample)
+            self._runs[run_key] = run
+            if not (isinstance(run, Failure) and _is_circumstantial(run)):
+                self.cache.put(run_key, "run", _run_to_bytes(run))
+
+    def _count(
+        self,
+        purpose: str,
+        subject: Subject,
+        outcome: Outcome[Report],
+        samples: Sequence[Sample],
+    ) -> None:
+        report = outcome.value
+        ran = len(report.outputs) if report else 0
+        if report and report.failed_sample:
+            ran += 1
+        if outcome.failure and outcome.failure.stage == "run":
+            ran += 1
+        self.ledger.add(purpose, applications=int(subject.optimizer is not None), inferences=ran)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    subject: Subject
+    samples: tuple[Sample, ...]
+    purpose: Purpose
+    future: Future[Outcome[Report]] | None
+
+
+def _died_running(outcome: Outcome[Report]) -> bool:
+    return outcome.failure is not None and outcome.failure.stage in ("load", "run")
+
+
+def _is_circumstantial(failure: Failure | None) -> bool:
+    """Whether a failure may be this machine's: not to be remembered beyond the session."""
+    return failure is not None and failure.kind in ("timeout", "out-of-memory")
+
+
+def _read(
+    outcome: Outcome[Report], samples: Sequence[Sample], build_key: str
+) -> tuple[Build, dict[str, Outputs | Failure]]:
+    """Split an outcome into what is true of the build and what of the runs."""
+    report = outcome.value
+    failure = outcome.failure or (report.failure if report else None)
+    late = failure is not None and failure.stage in ("load", "run")
+    if report is None:
+        # The digest died with the worker; what was built stands for it.
+        name = f"lost:{build_key}" if late else ""
+        runs: dict[str, Outputs | Failure] = {}
+        if late and failure is not None:
+            runs = {s.id: failure for s in samples}
+        return Build(name, name, None, None if late else failure), runs
+    build = Build(
+        report.digest,
+        report.canonical,
+        report.facts,
+        None if late else failure,
+        report.touched,
+    )
+    runs = dict(report.outputs)
+    if late and failure is not None:
+        # A failed load fails every sample, a failed run its own.
+        for sample in samples:
+            if report.failed_sample in (None, sample.id):
+                runs[sample.id] = failure
+    return build, runs
+
+
+# --- facts as bytes -------------------------------------------------------------------------------
+
+
+def _build_to_json(build: Build) -> bytes:
+    return json.dumps(asdict(build)).encode()
+
+
+def _build_from_json(data: bytes) -> Build:
+    raw: dict[str, Any] = json.loads(data)
+    facts = raw["facts"]
+    if facts is not None:
+        for side in ("inputs", "outputs"):
+            facts[side] = tuple(
+                ValueInfo(v["name"], v["dtype"], None if v["shape"] is None else tuple(v["shape"]))
+                for v in facts[side]
+            )
+        facts = Facts(**facts)
+    failure = Failure(**raw["failure"]) if raw["failure"] else None
+    touched = None if raw["touched"] is None else tuple(raw["touched"])
+    return Build(raw["digest"], raw["canonical"], facts, failure, touched)
+
+
+def _run_to_bytes(run: Outputs | Failure) -> bytes:
+    if isinstance(run, Failure):
+        return caching.dump_arrays({}, {"failure": asdict(run)})
+    return caching.dump_arrays(run, {"failure": None})
+
+
+def _run_from_bytes(data: bytes) -> Outputs | Failure:
+    arrays, meta = caching.load_arrays(data)
+    if meta["failure"] is not None:
+        return Failure(**meta["failure"])
+    return arrays

@@ -1,0 +1,295 @@
+"""Measuring the noise floor: jitter always, float64 before a fault is believed.
+
+Each measurement is one task in a sandboxed worker and is remembered by content.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from optvet.engine import cache as caching
+from optvet.engine import float64, perturb, structure
+from optvet.engine.lab import CODE_VERSION, Lab
+from optvet.engine.oracle import Noise
+from optvet.engine.sandbox import enter
+from optvet.engine.trial import (
+    Judge,
+    Order,
+    Outputs,
+    Subject,
+    build,
+    flatten,
+    load,
+    read_model,
+    run_again,
+)
+from optvet.spec.errors import InfrastructureError
+from optvet.spec.types import Artifact, Sample
+
+JITTERS = 3
+MORE_JITTERS = 13
+MAX_MACS = 2e10
+"""Beyond so many multiply-adds a float64 evaluation in Python takes too long to be worth it."""
+FLOAT64_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What the graph alone says about its outputs."""
+
+    exact: frozenset[str]
+    discontinuous: frozenset[str]
+    random: frozenset[str]
+    longest_reduction: int
+    macs: int | None
+    steps: Mapping[str, float]
+
+
+def analysis(lab: Lab) -> Analysis:
+    """The analysis of the lab's model, remembered."""
+    key = caching.key("analysis", CODE_VERSION, lab.model.digest)
+    data = lab.cache.get(key)
+    if data is None:
+        outcome = lab.sandbox.call(_analyze, Subject(lab.model.blob, lab.model.digest))
+        if outcome.value is None:
+            raise InfrastructureError(f"cannot analyse the model: {outcome.failure}")
+        raw = {
+            k: sorted(v) if isinstance(v, frozenset) else v
+            for k, v in asdict(outcome.value).items()
+        }
+        lab.cache.put(key, "analysis", json.dumps(raw).encode())
+        return outcome.value
+    raw = json.loads(data)
+    for name in ("exact", "discontinuous", "random"):
+        raw[name] = frozenset(raw[name])
+    return Analysis(**raw)
+
+
+def _analyze(subject: Subject) -> Analysis:
+    model = onnx.load_from_string(read_model(subject.blob, subject.digest))
+    outputs = {o.name for o in model.graph.output}
+    return Analysis(
+        frozenset(outputs - perturb.can_round(model)),
+        frozenset(perturb.discontinuous(model)),
+        frozenset(perturb.random_ops(model)),
+        longest_reduction(model),
+        float64.macs(model),
+        quantization_steps(model),
+    )
+
+
+def longest_reduction(model: onnx.ModelProto) -> int:
+    """Number of terms of the longest sum that a weight takes part in; at least 64."""
+    longest = 64
+    for graph in structure.graphs(model.graph):
+        shapes = {t.name: tuple(t.dims) for t in graph.initializer}
+        for node in graph.node:
+            shape = shapes.get(node.input[1]) if len(node.input) > 1 else None
+            if not shape:
+                continue
+            if node.op_type in ("Conv", "ConvInteger", "QLinearConv"):
+                longest = max(longest, math.prod(shape[1:]))
+            elif node.op_type in ("MatMul", "Gemm", "MatMulInteger"):
+                longest = max(longest, shape[-2] if len(shape) > 1 else shape[0], shape[-1])
+    return longest
+
+
+_LAYOUT = frozenset(
+    "Identity Reshape Flatten Transpose Squeeze Unsqueeze Slice Gather Concat Split Pad Relu "
+    "MaxPool Clip Dropout Expand Cast DepthToSpace SpaceToDepth Max".split()
+)
+
+
+def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
+    """Step of the outputs that lie on a quantization grid, in units of the output."""
+    graph = model.graph
+    producer = {o: n for n in graph.node for o in n.output}
+    constants = {t.name: t for t in graph.initializer}
+    steps = {}
+    for output in graph.output:
+        name, seen = output.name, 0
+        while name in producer and producer[name].op_type in _LAYOUT and seen < 64:
+            name, seen = producer[name].input[0], seen + 1
+        node = producer.get(name)
+        if node is None:
+            continue
+        if node.op_type == "DequantizeLinear" and node.input[1] in constants:
+            scale = numpy_helper.to_array(constants[node.input[1]])
+            steps[output.name] = float(np.max(np.abs(scale)))
+        elif node.op_type in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"):
+            steps[output.name] = 1.0
+    return steps
+
+
+# --- jitter ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _JitterOrder:
+    subject: Subject
+    judge: Judge
+    samples: tuple[Sample, ...]
+    seeds: tuple[int, ...]
+    ulps: float
+
+
+def known(lab: Lab, tolerance: float | None) -> Noise:
+    """What the graph alone says about noise, before anything is measured."""
+    about = analysis(lab)
+    return Noise(
+        longest_reduction=about.longest_reduction,
+        exact=about.exact,
+        discontinuous=about.discontinuous,
+        steps=about.steps,
+        tolerance=tolerance,
+    )
+
+
+def measure(
+    lab: Lab,
+    samples: Sequence[Sample],
+    tolerance: float | None,
+) -> dict[str, Noise]:
+    """Noise on each of ``samples`` from a few jittered runs of the reference."""
+    base = known(lab, tolerance)
+    runs = _jitter(lab, samples, range(JITTERS), 1.0)
+    return {s.id: replace(base, jitters=tuple(runs.get(s.id, ()))) for s in samples}
+
+
+def _jitter(
+    lab: Lab, samples: Sequence[Sample], seeds: Sequence[int], ulps: float
+) -> dict[str, list[Outputs]]:
+    runs: dict[str, list[Outputs]] = {}
+    todo = []
+    for sample in samples:
+        key = _key(lab, "jitter", sample, list(seeds), ulps)
+        data = lab.cache.get(key)
+        if data is None:
+            todo.append(sample)
+        else:
+            runs[sample.id] = _unpack(data)
+    if todo:
+        order = _JitterOrder(
+            Subject(lab.model.blob, lab.model.digest), lab.judge, tuple(todo), tuple(seeds), ulps
+        )
+        outcome = lab.sandbox.call(_run_jittered, order)
+        # A reference that cannot run when perturbed has no measured noise; the absolute bounds
+        # stay, and float64 is asked before anything is called a fault.
+        measured = outcome.value or {}
+        lab.ledger.add("noise", inferences=sum(len(r) for r in measured.values()))
+        for sample in todo:
+            runs[sample.id] = measured.get(sample.id, [])
+            key = _key(lab, "jitter", sample, list(seeds), ulps)
+            lab.cache.put(key, "noise", _pack(runs[sample.id]))
+    return runs
+
+
+def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
+    data = read_model(order.subject.blob, order.subject.digest)
+    runs: dict[str, list[Outputs]] = {s.id: [] for s in order.samples}
+    for seed in order.seeds:
+        enter("load")
+        jittered = perturb.jitter_bytes(data, seed, order.ulps)
+        session = load(order.judge, Artifact("onnx", jittered))
+        enter("run")
+        for sample in order.samples:
+            feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed), order.ulps)
+            try:
+                runs[sample.id].append(flatten(session.run(feeds)))
+            except Exception as error:
+                # Not every perturbed input is legal; the others still measure.
+                if isinstance(error, MemoryError):
+                    raise
+    return runs
+
+
+def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
+    """More jitter where decisions may flip, and float64 where it can be had and trusted."""
+    about = analysis(lab)
+    jitters = list(noise.jitters)
+    if len(jitters) <= JITTERS:
+        more = JITTERS + MORE_JITTERS if about.discontinuous or about.steps else JITTERS + 3
+        jitters += _jitter(lab, [sample], range(JITTERS, more), 1.0).get(sample.id, [])
+        if about.discontinuous or about.steps:
+            # A re-ordered sum moves a value by more than one roundoff of its inputs.
+            jitters += _jitter(lab, [sample], range(100, 106), 4.0).get(sample.id, [])
+    return replace(noise, jitters=tuple(jitters), truth=_float64(lab, sample, about) or {})
+
+
+def _float64(lab: Lab, sample: Sample, about: Analysis) -> Outputs | None:
+    if about.macs is not None and about.macs > MAX_MACS:
+        return None
+    key = _key(lab, "float64", sample)
+    data = lab.cache.get(key)
+    if data is None:
+        subject = Subject(lab.model.blob, lab.model.digest)
+        outcome = lab.sandbox.call(
+            _evaluate,
+            subject,
+            sample,
+            timeout_s=min(FLOAT64_TIMEOUT_S, lab.sandbox.limits.timeout_s),
+        )
+        lab.ledger.add("noise", inferences=1)
+        data = _pack([outcome.value] if outcome.value is not None else [])
+        lab.cache.put(key, "noise", data)
+    runs = _unpack(data)
+    return runs[0] if runs else None
+
+
+def _evaluate(subject: Subject, sample: Sample) -> Outputs:
+    enter("run")
+    model = onnx.load_from_string(read_model(subject.blob, subject.digest))
+    return flatten(float64.evaluate(model, dict(sample.feeds)))
+
+
+# --- random outputs -------------------------------------------------------------------------------
+
+
+def repeat(lab: Lab, passes: Sequence[str] | None, sample: Sample, runs: int) -> list[Outputs]:
+    """``runs`` outputs of the model after ``passes`` (None: as it is), one after the other."""
+    subject = lab.subject(passes)
+    key = _key(lab, "repeat", sample, None if passes is None else list(passes), runs)
+    data = lab.cache.get(key)
+    if data is not None:
+        return _unpack(data)
+    outcome = lab.sandbox.call(_run_repeatedly, lab.order(subject, [sample]), runs)
+    lab.ledger.add("noise", int(passes is not None), runs)
+    outputs = outcome.value or []
+    lab.cache.put(key, "repeat", _pack(outputs))
+    return outputs
+
+
+def _run_repeatedly(order: Order, runs: int) -> list[Outputs]:
+    # In one session: each run continues the random sequence, while a new session may begin it
+    # again with a seed that the runtime drew once for the whole process.
+    artifact = build(order.subject)
+    (sample,) = order.samples
+    return run_again(order, artifact, sample, runs)
+
+
+# --- storage --------------------------------------------------------------------------------------
+
+
+def _key(lab: Lab, kind: str, sample: Sample, *more: object) -> str:
+    return caching.key(kind, lab.identity, lab.sample_digest(sample), *more)
+
+
+def _pack(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:
+    flat = {f"{i}/{n}": v for i, run in enumerate(runs) for n, v in run.items()}
+    return caching.dump_arrays(flat, {"runs": len(runs)})
+
+
+def _unpack(data: bytes) -> list[Outputs]:
+    arrays, meta = caching.load_arrays(data)
+    runs: list[Outputs] = [{} for _ in range(meta["runs"])]
+    for name, value in arrays.items():
+        index, _, output = name.partition("/")
+        runs[int(index)][output] = value
+    return runs

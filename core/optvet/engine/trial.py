@@ -1,0 +1,315 @@
+"""One trial: build → check → load → run, all of it inside a sandboxed worker.
+
+The functions here run in workers and are pure but for two memos (the last model read, the last
+artifacts made), which spare reading and hashing hundreds of megabytes again. What a stage raises
+becomes the report's ``failure``; what kills the worker becomes one in the parent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from pydantic import BaseModel
+
+from optvet.engine import structure
+from optvet.engine.sandbox import enter, entered
+from optvet.spec.protocols import Optimizer, Runtime, Session
+from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
+
+Outputs = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is built: ``passes`` of ``optimizer`` on the model, or the model as it is."""
+
+    blob: Path
+    digest: str
+    optimizer: Optimizer | None = None
+    options: BaseModel | None = None
+    passes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What runs it."""
+
+    runtime: Runtime
+    options: BaseModel
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened in one trial.
+
+    ``digest`` identifies the artifact byte for byte, ``canonical`` by what it computes. ``outputs``
+    holds one entry per sample that ran; ``failure`` is the first thing that went wrong and
+    ``failed_sample`` the sample during which it did. ``known`` tells that the trial stopped because
+    the caller knows this artifact already.
+    """
+
+    digest: str = ""
+    canonical: str = ""
+    facts: structure.Facts | None = None
+    failure: Failure | None = None
+    failed_sample: str | None = None
+    outputs: Mapping[str, Outputs] = field(default_factory=dict)
+    touched: tuple[str, ...] | None = None
+    known: bool = False
+    interface_problem: str = ""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One trial to be made: how far to go, on which samples, under which controls.
+
+    ``known`` holds digests, and canonical digests, of artifacts whose outcome is known: the trial
+    stops at such a one. ``full_check`` asks for strict shape inference, which only a model whose
+    original passes it can be held to.
+    """
+
+    subject: Subject
+    judge: Judge | None
+    samples: tuple[Sample, ...]
+    reference: Model | None = None
+    interface: frozenset[InterfaceChange] = frozenset()
+    known: frozenset[str] = frozenset()
+    full_check: bool = True
+
+
+_models: OrderedDict[str, bytes] = OrderedDict()
+_artifacts: OrderedDict[str, bytes] = OrderedDict()
+
+
+def read_model(blob: Path, digest: str) -> bytes:
+    """The model's bytes; the last two stay in memory."""
+    if digest not in _models:
+        _models[digest] = blob.read_bytes()
+        while len(_models) > 2:
+            _models.popitem(last=False)
+    _models.move_to_end(digest)
+    return _models[digest]
+
+
+def content_digest(data: bytes) -> str:
+    """sha256 of ``data``; what equals one of the last artifacts is not hashed again.
+
+    Most passes leave a model alone, and comparing is ten times faster than hashing.
+    """
+    for digest, other in _artifacts.items():
+        if len(other) == len(data) and other == data:
+            return digest
+    digest = hashlib.sha256(data).hexdigest()
+    _artifacts[digest] = data
+    while len(_artifacts) > 3:
+        _artifacts.popitem(last=False)
+    return digest
+
+
+def run_trial(order: Order) -> Report:
+    """Carry out one trial, as far as it goes."""
+    enter("build")
+    try:
+        artifact = build(order.subject)
+        digest = artifact.fingerprint or content_digest(artifact.data)
+    except Exception as error:
+        return Report(failure=failure_of(error))
+    if digest in order.known:
+        return Report(digest, touched=artifact.touched, known=True)
+    if artifact.format != "onnx":
+        report = Report(digest, digest, touched=artifact.touched)
+        return _run(order, artifact, report, None)
+    return _examine(order, artifact, digest)
+
+
+def build(subject: Subject) -> Artifact:
+    """The artifact of ``subject``; raises whatever the optimizer raises."""
+    data = read_model(subject.blob, subject.digest)
+    if subject.optimizer is None:
+        return Artifact("onnx", data, fingerprint=subject.digest)
+    assert subject.options is not None
+    return subject.optimizer.apply(data, subject.passes, subject.options)
+
+
+def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
+    enter("check")
+    report = Report(digest, touched=artifact.touched)
+    try:
+        proto = structure.parse(artifact.data)
+        facts = structure.facts(proto, len(artifact.data))
+        check(artifact.data, full=order.full_check)
+        canonical = structure.canonical_digest(proto)
+    except Exception as error:
+        return _with(report, failure=failure_of(error))
+    report = _with(report, facts=facts, canonical=canonical)
+    alignment = None
+    if order.reference is not None:
+        alignment = structure.align(order.reference, facts, order.interface)
+    if canonical in order.known and not (alignment and alignment.problem):
+        return _with(report, known=True)
+    return _run(order, artifact, report, alignment)
+
+
+def check(data: bytes, *, full: bool) -> None:
+    """onnx.checker, with strict shape inference if ``full``; raises what it raises."""
+    # Weights matter to the checker only by type and shape, but for the small ones that are shapes.
+    onnx.checker.check_model(data, full_check=full)
+
+
+def _run(
+    order: Order, artifact: Artifact, report: Report, alignment: structure.Alignment | None
+) -> Report:
+    if order.judge is None:
+        return report
+    enter("load")
+    outputs: dict[str, Outputs] = {}
+    sample_id: str | None = None
+    try:
+        session = load(order.judge, artifact)
+        # A random operator with a seed continues its sequence from run to run of a session.
+        fresh = report.facts is not None and structure.draws_random(report.facts)
+        if alignment is not None and alignment.problem:
+            return _with(report, interface_problem=alignment.problem)
+        for i, sample in enumerate(order.samples):
+            if fresh and i:
+                session = load(order.judge, artifact)
+            enter("run")
+            sample_id = sample.id
+            outputs[sample.id] = _infer(session, sample, alignment)
+    except Exception as error:
+        return _with(report, failure=failure_of(error), failed_sample=sample_id, outputs=outputs)
+    return _with(report, outputs=outputs)
+
+
+def load(judge: Judge, artifact: Artifact) -> Session:
+    """A session of the artifact under the judge's options."""
+    return judge.runtime.load(artifact, judge.options)
+
+
+def _infer(session: Session, sample: Sample, alignment: structure.Alignment | None) -> Outputs:
+    if alignment is None:
+        return flatten(session.run(sample.feeds))
+    feeds: dict[str, np.ndarray] = {}
+    for name, value in sample.feeds.items():
+        target = alignment.inputs.get(name, name)
+        feeds[target] = value.astype(alignment.casts[name]) if name in alignment.casts else value
+    outputs = session.run(feeds)
+    return flatten({alignment.outputs.get(name, name): v for name, v in outputs.items()})
+
+
+def run_again(order: Order, artifact: Artifact, sample: Sample, runs: int) -> list[Outputs]:
+    """Outputs of ``runs`` runs of one session."""
+    assert order.judge is not None
+    alignment = None
+    if order.reference is not None and artifact.format == "onnx":
+        facts = structure.facts(structure.parse(artifact.data), len(artifact.data))
+        alignment = structure.align(order.reference, facts, order.interface)
+    enter("load")
+    session = load(order.judge, artifact)
+    enter("run")
+    return [_infer(session, sample, alignment) for _ in range(runs)]
+
+
+def flatten(outputs: Mapping[str, Any]) -> Outputs:
+    """Arrays only: sequences become ``name[i]``, maps ``name.keys`` and ``name``."""
+    flat: Outputs = {}
+    for name, value in outputs.items():
+        _flatten(name, value, flat)
+    return flat
+
+
+def _flatten(name: str, value: Any, flat: Outputs) -> None:
+    if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
+        keys = list(value[0])
+        if all(list(v) == keys for v in value):
+            flat[f"{name}.keys"] = np.array(keys)
+            flat[name] = np.array([[v[k] for k in keys] for v in value], dtype=np.float32)
+            return
+    if isinstance(value, dict):
+        flat[f"{name}.keys"] = np.array(list(value))
+        flat[name] = np.array(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        flat[f"{name}.length"] = np.array(len(value))
+        for i, item in enumerate(value):
+            _flatten(f"{name}[{i}]", item, flat)
+    elif value is None:
+        flat[f"{name}.is_none"] = np.array(True)
+    else:
+        flat[name] = np.asarray(value)
+
+
+def probe(order: Order) -> list[str | None]:
+    """For each sample None if the model runs on it, else the runtime's words."""
+    assert order.judge is not None
+    artifact = build(order.subject)
+    enter("load")
+    session = load(order.judge, artifact)
+    enter("run")
+    return [_try(session, sample) for sample in order.samples]
+
+
+def _try(session: Session, sample: Sample) -> str | None:
+    try:
+        session.run(sample.feeds)
+    except Exception as error:  # the answer to the question, whatever it is
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def save_artifact(subject: Subject, target: Path) -> None:
+    """Build and write the artifact to ``target``, whole or not at all."""
+    enter("build")
+    data = build(subject).data
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as a value."""
+    text = str(error).strip() or type(error).__name__
+    out_of_memory = isinstance(error, MemoryError) or "bad_alloc" in text
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return Failure(
+        "out-of-memory" if out_of_memory else "error",
+        entered(),
+        text,
+        f"{module}{kind.__qualname__}",
+    )
+
+
+def _with(report: Report, **changes: Any) -> Report:
+    from dataclasses import replace
+
+    return replace(report, **changes)
+
+
+def sample_digests(samples: Iterable[Sample]) -> list[str]:
+    """One digest per sample, over names, dtypes, shapes and contents."""
+    digests = []
+    for sample in samples:
+        content = hashlib.sha256()
+        for name in sorted(sample.feeds):
+            array = np.ascontiguousarray(sample.feeds[name])
+            data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+            content.update(f"{name}|{array.dtype}|{array.shape}|{len(data)}|".encode())
+            content.update(data)
+        digests.append(content.hexdigest())
+    return digests
+
+
+def reference_outputs(reports: Sequence[Report]) -> dict[str, Outputs]:
+    """Outputs of several reports, by sample."""
+    return {s: o for report in reports for s, o in report.outputs.items()}

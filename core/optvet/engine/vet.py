@@ -1,0 +1,829 @@
+"""The main job: from a model and an optimizer to confirmed culprits and a safe pipeline.
+
+::
+
+    open model → samples → reference ∥ candidate → compare ─ same or drift ─→ clean, drift
+                                                      └ fault → controls → localize → confirm
+                                                                   ↑______ without the culprit
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from optvet.engine import cache as caching
+from optvet.engine import localize, structure
+from optvet.engine.cache import Cache, cache_root
+from optvet.engine.discovery import Plugins
+from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
+from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial
+from optvet.engine.models import open_model
+from optvet.engine.oracle import Judgement
+from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.trial import Judge, Order, Subject, probe
+from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
+from optvet.spec.protocols import Feeds, Optimizer, Runtime
+from optvet.spec.result import (
+    Finding,
+    ModelRecord,
+    OptimizerRecord,
+    PassRecord,
+    RuntimeRecord,
+    Verdict,
+    VetResult,
+    Witness,
+)
+from optvet.spec.types import NOTES, Failure, InterfaceChange, Model, Pass, Sample, Symptom
+
+Strategy = Literal["auto", "walk", "subset", "each"]
+STRATEGIES: tuple[Strategy, ...] = ("auto", "walk", "subset", "each")
+
+PAIR_BYTES = 64 << 20
+PAIR_NODES = 200_000
+"""``each`` tries pairs unasked while trials x model size, and trials x nodes, stay below these."""
+MAX_ROUNDS = 24
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to vet; everything that the command line and ``optvet.vet`` can say.
+
+    Attributes:
+        pipeline: A pipeline's name, or pass names separated by commas.
+        datasets: ``NAME`` or ``NAME:ARGUMENT`` each.
+        limit: Samples per dataset at most.
+        jobs: Worker processes at a time.
+        timeout_s: Wall-clock limit of one task.
+        memory_bytes: Address space that one task may add.
+        pairs: Whether ``each`` also tries ordered pairs; None: if the model is small.
+        cache_dir: Where results are kept; None for the user's cache folder.
+        use_cache: Whether anything is kept beyond this call.
+    """
+
+    optimizer: str = "onnxoptimizer"
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    pipeline: str = "default"
+    strategy: Strategy = "auto"
+    datasets: tuple[str, ...] = ("random",)
+    dataset_options: Mapping[str, Any] = field(default_factory=dict)
+    runtime: str = "onnxruntime"
+    runtime_options: Mapping[str, Any] = field(default_factory=dict)
+    limit: int | None = None
+    seed: int = 0
+    jobs: int = 2
+    timeout_s: float = 120.0
+    memory_bytes: int = 8 << 30
+    as_deployed: bool = False
+    pairs: bool | None = None
+    cache_dir: Path | None = None
+    use_cache: bool = True
+
+
+def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Model]:
+    """The models that ``reference`` (a path, a folder, ``zoo:NAME``) stands for."""
+    scheme, colon, rest = reference.partition(":")
+    if colon and scheme in plugins.names("model source") and scheme != "local":
+        files = plugins.model_source(scheme).fetch(rest, cache_dir / "models")
+    elif colon and scheme.isalpha() and len(scheme) > 1 and not Path(reference).exists():
+        raise UnknownName("model source", scheme, plugins.names("model source"))
+    else:
+        files = plugins.model_source("local").fetch(reference, cache_dir / "models")
+    several = len(files) > 1
+    return [open_model(f, str(f) if several else reference, cache_dir) for f in files]
+
+
+def vet_model(
+    model: Model,
+    settings: Settings,
+    plugins: Plugins,
+    *,
+    progress: Progress = lambda text, done, total: None,
+    sandbox: Sandbox | None = None,
+) -> VetResult:
+    """Vet one model; raises OptvetError for what is not the optimizer's fault."""
+    started = time.perf_counter()
+    optimizer, runtime = plugins.optimizer(settings.optimizer), plugins.runtime(settings.runtime)
+    root = settings.cache_dir or cache_root()
+    cache = Cache(root if settings.use_cache else None)
+    preload = ("numpy", "onnx", "onnx.checker", *optimizer.preload, *runtime.preload)
+    own = sandbox is None
+    limits = Limits(settings.timeout_s, settings.memory_bytes)
+    sandbox = sandbox or Sandbox(jobs=settings.jobs, limits=limits, preload=preload)
+    try:
+        vetting = _Vetting(model, settings, plugins, optimizer, runtime, sandbox, cache, progress)
+        return vetting.run(started)
+    finally:
+        cache.close()
+        if own:
+            sandbox.close()
+
+
+def parse_pipeline(text: str, optimizer: Optimizer) -> tuple[str, ...]:
+    """Pass names of a named pipeline, or of a list separated by commas."""
+    pipelines = optimizer.pipelines()
+    if text in pipelines:
+        return tuple(pipelines[text])
+    names = tuple(n.strip() for n in text.split(",") if n.strip())
+    known = {p.name for p in optimizer.passes()}
+    for name in names:
+        if name not in known:
+            choices = sorted(known | (set(pipelines) if len(names) == 1 else set()))
+            hint = f"(see: optvet plugins show {optimizer.name})"
+            raise UnknownName(f"pass of {optimizer.name}", name, choices, hint)
+    if not names:
+        raise UsageError("the pipeline is empty; name at least one pass, or a pipeline")
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice and not optimizer.traits.repeatable:
+        raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
+    return names
+
+
+def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> BaseModel:
+    """``defaults`` with ``given`` set; a clear error for a key or value that does not fit."""
+    fields = type(defaults).model_fields
+    for key in given:
+        if key not in fields:
+            raise UnknownName(f"option of {what}", key, fields)
+    try:
+        return type(defaults).model_validate(defaults.model_dump() | dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(p) for p in first["loc"])
+        message = f"{what}: option {key!r} = {first['input']!r}: {first['msg']}"
+        raise UsageError(message) from error
+
+
+class _Vetting:
+    """The state of one vet: what was asked, the lab, and what was found so far."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        plugins: Plugins,
+        optimizer: Optimizer,
+        runtime: Runtime,
+        sandbox: Sandbox,
+        cache: Cache,
+        progress: Progress,
+    ) -> None:
+        self.model, self.settings, self.plugins = model, settings, plugins
+        self.optimizer, self.runtime = optimizer, runtime
+        self.sandbox, self.cache, self.progress = sandbox, cache, progress
+        name = optimizer.name
+        self.options = parse_options(name, optimizer.options, settings.optimizer_options)
+        self.judge = Judge(
+            runtime, parse_options(runtime.name, runtime.options, settings.runtime_options)
+        )
+        self.passes: dict[str, Pass] = {p.name: p for p in optimizer.passes()}
+        self.pipeline = parse_pipeline(settings.pipeline, optimizer)
+        self.named = settings.pipeline not in optimizer.pipelines()
+        self.required = frozenset(n for n, p in self.passes.items() if p.required)
+        limit = optimizer.traits.max_model_bytes
+        if limit is not None and model.size_bytes > limit:
+            raise InputError(
+                f"{model.source}: the model has {model.size_bytes:,} bytes; {name} takes at most "
+                f"{limit:,}"
+            )
+        self.ledger = Ledger()
+        self.findings: list[Finding] = []
+        self.controls: dict[str, str] = {}
+        self.reasons: list[str] = []
+        self.safe: tuple[str, ...] = self.pipeline
+
+    # --- the story ---------------------------------------------------------------------------
+
+    def run(self, started: float) -> VetResult:
+        lab = self._lab(self.judge)
+        samples = self._samples(lab)
+        examiner, found = self._first_look(lab, samples)
+        samples = examiner.samples
+        detected = found
+        self.safe = self._blame(lab, examiner, samples, self.pipeline, found)
+        records = None
+        if self._studies():
+            records = self._study(lab, examiner, samples)
+        if self.settings.as_deployed:
+            self._deployed(samples)
+        self._notes(lab, examiner, samples, detected)
+        self._summarise_controls(examiner, samples)
+        outputs = examiner.outputs(detected.judgements)
+        verdict, reason = self._verdict(examiner, detected)
+        return VetResult(
+            schema="optvet.vet/1",
+            model=ModelRecord(
+                source=self.model.source,
+                digest=self.model.digest,
+                ir_version=self.model.ir_version,
+                opsets=dict(self.model.opsets),
+                nodes=self.model.nodes,
+                size_bytes=self.model.size_bytes,
+            ),
+            optimizer=OptimizerRecord(
+                name=self.optimizer.name,
+                version=self.optimizer.version(),
+                options=self.options.model_dump(mode="json"),
+                pipeline=list(self.pipeline),
+            ),
+            runtime=RuntimeRecord(
+                name=self.runtime.name,
+                version=self.runtime.version(),
+                options=self.judge.options.model_dump(mode="json"),
+            ),
+            verdict=verdict,
+            reason=reason,
+            findings=self.findings,
+            outputs=outputs,
+            passes=records,
+            safe_pipeline=list(self.safe),
+            controls=self.controls,
+            samples=len(samples),
+            seed=self.settings.seed,
+            strategy=self.settings.strategy,
+            cost=self.ledger.cost(time.perf_counter() - started),
+        )
+
+    def _lab(self, judge: Judge) -> Lab:
+        return Lab(
+            self.model,
+            self.optimizer,
+            self.options,
+            judge,
+            self.sandbox,
+            self.cache,
+            jobs=self.settings.jobs,
+            interface=self._interface,
+            ledger=self.ledger,
+            progress=self.progress,
+        )
+
+    def _interface(self, passes: Sequence[str]) -> frozenset[InterfaceChange]:
+        changes: frozenset[InterfaceChange] = frozenset()
+        return changes.union(*(self.passes[p].interface for p in passes))
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def _samples(self, lab: Lab) -> list[Sample]:
+        self.progress("making inputs", 0, None)
+        samples: list[Sample] = []
+        for spec in self.settings.datasets:
+            name, _, argument = spec.partition(":")
+            dataset = self.plugins.dataset(name)
+            given = self.settings.dataset_options if name == "random" else {}
+            options = parse_options(f"dataset {name}", dataset.options, given)
+            for sample in dataset.samples(
+                self.model,
+                argument or None,
+                options,
+                seed=self.settings.seed,
+                limit=self.settings.limit,
+                probe=lambda feeds: self._probe(lab, feeds),
+            ):
+                samples.append(replace(sample, origin=spec))
+        if len(self.settings.datasets) > 1:
+            samples = [replace(s, id=f"{s.origin}/{s.id}") for s in samples]
+        if not samples:
+            raise NothingTested("the datasets gave no sample; nothing was tested")
+        return samples
+
+    def _probe(self, lab: Lab, feeds: Sequence[Feeds]) -> list[str | None]:
+        samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]
+        keys = [
+            caching.key(
+                "probe",
+                CODE_VERSION,
+                self.model.digest,
+                self.runtime.name,
+                self.runtime.version(),
+                lab.sample_digest(s),
+            )
+            for s in samples
+        ]
+        answers: dict[int, str | None] = {}
+        for i, key in enumerate(keys):
+            data = self.cache.get(key)
+            if data is not None:
+                answers[i] = json.loads(data)
+        todo = [i for i in range(len(samples)) if i not in answers]
+        fresh = self._ask(lab, [samples[i] for i in todo]) if todo else []
+        for i, answer in zip(todo, fresh, strict=True):
+            answers[i] = answer
+            self.cache.put(keys[i], "probe", json.dumps(answer).encode())
+        return [answers[i] for i in range(len(samples))]
+
+    def _ask(self, lab: Lab, samples: Sequence[Sample]) -> list[str | None]:
+        subject = Subject(self.model.blob, self.model.digest)
+        outcome = self.sandbox.call(probe, Order(subject, lab.judge, tuple(samples)))
+        self.ledger.add("inputs", inferences=len(samples))
+        if outcome.value is not None:
+            return outcome.value
+        if len(samples) == 1:
+            return [describe(outcome.failure) if outcome.failure else "no answer"]
+        return [answer for sample in samples for answer in self._ask(lab, [sample])]
+
+    # --- the first look ----------------------------------------------------------------------
+
+    def _first_look(self, lab: Lab, samples: Sequence[Sample]) -> tuple[Examiner, Findings]:
+        self.progress("comparing", 0, None)
+        reference, candidate = lab.both(self.pipeline, samples, "detect")
+        if reference.build.failure is not None and lab.full_check:
+            # Strict shape inference fails on the original already: it is no test then.
+            lab.full_check = False
+            self.controls["checker"] = (
+                "the original passes onnx.checker but not strict shape inference, "
+                "so candidates are checked without it"
+            )
+            reference, candidate = lab.both(self.pipeline, samples, "detect")
+        if reference.build.failure is not None:
+            words = describe(reference.build.failure)
+            raise InputError(f"{self.model.source}: not a valid ONNX model: {words}")
+        samples, refused = self._usable(lab, reference, samples)
+        candidate = lab.trial(self.pipeline, samples, "detect")
+        examiner = Examiner(lab, samples, self._tolerance(self.pipeline))
+        examiner.learn_reference(lab.reference(samples))
+        if refused:
+            self.controls["refused samples"] = "; ".join(refused)
+        return examiner, examiner.examine(candidate, samples)
+
+    def _usable(
+        self, lab: Lab, reference: Trial, samples: Sequence[Sample]
+    ) -> tuple[list[Sample], list[str]]:
+        """Samples that the reference runs on, and why it refused the others."""
+        usable = list(samples)
+        refused: list[str] = []
+        while True:
+            failed = {i: r for i, r in reference.runs.items() if isinstance(r, Failure)}
+            if not failed:
+                return usable, refused
+            name, failure = next(iter(failed.items()))
+            if failure.stage == "load":
+                raise InputError(
+                    f"{self.model.source}: {self.runtime.name} cannot load the original model: "
+                    f"{describe(failure)}"
+                )
+            refused.append(f"{name}: {describe(failure)}")
+            usable = [s for s in usable if s.id != name]
+            if not usable:
+                raise NothingTested(
+                    f"{self.model.source}: the original model runs on none of the "
+                    f"{len(samples)} samples; the last error was: {describe(failure)}"
+                )
+            reference = lab.reference(usable)
+
+    def _tolerance(self, passes: Iterable[str]) -> float | None:
+        declared = [t for p in passes if (t := self.passes[p].tolerance) is not None]
+        return max(declared, default=None)
+
+    # --- blame -------------------------------------------------------------------------------
+
+    def _blame(
+        self,
+        lab: Lab,
+        examiner: Examiner,
+        samples: Sequence[Sample],
+        pipeline: tuple[str, ...],
+        found: Findings,
+        *,
+        as_deployed: bool = False,
+    ) -> tuple[str, ...]:
+        """Explain every fault of ``pipeline``; what remains of it is safe."""
+        rounds = 0
+        while found.observation is not None:
+            rounds += 1
+            observation = found.observation
+            self.progress(f"localizing {observation.symptom}", rounds, None)
+            witness = observation.sample
+            within = [witness] if witness is not None else []
+            inherited = self._empty_shows(lab, examiner, within)
+            if inherited is not None:
+                finding = self._finding(lab, examiner, inherited, (), as_deployed)
+                self._report(finding)
+                if not inherited.outputs:
+                    return ()
+                examiner.excused |= set(inherited.outputs)
+            else:
+                culprit = self._localize(lab, examiner, pipeline, observation)
+                self._report(self._finding(lab, examiner, observation, culprit, as_deployed))
+                drop = self._to_drop(culprit)
+                if not drop or rounds >= MAX_ROUNDS:
+                    self.reasons.append(f"no safe pipeline was found in {rounds} rounds")
+                    return tuple(n for n in pipeline if n in self.required)
+                pipeline = tuple(n for n in pipeline if n not in drop)
+            trial = lab.trial(pipeline, samples, "verify")
+            found = examiner.examine(trial, samples)
+        return pipeline
+
+    def _to_drop(self, culprit: Sequence[str]) -> set[str]:
+        optional = [n for n in culprit if n not in self.required]
+        return {optional[-1]} if optional else set()
+
+    def _empty_shows(
+        self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]
+    ) -> Observation | None:
+        """Rule 3: what import and export alone already do wrong."""
+        base = tuple(n for n in self.pipeline if n in self.required)
+        trial = lab.trial(base, samples, "control")
+        observation = examiner.examine(trial, samples).observation
+        state = "innocent" if observation is None else f"shows {observation.symptom}"
+        self.controls.setdefault("empty pipeline", state)
+        return observation
+
+    def _localize(
+        self,
+        lab: Lab,
+        examiner: Examiner,
+        pipeline: tuple[str, ...],
+        observation: Observation,
+    ) -> tuple[str, ...]:
+        samples = [observation.sample] if observation.sample is not None else []
+        seen: dict[tuple[str, ...], Observation | None] = {}
+
+        def observe(passes: tuple[str, ...], purpose: str) -> Observation | None:
+            if passes not in seen:
+                trial = lab.trial(passes, samples, purpose)  # type: ignore[arg-type]
+                seen[passes] = examiner.examine(trial, samples).observation
+            return seen[passes]
+
+        def akin(other: Observation | None) -> bool:
+            return other is not None and _akin(observation, other)
+
+        return self._search(
+            pipeline,
+            lambda passes: _answer(observe(passes, "walk"), akin),
+            lambda basis: (
+                lambda passes: _answer(
+                    observe(passes, "localize"),
+                    lambda o: o is not None and alike(o, seen.get(basis) or observation),
+                )
+            ),
+        )
+
+    def _search(
+        self,
+        pipeline: tuple[str, ...],
+        coarse: localize.Test,
+        fine: Callable[[tuple[str, ...]], localize.Test],
+    ) -> tuple[str, ...]:
+        traits = self.optimizer.traits
+        strategy = self.settings.strategy
+        walks = strategy == "walk" or (
+            strategy != "subset" and traits.ordered and traits.composable
+        )
+        if not walks:
+            return localize.minimal_set(pipeline, fine(pipeline), required=self.required)
+        prefix = pipeline[: localize.first_bad_prefix(pipeline, coarse)]
+        return localize.minimal_sequence(prefix, fine(prefix), required=self.required)
+
+    # --- findings ----------------------------------------------------------------------------
+
+    def _finding(
+        self,
+        lab: Lab,
+        examiner: Examiner,
+        observation: Observation,
+        culprit: tuple[str, ...],
+        as_deployed: bool = False,
+    ) -> Finding:
+        """The finding, with the culprit's own observation, replayed in a fresh process."""
+        sample = observation.sample
+        samples = [sample] if sample is not None else []
+        base = tuple(n for n in self.pipeline if n in self.required)
+        passes = self._with_required(culprit) if culprit else base
+        own = examiner.examine(lab.trial(passes, samples, "confirm"), samples).observation
+        shown = own if own is not None and own.symptom == observation.symptom else observation
+        again = examiner.examine(lab.fresh(passes, samples), samples).observation
+        confirmed = again is not None and alike(again, shown)
+        if confirmed and shown.stage == "compare":
+            confirmed = self._reference_agrees(lab, examiner, samples)
+        severity, message = self._severity(shown, culprit)
+        return Finding(
+            symptom=shown.symptom,
+            severity=severity,
+            stage=shown.stage,
+            culprit=list(culprit),
+            confirmed=confirmed,
+            outputs=list(shown.outputs),
+            error=finite(shown.error),
+            noise_floor=finite(shown.noise),
+            witness=self._witness(sample),
+            message=message,
+            as_deployed=as_deployed,
+        )
+
+    def _with_required(self, culprit: Sequence[str]) -> tuple[str, ...]:
+        if not self.required:
+            return tuple(culprit)
+        return tuple(n for n in self.pipeline if n in culprit or n in self.required)
+
+    def _reference_agrees(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> bool:
+        again = lab.fresh(None, samples)
+        return all(
+            not isinstance(run := again.runs.get(s.id), Failure)
+            and run is not None
+            and examiner.agrees(s, run)
+            for s in samples
+        )
+
+    def _severity(
+        self, observation: Observation, culprit: Sequence[str]
+    ) -> tuple[Literal["fault", "note"], str]:
+        message = observation.message
+        for name in culprit:
+            for limit in self.passes[name].known_limits:
+                if observation.symptom in limit.excuses:
+                    return "note", f"documented limit of {name}: {limit.reason}; {message}"
+        return ("note" if observation.symptom in NOTES else "fault"), message
+
+    def _witness(self, sample: Sample | None) -> Witness | None:
+        if sample is None:
+            return None
+        return Witness(dataset=sample.origin, sample=sample.id, seed=self.settings.seed)
+
+    def _report(self, finding: Finding) -> None:
+        twin = (finding.symptom, finding.culprit, finding.outputs)
+        if all((f.symptom, f.culprit, f.outputs) != twin for f in self.findings):
+            self.findings.append(finding)
+
+    # --- every pass alone, and pairs ---------------------------------------------------------
+
+    def _studies(self) -> bool:
+        every = self.settings.strategy == "auto" and self.settings.pipeline == "all"
+        return self.settings.strategy == "each" or (every and self.optimizer.traits.single)
+
+    def _study(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> list[PassRecord]:
+        empty = lab.trial((), samples, "control")
+        inherited = examiner.examine(empty, samples).observation
+        # Where import and export alone already fail, nothing can be said of a pass.
+        judgeable = inherited is None or bool(inherited.outputs)
+        names = [n for n in self.passes if n not in self.required]
+        records, alone = [], dict[str, Observation | None]()
+        changed = []
+        for name, trial in zip(
+            names, lab.trials([(n,) for n in names], samples, "each"), strict=True
+        ):
+            observation = examiner.examine(trial, samples).observation
+            if observation is not None and inherited is not None:
+                observation = None if alike(observation, inherited) else observation
+            alone[name] = observation
+            same = trial.build.canonical == empty.build.canonical
+            effect = "failed" if observation else ("none" if same else "changed")
+            if effect == "changed":
+                changed.append(name)
+            limits = self.passes[name].known_limits
+            records.append(
+                PassRecord.model_validate(
+                    {
+                        "name": name,
+                        "effect": effect,
+                        "symptom": observation.symptom if observation else None,
+                        "known_limit": limits[0].reason if limits else None,
+                    }
+                )
+            )
+            if observation is not None and judgeable and self._counts(name):
+                self._report(self._finding(lab, examiner, observation, (name,)))
+            self._note_bloat(name, trial)
+        if inherited is None:
+            self._study_pairs(lab, examiner, samples, changed, alone)
+        return records
+
+    def _counts(self, name: str) -> bool:
+        """A pass that is documented not to yield a standard model is blamed only when asked for."""
+        return not self.passes[name].known_limits or (self.named and name in self.pipeline)
+
+    def _study_pairs(
+        self,
+        lab: Lab,
+        examiner: Examiner,
+        samples: Sequence[Sample],
+        changed: Sequence[str],
+        alone: Mapping[str, Observation | None],
+    ) -> None:
+        traits = self.optimizer.traits
+        sound = [n for n, o in alone.items() if o is None and self._counts(n)]
+        pairs = [
+            (a, b)
+            for a in changed
+            for b in sound
+            if a in sound and (a != b or traits.repeatable) and traits.ordered
+        ]
+        trials = len(pairs)
+        small = trials * self.model.size_bytes <= PAIR_BYTES
+        small = small and trials * self.model.nodes <= PAIR_NODES
+        wanted = self.settings.pairs if self.settings.pairs is not None else small
+        if not wanted:
+            if pairs:
+                self.controls["pairs"] = f"{trials} ordered pairs not tried; add --pairs"
+            return
+        self.controls["pairs"] = f"{trials} ordered pairs tried"
+        pairs.sort(key=lambda pair: not self.passes[pair[1]].default)
+        blamed: dict[tuple[str, tuple[str, str]], int] = {}
+        for pair, trial in zip(pairs, lab.trials(pairs, samples, "each"), strict=True):
+            observation = examiner.examine(trial, samples).observation
+            if observation is None:
+                continue
+            # One enabling pass with many partners, each with the same words, is one defect.
+            defect = (pair[0], observation.signature)
+            mirrored = (pair[1], observation.signature)
+            if defect in blamed or mirrored in blamed:
+                self._add_partner(blamed.get(defect, blamed.get(mirrored, 0)), pair)
+                continue
+            self._report(self._finding(lab, examiner, observation, pair))
+            blamed[defect] = next(i for i, f in enumerate(self.findings) if f.culprit == list(pair))
+        self._study_twice(lab, examiner, samples)
+
+    def _add_partner(self, index: int, pair: tuple[str, str]) -> None:
+        finding = self.findings[index]
+        if finding.culprit != list(pair):
+            words = f"{finding.message}; also with {' then '.join(pair)}"
+            self.findings[index] = finding.model_copy(update={"message": words})
+
+    def _study_twice(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> None:
+        """The safe pipeline a second time: optimizers are run again on what they made."""
+        twice = (*self.safe, *self.safe)
+        if not self.optimizer.traits.repeatable or not twice:
+            return
+        found = examiner.examine(lab.trial(twice, samples, "each"), samples)
+        if found.observation is None:
+            return
+        culprit = self._localize(lab, examiner, twice, found.observation)
+        self._report(self._finding(lab, examiner, found.observation, culprit))
+
+    # --- as deployed -------------------------------------------------------------------------
+
+    def _deployed(self, samples: Sequence[Sample]) -> None:
+        """A second judgement under the runtime's own defaults."""
+        judge = Judge(self.runtime, self.runtime.deployed)
+        lab = self._lab(judge)
+        lab.full_check = False
+        reference, candidate = lab.both(self.safe, samples, "detect")
+        failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
+        if failures:
+            self.controls["as deployed"] = f"the original itself fails: {describe(failures[0])}"
+            return
+        examiner = Examiner(lab, samples, self._tolerance(self.safe))
+        examiner.learn_reference(reference)
+        found = examiner.examine(candidate, samples)
+        before = len(self.findings)
+        self.safe = self._blame(lab, examiner, samples, self.safe, found, as_deployed=True)
+        faults = len(self.findings) - before
+        self.controls["as deployed"] = f"{faults} more findings" if faults else "agrees"
+
+    # --- notes -------------------------------------------------------------------------------
+
+    def _notes(
+        self, lab: Lab, examiner: Examiner, samples: Sequence[Sample], found: Findings
+    ) -> None:
+        original = lab.reference(samples).build.facts
+        result = lab.trial(self.pipeline, samples, "detect").build.facts
+        if original is not None and result is not None:
+            self._note_metadata(lab, original, result)
+            if _is_bloated(original, result):
+                self.controls["size"] = f"{original.nodes} nodes became {result.nodes}"
+        seen: set[str] = set()
+        for sample, judgement in found.sensitive:
+            if judgement.output not in seen:
+                seen.add(judgement.output)
+                self._note_sensitivity(lab, examiner, sample, judgement)
+
+    def _note_metadata(self, lab: Lab, original: structure.Facts, result: structure.Facts) -> None:
+        lost = structure.lost_metadata(original, result)
+        if not lost:
+            return
+        empty = lab.trial((), (), "control").build.facts
+        inherited = structure.lost_metadata(original, empty) if empty else {}
+        for what in (lost, inherited):
+            trip = what is inherited
+            mine = {k: v for k, v in what.items() if trip or k not in inherited}
+            if not mine:
+                continue
+            culprit: tuple[str, ...] = ()
+            if not trip:
+                test = self._metadata_test(lab, original, frozenset(mine))
+                culprit = self._search(self.pipeline, test, lambda _, t=test: t)  # type: ignore[misc]
+            words = "; ".join(f"{k}: {a} became {b}" for k, (a, b) in sorted(mine.items()))
+            self._report(
+                Finding(
+                    symptom=Symptom.METADATA_CHANGE,
+                    severity="note",
+                    stage="build",
+                    culprit=list(culprit),
+                    confirmed=True,
+                    message=words,
+                )
+            )
+
+    def _metadata_test(
+        self, lab: Lab, original: structure.Facts, keys: frozenset[str]
+    ) -> localize.Test:
+        def test(passes: tuple[str, ...]) -> localize.Answer:
+            facts = lab.trial(passes, (), "localize").build.facts
+            if facts is None:
+                return "unresolved"
+            return "fails" if keys <= structure.lost_metadata(original, facts).keys() else "passes"
+
+        return test
+
+    def _note_bloat(self, name: str, trial: Trial) -> None:
+        facts = trial.build.facts
+        if facts is not None and facts.nodes >= 1.5 * self.model.nodes + 16:
+            self._report(
+                Finding(
+                    symptom=Symptom.BLOAT,
+                    severity="note",
+                    stage="build",
+                    culprit=[name],
+                    confirmed=True,
+                    message=f"{self.model.nodes} nodes became {facts.nodes}",
+                )
+            )
+
+    def _note_sensitivity(
+        self, lab: Lab, examiner: Examiner, sample: Sample, judgement: Judgement
+    ) -> None:
+        name = judgement.output
+
+        def test(passes: tuple[str, ...]) -> localize.Answer:
+            found = examiner.examine(lab.trial(passes, [sample], "localize"), [sample])
+            if found.observation is not None:
+                return "unresolved"
+            j = found.judgements.get(name)
+            return "fails" if j is not None and j.call == "sensitivity" else "passes"
+
+        culprit = () if test(()) == "fails" else self._search(self.pipeline, test, lambda _: test)
+        self._report(
+            Finding(
+                symptom=Symptom.SENSITIVITY,
+                severity="note",
+                stage="compare",
+                culprit=list(culprit),
+                confirmed=True,
+                outputs=[name],
+                error=finite(judgement.error),
+                noise_floor=finite(judgement.noise),
+                witness=self._witness(sample),
+                message=f"output {name!r}: {judgement.detail}",
+            )
+        )
+
+    # --- the answer --------------------------------------------------------------------------
+
+    def _summarise_controls(self, examiner: Examiner, samples: Sequence[Sample]) -> None:
+        if examiner.random:
+            names = ", ".join(sorted(examiner.random))
+            state = f"random outputs compared by distribution: {names}"
+        elif examiner.flaky:
+            state = f"differs between two runs: {', '.join(sorted(examiner.flaky))}"
+        elif examiner.self_checked:
+            state = "agrees"
+        else:
+            state = "not needed"
+        self.controls.setdefault("reference against itself", state)
+        self.controls.setdefault("empty pipeline", "not needed")
+        self.controls["samples"] = f"{len(samples)} judged"
+
+    def _verdict(self, examiner: Examiner, found: Findings) -> tuple[Verdict, str]:
+        faults = [f for f in self.findings if f.severity == "fault"]
+        if any(f.confirmed for f in faults):
+            return "faulty", ""
+        if faults:
+            return "undecided", "a fault was seen but did not show again in a fresh process"
+        if self.reasons:
+            return "undecided", "; ".join(self.reasons)
+        if examiner.undecided:
+            return "undecided", "; ".join(examiner.undecided.values())
+        if examiner.flaky:
+            names = ", ".join(sorted(examiner.flaky))
+            return "undecided", f"the reference differs between two runs in: {names}"
+        if examiner.tells_nothing():
+            return "undecided", "every float output of the reference is NaN on every sample"
+        calls = {j.call for j in found.judgements.values()}
+        if calls <= {"same"}:
+            return "clean", ""
+        return "drift", ""
+
+
+def _answer(
+    observation: Observation | None, akin: Callable[[Observation | None], bool]
+) -> localize.Answer:
+    if observation is None:
+        return "passes"
+    return "fails" if akin(observation) else "unresolved"
+
+
+def _akin(a: Observation, b: Observation) -> bool:
+    """Same symptom, and an output in common where outputs are wrong; the words may differ."""
+    if a.symptom != b.symptom:
+        return False
+    return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
+
+
+def _is_bloated(before: structure.Facts, after: structure.Facts) -> bool:
+    return after.nodes >= 1.5 * before.nodes + 16
