@@ -247,6 +247,15 @@ def test_recurrent_attributes_that_the_evaluator_ignores_are_refused() -> None:
         promote(model)
 
 
+def test_broadcasting_along_an_axis_before_opset_7_is_refused() -> None:
+    text = """
+        g (float[2,3] x, float[2] w) => (float[2,3] y)
+        { y = Add <broadcast = 1, axis = 0> (x, w) }
+    """
+    with pytest.raises(NotPromotable, match="broadcasts along an axis"):
+        promote(model_of(text, opset=6))
+
+
 def test_external_data_is_refused() -> None:
     model = model_of("g (float[1] x) => (float[1] y) <float[1] w = {1}> { y = Add (x, w) }")
     model.graph.initializer[0].data_location = TensorProto.EXTERNAL
@@ -330,6 +339,103 @@ def test_upsampling_of_opset_9_interpolates_from_the_left_edge() -> None:
     }
     model = single("Upsample", inputs, opset=9, mode="linear")
     assert evaluate(model, inputs)["y0"].tolist() == [[[[0, 1, 2, 2]]]]
+
+
+def test_global_pools_keep_the_rank_of_sequences() -> None:
+    x = np.array([[[1, 5]]], np.float32)
+    assert evaluate(single("GlobalMaxPool", {"x": x}), {"x": x})["y0"].tolist() == [[[5]]]
+    assert evaluate(single("GlobalAveragePool", {"x": x}), {"x": x})["y0"].tolist() == [[[3]]]
+
+
+def test_scatter_of_opset_9_writes_elements() -> None:
+    inputs = {
+        "x": np.zeros(3, np.float32),
+        "i": np.array([2]),
+        "u": np.array([7], np.float32),
+    }
+    assert evaluate(single("Scatter", inputs, opset=9), inputs)["y0"].tolist() == [0, 0, 7]
+
+
+def test_fused_convolutions_of_onnxruntime_are_known() -> None:
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[1,1,3] x, float[1,1,1] w) => (float[1,1,3] y)
+        { y = com.microsoft.FusedConv <activation = "Relu"> (x, w) }
+    """)
+    feeds = {"x": np.array([[[-1, 0, 2]]], np.float32), "w": np.full((1, 1, 1), 3, np.float32)}
+    assert evaluate(model, feeds)["y"].tolist() == [[[0, 0, 6]]]
+    agrees_with_ort(model, feeds)
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("Affine <alpha = 2.0, beta = 1.0> (x)", [[1, 3, 5], [7, 9, 11]]),
+        ("ImageScaler <scale = 2.0, bias = [1.0]> (x)", [[1, 3, 5], [7, 9, 11]]),
+        ("Crop <border = [1, 0, 0, 1]> (x)", [[1, 2]]),
+    ],
+)
+def test_experimental_image_operators_are_known(node: str, expected: list[list[float]]) -> None:
+    model = model_of(f"g (float[1,1,2,3] x) => (float[1,1,a,b] y) {{ y = {node} }}", opset=7)
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)}
+    assert evaluate(model, feeds)["y"].tolist() == [[expected]]
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_recurrent_operators_agree_with_onnxruntime(op: str, direction: str) -> None:
+    gates, ways = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 1 + (direction == "bidirectional")
+    inputs = {
+        "x": normal(0, 3, 2, 4),
+        "w": normal(1, ways, 5 * gates, 4),
+        "r": normal(2, ways, 5 * gates, 5),
+        "b": normal(3, ways, 10 * gates),
+    }
+    agrees_with_ort(single(op, inputs, hidden_size=5, direction=direction), inputs)
+
+
+STUMPS = """
+    nodes_treeids = [0, 0, 0, 1, 1, 1], nodes_nodeids = [0, 1, 2, 0, 1, 2],
+    nodes_featureids = [0, 0, 0, 1, 0, 0], nodes_values = [0.5, 0.0, 0.0, 2.0, 0.0, 0.0],
+    nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF", "BRANCH_LT", "LEAF", "LEAF"],
+    nodes_truenodeids = [1, 0, 0, 1, 0, 0], nodes_falsenodeids = [2, 0, 0, 2, 0, 0]
+"""
+
+
+def ml_model_of(text: str) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]> {text}')
+
+
+def test_regression_trees_add_up_their_leaves_in_double() -> None:
+    model = ml_model_of(f"""
+        g (float[n,2] x) => (float[n,1] y)
+        {{
+            y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1, base_values = [100.0], {STUMPS},
+                target_treeids = [0, 0, 1, 1], target_nodeids = [1, 2, 1, 2],
+                target_ids = [0, 0, 0, 0], target_weights = [1.0, 2.0, 0.1, 20.0]> (x)
+        }}
+    """)
+    feeds = {"x": np.array([[0.5, 2], [0.6, 1]], np.float32)}
+    small = float(np.float32(0.1))
+    assert evaluate(model, feeds)["y"].tolist() == [[121], [102 + small]]
+    agrees_with_ort(model, feeds)
+
+
+def test_classification_trees_vote_for_a_label() -> None:
+    model = ml_model_of(f"""
+        g (float[n,2] x) => (string[n] label, float[n,3] y)
+        {{
+            label, y = ai.onnx.ml.TreeEnsembleClassifier <
+                classlabels_strings = ["a", "b", "c"], {STUMPS},
+                class_treeids = [0, 0, 1, 1], class_nodeids = [1, 2, 1, 2],
+                class_ids = [0, 1, 0, 1], class_weights = [1.0, 3.0, 2.0, 0.5]> (x)
+        }}
+    """)
+    feeds = {"x": np.array([[0, 0], [1, 2], [1, 0]], np.float32)}
+    outputs = evaluate(model, feeds)
+    assert outputs["label"].tolist() == ["a", "b", "b"]
+    assert outputs["y"].tolist() == [[3, 0, 0], [0, 3.5, 0], [2, 3, 0]]
+    assert ort_outputs(model, feeds)[1].tolist() == outputs["y"].tolist()
 
 
 # --- Operators against onnxruntime and the evaluator's own --------------------------------------

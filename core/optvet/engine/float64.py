@@ -59,6 +59,8 @@ _EXACT_ML = frozenset(
 
 _SINGLE_INSIDE = frozenset({"AffineGrid", "CausalConvWithState", "GridSample", "LinearAttention"})
 
+_BINARY = frozenset("Add And Div Equal Greater Less Mul Or PRelu Pow Sub Xor".split())
+
 # What the evaluator's recurrent operators compute, whatever their attributes ask for.
 _RECURRENT = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"], "RNN": ["tanh"]}
 
@@ -111,8 +113,6 @@ def promote(model: ModelProto) -> ModelProto:
     """
     model = _inlined(model)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    if opsets.get("", onnx.defs.onnx_opset_version()) < 7:
-        raise NotPromotable(f"opset {opsets['']} broadcasts by attribute; opset 7 is needed")
     promotion = _Promotion(opsets, _keeps_half_casts(model.graph), element_types(model))
     promotion.graph(model.graph)
     return model
@@ -275,6 +275,10 @@ class _Promotion:
 
     def refusal(self, node: NodeProto) -> str | None:
         """Why ``node`` has no double-precision value, or None."""
+        if self.opsets.get("", 7) < 7 and node.op_type in _BINARY:
+            axis = any(each.name == "axis" for each in node.attribute)
+            if axis or node.op_type == "PRelu":  # whose slopes lie along the channels there
+                return "it broadcasts along an axis, as before opset 7"
         if (node.domain, node.op_type) in self.own:
             return None
         if node.domain == "ai.onnx.ml":
@@ -1036,6 +1040,92 @@ def fused_conv(
             raise NotImplementedError(f"FusedConv with activation {other!r}")
 
 
+# --- Operators: trees ---------------------------------------------------------------------------
+
+
+def tree_regressor(
+    x: Array,
+    *,
+    n_targets: int,
+    aggregate_function: str = "SUM",
+    base_values: Sequence[float] | None = None,
+    post_transform: str = "NONE",
+    **attributes: Any,
+) -> Array:
+    """TreeEnsembleRegressor of ai.onnx.ml 1 to 3; the evaluator adds up in float32."""
+    trees = len(set(attributes["nodes_treeids"]))
+    if aggregate_function not in ("SUM", "AVERAGE") or post_transform != "NONE":
+        raise NotImplementedError(f"trees with {aggregate_function} and {post_transform}")
+    total = _leaf_sums(x, attributes, "target", n_targets)
+    total = total / trees if aggregate_function == "AVERAGE" else total
+    return total if not base_values else total + np.asarray(base_values, np.float64)
+
+
+def tree_classifier(
+    x: Array,
+    *,
+    base_values: Sequence[float] | None = None,
+    classlabels_int64s: Sequence[int] | None = None,
+    classlabels_strings: Sequence[str] | None = None,
+    post_transform: str = "NONE",
+    **attributes: Any,
+) -> tuple[Array, Array]:
+    """TreeEnsembleClassifier of ai.onnx.ml 1 to 3, for three classes or more."""
+    labels = np.array(classlabels_int64s or np.array(classlabels_strings, object))
+    # Of two classes, onnxruntime makes up the score that no leaf mentions: [3] becomes [-3, 3].
+    if post_transform != "NONE" or len(labels) == 2:
+        raise NotImplementedError("trees for two classes or with a post-transform")
+    scores = _leaf_sums(x, attributes, "class", len(labels))
+    if base_values:
+        scores = scores + np.asarray(base_values, np.float64)
+    return labels[scores.argmax(axis=1)], scores
+
+
+_BRANCHES: dict[str, Callable[[Any, Any], Any]] = {
+    "BRANCH_LEQ": np.less_equal,
+    "BRANCH_LT": np.less,
+    "BRANCH_GTE": np.greater_equal,
+    "BRANCH_GT": np.greater,
+    "BRANCH_EQ": np.equal,
+    "BRANCH_NEQ": np.not_equal,
+}
+
+
+def _leaf_sums(x: Array, trees: Mapping[str, Any], prefix: str, columns: int) -> Array:
+    """Sum of the weights of the leaves that each row of ``x`` reaches, by target or class."""
+    if any(value is not None for name, value in trees.items() if name.endswith("_as_tensor")):
+        raise NotImplementedError("trees with double-precision thresholds")
+    keys = list(zip(trees["nodes_treeids"], trees["nodes_nodeids"], strict=True))
+    place = {key: index for index, key in enumerate(keys)}
+    nexts = {
+        side: [
+            place.get((tree, node), 0)
+            for (tree, _), node in zip(keys, trees[f"nodes_{side}nodeids"], strict=True)
+        ]
+        for side in ("true", "false")
+    }
+    missing = trees.get("nodes_missing_value_tracks_true") or [0] * len(keys)
+    leaves = np.zeros((len(keys), columns))
+    weighted = ("treeids", "nodeids", "ids", "weights")
+    for tree, node, column, weight in zip(*(trees[f"{prefix}_{n}"] for n in weighted), strict=True):
+        leaves[place[tree, node], column] += float(weight)
+    total = np.zeros((len(x), columns))
+    roots = {tree: index for index, (tree, _) in reversed(list(enumerate(keys)))}
+    for root in roots.values():
+        pending = [(root, np.arange(len(x)))]
+        while pending:
+            index, rows = pending.pop()
+            branch = _BRANCHES.get(trees["nodes_modes"][index])
+            if branch is None or not len(rows):
+                total[rows] += leaves[index]
+                continue
+            values = x[rows, trees["nodes_featureids"][index]]
+            taken = branch(values, float(trees["nodes_values"][index]))
+            taken = taken | (np.isnan(values) & bool(missing[index]))
+            pending += [(nexts["true"][index], rows[taken]), (nexts["false"][index], rows[~taken])]
+    return total
+
+
 # --- Operators: control -------------------------------------------------------------------------
 
 
@@ -1071,12 +1161,14 @@ class Loop(_StockLoop):
 
 
 def _operators(opsets: Mapping[str, int]) -> tuple[type[OpRun], ...]:
-    return _operators_of(opsets.get("", onnx.defs.onnx_opset_version()))
+    return _operators_of(
+        opsets.get("", onnx.defs.onnx_opset_version()), opsets.get("ai.onnx.ml", 1)
+    )
 
 
 @functools.cache
-def _operators_of(opset: int) -> tuple[type[OpRun], ...]:
-    """What the evaluator uses in place of its own operators, for one opset."""
+def _operators_of(opset: int, ml_opset: int) -> tuple[type[OpRun], ...]:
+    """What the evaluator uses in place of its own operators, for one pair of opsets."""
     kernels: dict[str, Callable[..., Any]] = {
         "Affine": affine,
         "AveragePool": average_pool,
@@ -1104,8 +1196,13 @@ def _operators_of(opset: int) -> tuple[type[OpRun], ...]:
         kernels["Hardmax"] = hardmax_before_13
     if opset == 10:
         kernels["Resize"] = upsample
-    fused = _operator("FusedConv", fused_conv, 1, "com.microsoft")
-    return (Loop, fused, *(_operator(name, kernel, opset) for name, kernel in kernels.items()))
+    return (
+        Loop,
+        _operator("FusedConv", fused_conv, 1, "com.microsoft"),
+        _operator("TreeEnsembleClassifier", tree_classifier, ml_opset, "ai.onnx.ml"),
+        _operator("TreeEnsembleRegressor", tree_regressor, ml_opset, "ai.onnx.ml"),
+        *(_operator(name, kernel, opset) for name, kernel in kernels.items()),
+    )
 
 
 def _operator(name: str, kernel: Callable[..., Any], opset: int, domain: str = "") -> type[OpRun]:
