@@ -83,6 +83,12 @@ class Plugins:
                 problem = f"{type(error).__name__}: {error}"
         self._entries.append(Loaded(family, name, origin, plugin, version, problem))
 
+    def register(self, family: Family, plugin: Any) -> Plugins:
+        """Add one plugin object that no entry point names, as tests do; returns this registry."""
+        origin = f"{type(plugin).__module__} (registered by hand)"
+        self._add(family, _HOOKS[family][1], plugin, origin)
+        return self
+
     def all(self) -> list[Loaded]:
         """Every plugin object and every failure, sorted by family and name."""
         order = [*_HOOKS, None]

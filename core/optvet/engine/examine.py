@@ -6,6 +6,7 @@ more than a few roundoffs, runs the controls that a claim needs, and remembers b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from optvet.engine.trial import Outputs
 from optvet.spec.result import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
 
+GROSS = 1e-3
+"""Relative difference beyond which the reference is first compared with itself."""
 RANDOM_RUNS = 32
 """Runs per side when an output is random; 32 suffice for a p-value of 1e-6 and far below."""
 
@@ -106,6 +109,7 @@ class Examiner:
         self.excused: set[str] = set()
         self.tolerance = tolerance
         self.self_checked: set[str] = set()
+        self._settled: dict[str, tuple[float, float | None, float]] = {}
         self._noise: dict[str, Noise] = {}
         self._measured: set[str] = set()
         self._refined: set[str] = set()
@@ -147,13 +151,7 @@ class Examiner:
         return self._compare(trial, samples)
 
     def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Findings:
-        doubtful = sorted(
-            (s for s in samples if self._unsure(trial, s)), key=lambda s: self._size(trial, s)
-        )
-        # Before the noise is measured: a reference that differs from itself has none to measure.
-        self._check_self(doubtful)
-        self._measure(trial, doubtful)
-        self._refine(trial, doubtful)
+        self._settle(trial, samples)
         found = Findings()
         worst: tuple[float, Sample, list[Judgement]] | None = None
         for sample in samples:
@@ -178,81 +176,107 @@ class Examiner:
             return []
         skipped = self.random | self.flaky | self.excused
         judged = {n: v for n, v in reference.items() if n not in skipped}
-        return judge(judged, run, self._noise.get(sample.id))
+        judgements = judge(judged, run, self._noise.get(sample.id))
+        return [self._transfer(j) for j in judgements]
 
-    def _unsure(self, trial: Trial, sample: Sample) -> bool:
+    def _transfer(self, j: Judgement) -> Judgement:
+        """Drift on one sample settles what differs no more on the others."""
+        settled = self._settled.get(j.output)
+        if j.call != "unsure" or j.error is None or j.detail or settled is None:
+            return j
+        if j.error > settled[0]:
+            return j
+        return Judgement(j.output, "drift", j.error, settled[1], settled[2])
+
+    # --- noise, where it is needed ------------------------------------------------------------
+
+    def _settle(self, trial: Trial, samples: Sequence[Sample]) -> None:
+        """Measure until no judgement is in doubt: largest difference first, one sample at a time.
+
+        A fault that stands ends it, since one witness is enough. What drifts on one sample settles
+        smaller relative differences on the others, so a model that merely rounds costs the
+        measurement of one sample.
+        """
+        settled: set[str] = set()
+        while True:
+            doubts = [s for s in samples if s.id not in settled and self._doubtful(trial, s)]
+            if not doubts:
+                return
+            sample = min(doubts, key=lambda s: self._size(trial, s))
+            settled.add(sample.id)
+            self._know_random(sample)
+            if self._gross(trial, sample):
+                # A reference that differs from itself has no noise to measure.
+                self._check_self(sample)
+            self._measure(trial, sample)
+            judged = self._judge(trial, sample)
+            if any(j.call in ("fault", "sensitivity") for j in judged):
+                self._check_self(sample)
+                if not self._certain(trial, sample):
+                    self._refine(sample)
+                judged = self._judge(trial, sample)
+            for j in judged:
+                if j.call == "drift" and j.error is not None and not j.detail:
+                    self._settled[j.output] = (j.error, j.noise, j.exceeds)
+            if any(j.call == "fault" for j in judged):
+                return
+
+    def _doubtful(self, trial: Trial, sample: Sample) -> bool:
         return any(j.call in ("unsure", "fault") for j in self._judge(trial, sample))
 
     def _size(self, trial: Trial, sample: Sample) -> float:
         """Sort key: samples with the largest differences first."""
-        return -max((j.error or 0.0 for j in self._judge(trial, sample)), default=0.0)
+        judged = self._judge(trial, sample)
+        structural = any(j.structural for j in judged)
+        return -max((j.error or 0.0 for j in judged), default=0.0) - (math.inf if structural else 0)
 
-    # --- controls ----------------------------------------------------------------------------
-
-    def _measure(self, trial: Trial, samples: Sequence[Sample]) -> None:
-        """Jitter where the size of a difference matters; the graph alone says where it does not."""
-        todo = [s for s in samples if s.id not in self._measured]
-        if not todo:
-            return
-        base = measuring.known(self.lab, self.tolerance)
-        for sample in todo:
-            self._noise.setdefault(sample.id, base)
-        blurred = [s for s in todo if not self._certain(trial, s)]
-        if blurred:
-            self._measured |= {s.id for s in blurred}
-            self._noise.update(measuring.measure(self.lab, blurred, self.tolerance))
-
-    def _certain(self, trial: Trial, sample: Sample) -> bool:
-        """Whether some output is wrong in a way that no noise explains."""
-        base = measuring.known(self.lab, self.tolerance)
+    def _gross(self, trial: Trial, sample: Sample) -> bool:
         return any(
-            j.call == "fault" and j.structural and _base(j.output) not in base.discontinuous
+            j.call in ("unsure", "fault") and (j.error is None or j.error > GROSS)
             for j in self._judge(trial, sample)
         )
 
-    def _refine(self, trial: Trial, samples: Sequence[Sample]) -> None:
-        """Before a fault is believed: more jitter, and float64 if it can be had.
+    def _measure(self, trial: Trial, sample: Sample) -> None:
+        """Jitter where the size of a difference matters; the graph alone says where it does not."""
+        self._noise.setdefault(sample.id, measuring.known(self.lab, self.tolerance))
+        if sample.id not in self._measured and not self._certain(trial, sample):
+            self._measured.add(sample.id)
+            self._noise.update(measuring.measure(self.lab, [sample], self.tolerance))
 
-        The largest first; one fault that stands is enough, the others need no acquittal.
-        """
-        while True:
-            doubts = [
-                (max(j.exceeds for j in faults), -i)
-                for i, s in enumerate(samples)
-                if (faults := [j for j in self._judge(trial, s) if j.call == "fault"])
-            ]
-            if not doubts:
-                return
-            sample = samples[-max(doubts)[1]]
-            certain = self._certain(trial, sample)
-            if certain or sample.id in self._refined:
-                return
+    def _certain(self, trial: Trial, sample: Sample) -> bool:
+        """Whether some output is wrong in a way that no noise explains."""
+        discontinuous = measuring.analysis(self.lab).discontinuous
+        return any(
+            j.call == "fault" and j.structural and _base(j.output) not in discontinuous
+            for j in self._judge(trial, sample)
+        )
+
+    def _refine(self, sample: Sample) -> None:
+        """Before a fault is believed: more jitter, and float64 if it can be had."""
+        if sample.id not in self._refined:
             self._refined.add(sample.id)
             self._noise[sample.id] = measuring.refine(self.lab, sample, self._noise[sample.id])
 
-    def noise_of(self, sample: Sample) -> Noise | None:
-        """What was measured on ``sample``, if anything was."""
-        return self._noise.get(sample.id)
+    # --- controls ----------------------------------------------------------------------------
 
-    def _check_self(self, samples: Sequence[Sample]) -> None:
+    def _know_random(self, sample: Sample) -> None:
+        # Workers forked from one server may share a runtime's seed, so agreement between two runs
+        # would prove nothing: what depends on a random operator is random.
+        drawn = measuring.analysis(self.lab).random
+        self.random |= {n for n in self.reference[sample.id] if _base(n) in drawn}
+
+    def _check_self(self, sample: Sample) -> None:
         """Rule 2: before anything is called different, the reference must agree with itself."""
-        for sample in samples[:1]:
-            # Workers forked from one server may share a runtime's seed, so agreement would prove
-            # nothing: what depends on a random operator is random.
-            drawn = measuring.analysis(self.lab).random
-            self.random |= {n for n in self.reference[sample.id] if _base(n) in drawn}
-            if sample.id in self.self_checked:
-                continue
-            self.self_checked.add(sample.id)
-            again = self.lab.fresh(None, [sample]).runs.get(sample.id)
-            if isinstance(again, Failure) or again is None:
-                words = describe(again) if again is not None else "no answer"
-                self.undecided[sample.id] = f"the reference ran once, then failed: {words}"
-                continue
-            changed = {
-                j.output for j in judge(self.reference[sample.id], again) if j.call != "same"
-            }
-            self.flaky |= {n for n in changed if n not in self.random}
+        if sample.id in self.self_checked:
+            return
+        self.self_checked.add(sample.id)
+        again = self.lab.fresh(None, [sample], "control").runs.get(sample.id)
+        if isinstance(again, Failure) or again is None:
+            words = describe(again) if again is not None else "no answer"
+            self.undecided[sample.id] = f"the reference ran once, then failed: {words}"
+            return
+        changed = {j.output for j in judge(self.reference[sample.id], again) if j.call != "same"}
+        self.flaky |= changed - self.random
 
     def _compare_random(self, trial: Trial, sample: Sample) -> Observation | None:
         """Random outputs are compared by their distribution over many runs."""
@@ -335,7 +359,11 @@ def _base(name: str) -> str:
 def _keep_worst(judgements: dict[str, Judgement], j: Judgement) -> None:
     order = ("same", "drift", "sensitivity", "unsure", "fault")
     old = judgements.get(j.output)
-    if old is None or (order.index(j.call), j.exceeds) > (order.index(old.call), old.exceeds):
+    size = (order.index(j.call), j.exceeds if j.call == "fault" else j.error or 0.0)
+    if old is None or size > (
+        order.index(old.call),
+        old.exceeds if old.call == "fault" else old.error or 0.0,
+    ):
         judgements[j.output] = j
 
 

@@ -165,7 +165,12 @@ class Lab:
         candidate = self._start(self.subject(passes), samples, purpose)
         return self._finish(original), self._finish(candidate)
 
-    def fresh(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> Trial:
+    def fresh(
+        self,
+        passes: Sequence[str] | None,
+        samples: Sequence[Sample],
+        purpose: Purpose = "confirm",
+    ) -> Trial:
         """The same trial once more, in a process of its own, from nothing that is remembered.
 
         ``passes`` None is the original model. Nothing of it is stored.
@@ -173,7 +178,7 @@ class Lab:
         subject = self.subject(passes)
         order = self.order(subject, samples, known=frozenset())
         outcome = self.sandbox.submit(run_trial, order, fresh=True).result()
-        self._count("confirm", subject, outcome, samples)
+        self._count(purpose, subject, outcome, samples)
         build, runs = _read(outcome, samples, self._build_key(subject))
         return self._compose(subject, build, runs, samples)
 

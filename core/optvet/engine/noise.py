@@ -33,7 +33,7 @@ from optvet.engine.trial import (
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Sample
 
-JITTERS = 3
+JITTERS = 2
 MORE_JITTERS = 13
 MAX_MACS = 2e10
 """Beyond so many multiply-adds a float64 evaluation in Python takes too long to be worth it."""

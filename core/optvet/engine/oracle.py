@@ -10,7 +10,7 @@ its own error against a float64 evaluation. All thresholds stand in ``Thresholds
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -136,7 +136,7 @@ def unit_roundoff(dtype: np.dtype) -> float:
         return float(np.finfo(dtype).eps) / 2
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(dtype).eps) / 2
+    return float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call]
 
 
 def _bits_equal(a: np.ndarray, b: np.ndarray) -> bool:
@@ -451,7 +451,7 @@ def same_distribution(
     return True, ""
 
 
-_STATISTICS = {
+_STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda x: x.mean(axis=1),
     "spread": lambda x: x.std(axis=1),
     "largest value": lambda x: x.max(axis=1),

@@ -43,9 +43,14 @@ def value_info(value: ValueInfoProto) -> ValueInfo:
 def _shape(tensor: TypeProto.Tensor) -> tuple[int | str | None, ...] | None:
     if not tensor.HasField("shape"):
         return None
-    return tuple(
-        d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim
-    )
+    return tuple(_dimension(d) for d in tensor.shape.dim)
+
+
+def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    # Some tools write -1 where they mean unknown; runtimes read it so.
+    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
+        return int(dimension.dim_value)
+    return dimension.dim_param or None
 
 
 def graph_inputs(model: ModelProto) -> tuple[ValueInfo, ...]:

@@ -708,7 +708,9 @@ class _Vetting:
             if not trip:
                 test = self._metadata_test(lab, original, frozenset(mine))
                 culprit = self._search(self.pipeline, test, lambda _, t=test: t)  # type: ignore[misc]
-            words = "; ".join(f"{k}: {a} became {b}" for k, (a, b) in sorted(mine.items()))
+            words = "; ".join(
+                f"{k}: {_short(a)} became {_short(b)}" for k, (a, b) in sorted(mine.items())
+            )
             self._report(
                 Finding(
                     symptom=Symptom.METADATA_CHANGE,
@@ -823,6 +825,10 @@ def _akin(a: Observation, b: Observation) -> bool:
     if a.symptom != b.symptom:
         return False
     return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{' '.join(text[:57].split())}…"
 
 
 def _is_bloated(before: structure.Facts, after: structure.Facts) -> bool:
