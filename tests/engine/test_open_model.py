@@ -14,7 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from optvet.engine import models
-from optvet.engine.models import open_model, tensors_of, value_info_from_proto
+from optvet.engine.models import open_model, tensors_of
+from optvet.engine.structure import value_info
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import ValueInfo
 
@@ -129,7 +130,7 @@ def test_value_infos_spell_type_and_shape(
     type_proto: onnx.TypeProto, dtype: str, shape: tuple[int | str | None, ...] | None
 ) -> None:
     proto = onnx.ValueInfoProto(name="v", type=type_proto)
-    assert value_info_from_proto(proto) == ValueInfo("v", dtype, shape)
+    assert value_info(proto) == ValueInfo("v", dtype, shape)
 
 
 # ── What a file seems to be ────────────────────────────────────────────────────────────────────

@@ -23,8 +23,9 @@ from google.protobuf.message import (  # type: ignore[import-untyped]  # ships n
 )
 from onnx import TensorProto
 
+from optvet.engine import structure
 from optvet.spec.errors import InfrastructureError, InputError
-from optvet.spec.types import Model, ValueInfo
+from optvet.spec.types import Model
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes that one protobuf message can have at most."""
@@ -86,24 +87,13 @@ def open_model(path: Path, source: str, store: Path) -> Model:
         path=path,
         blob=blob,
         digest=digest,
-        inputs=_inputs(proto.graph),
-        outputs=tuple(value_info_from_proto(value) for value in proto.graph.output),
+        inputs=structure.graph_inputs(proto),
+        outputs=structure.graph_outputs(proto),
         ir_version=proto.ir_version,
-        opsets={entry.domain or "ai.onnx": entry.version for entry in proto.opset_import},
+        opsets=structure.opset_versions(proto),
         size_bytes=len(data),
-        nodes=len(proto.graph.node),
+        nodes=structure.node_count(proto),
     )
-
-
-def value_info_from_proto(value: onnx.ValueInfoProto) -> ValueInfo:
-    """Name, element type and shape as ``ValueInfo`` spells them."""
-    kind = value.type.WhichOneof("value")
-    if kind not in ("tensor_type", "sparse_tensor_type"):
-        return ValueInfo(value.name, kind.removesuffix("_type") if kind else "undefined", None)
-    tensor = getattr(value.type, kind)
-    dtype = "sparse" if kind == "sparse_tensor_type" else _dtype_name(tensor.elem_type).lower()
-    shape = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
-    return ValueInfo(value.name, dtype, shape)
 
 
 def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -143,25 +133,6 @@ def _sparse_tensors(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.T
     for tensor in sparse:
         yield tensor.values
         yield tensor.indices
-
-
-def _inputs(graph: onnx.GraphProto) -> tuple[ValueInfo, ...]:
-    given = {tensor.name for tensor in graph.initializer}
-    given |= {tensor.values.name for tensor in graph.sparse_initializer}
-    return tuple(value_info_from_proto(v) for v in graph.input if v.name not in given)
-
-
-def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    if dimension.HasField("dim_value"):
-        # Some exporters write -1 for what they do not know.
-        return dimension.dim_value if dimension.dim_value >= 0 else None
-    return dimension.dim_param or None
-
-
-def _dtype_name(number: int) -> str:
-    if number in TensorProto.DataType.values():
-        return str(TensorProto.DataType.Name(number))
-    return f"type{number}"
 
 
 # ── Reading and parsing ────────────────────────────────────────────────────────────────────────
@@ -339,7 +310,7 @@ def _extent(path: Path, tensor: onnx.TensorProto) -> _Extent:
     needed = _needed_bytes(path, tensor)
     length = _count(path, tensor, entries, "length")
     if length is not None and length != needed:
-        shape = f"{_dtype_name(tensor.data_type).lower()}{list(tensor.dims)}"
+        shape = f"{structure.dtype_name(tensor.data_type)}{list(tensor.dims)}"
         raise _unusable(path, tensor, f"gives length {length:,}, but {shape} has {needed:,} bytes")
     size = file.stat().st_size
     if offset + needed > size:
@@ -382,7 +353,7 @@ def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: s
 
 
 def _needed_bytes(path: Path, tensor: onnx.TensorProto) -> int:
-    dtype = _dtype_name(tensor.data_type)
+    dtype = structure.dtype_name(tensor.data_type).upper()
     if dtype not in _BITS:
         raise _unusable(path, tensor, f"has element type {dtype.lower()}, which cannot be external")
     if any(dimension < 0 for dimension in tensor.dims):

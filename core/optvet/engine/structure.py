@@ -36,8 +36,14 @@ def value_info(value: ValueInfoProto) -> ValueInfo:
     if kind != "tensor_type":
         return ValueInfo(value.name, (kind or "unknown").removesuffix("_type"), None)
     tensor = value.type.tensor_type
-    dtype = TensorProto.DataType.Name(tensor.elem_type).lower()
-    return ValueInfo(value.name, dtype, _shape(tensor))
+    return ValueInfo(value.name, dtype_name(tensor.elem_type), _shape(tensor))
+
+
+def dtype_name(number: int) -> str:
+    """ONNX's lower-case name of an element type; newer types than the library's get a number."""
+    if number in TensorProto.DataType.values():
+        return str(TensorProto.DataType.Name(number)).lower()
+    return f"type{number}"
 
 
 def _shape(tensor: TypeProto.Tensor) -> tuple[int | str | None, ...] | None:
@@ -81,6 +87,11 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
                 yield from graphs(inner)
 
 
+def node_count(model: ModelProto) -> int:
+    """Nodes of the graph and of all graphs inside it; functions count by their calls."""
+    return sum(len(g.node) for g in graphs(model.graph))
+
+
 def facts(model: ModelProto, size_bytes: int) -> Facts:
     """Structure of ``model``, whose serialized size is ``size_bytes``."""
     operators = Counter(
@@ -88,7 +99,7 @@ def facts(model: ModelProto, size_bytes: int) -> Facts:
         for body in (*graphs(model.graph), *model.functions)
         for n in body.node
     )
-    nodes = sum(len(g.node) for g in graphs(model.graph))
+    nodes = node_count(model)
     inputs, outputs = graph_inputs(model), graph_outputs(model)
     return Facts(inputs, outputs, _metadata(model), dict(operators), nodes, size_bytes)
 
