@@ -33,10 +33,12 @@ class Facts:
 def value_info(value: ValueInfoProto) -> ValueInfo:
     """Name, element type and shape of a graph input or output."""
     kind = value.type.WhichOneof("value")
-    if kind != "tensor_type":
-        return ValueInfo(value.name, (kind or "unknown").removesuffix("_type"), None)
-    tensor = value.type.tensor_type
-    return ValueInfo(value.name, dtype_name(tensor.elem_type), _shape(tensor))
+    if kind == "tensor_type":
+        tensor = value.type.tensor_type
+        return ValueInfo(value.name, dtype_name(tensor.elem_type), _shape(tensor))
+    if kind == "sparse_tensor_type":
+        return ValueInfo(value.name, "sparse", _shape(value.type.sparse_tensor_type))
+    return ValueInfo(value.name, (kind or "undefined").removesuffix("_type"), None)
 
 
 def dtype_name(number: int) -> str:
@@ -46,7 +48,9 @@ def dtype_name(number: int) -> str:
     return f"type{number}"
 
 
-def _shape(tensor: TypeProto.Tensor) -> tuple[int | str | None, ...] | None:
+def _shape(
+    tensor: TypeProto.Tensor | TypeProto.SparseTensor,
+) -> tuple[int | str | None, ...] | None:
     if not tensor.HasField("shape"):
         return None
     return tuple(_dimension(d) for d in tensor.shape.dim)

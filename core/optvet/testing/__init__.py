@@ -1,1 +1,6 @@
-"""For plugin authors: planted faults and tiny models."""
+"""For plugin authors: conformance suites, and planted faults to test with."""
+
+from optvet.testing.conformance import check_optimizer, check_runtime
+from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
+
+__all__ = ["FILLERS", "Planted", "PlantedOptions", "check_optimizer", "check_runtime"]
