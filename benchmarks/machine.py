@@ -1,0 +1,53 @@
+"""What a benchmark ran on: machine and versions, printed with every set of numbers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxoptimizer")
+
+
+def environment() -> dict[str, str]:
+    """Processor, operating system, interpreter and library versions, and the load at start."""
+    found = {
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load": f"{os.getloadavg()[0]:.1f}",
+        "python": platform.python_version(),
+        "optvet": _optvet_version(),
+    }
+    return found | {name: library_version(name) for name in PACKAGES}
+
+
+def describe(found: dict[str, str]) -> str:
+    """One paragraph of ``environment()``."""
+    where = f"{found['processor']}; {found['system']}; load {found['load']}"
+    rest = [f"{k} {v}" for k, v in found.items() if k not in ("processor", "system", "load")]
+    return f"{where}\n{', '.join(rest)}"
+
+
+def library_version(name: str) -> str:
+    """Version of what ``import name`` gives, which an overlay on PYTHONPATH may change."""
+    try:
+        module = __import__(name)
+        return str(getattr(module, "__version__", None) or version(name))
+    except (ImportError, PackageNotFoundError):
+        return "absent"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
+
+
+def _optvet_version() -> str:
+    import optvet
+
+    return optvet.__version__
