@@ -1,0 +1,383 @@
+"""Conformance suites for plugin authors: does a plugin keep the contract that the engine relies on?
+
+Each suite raises an AssertionError that says what was expected and what was seen. Whatever calls
+the plugin's library runs in a sandboxed worker, so a crash is a message too::
+
+    def test_my_optimizer() -> None:
+        check_optimizer(MyOptimizer())
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.parser
+from pydantic import BaseModel
+
+from optvet.engine.sandbox import Limits, Outcome, Sandbox
+from optvet.spec.protocols import Optimizer, Runtime
+from optvet.spec.types import Artifact, Pass
+
+LIMITS = Limits(timeout_s=60.0, memory_bytes=8 << 30)
+UNKNOWN_PASS = "no_such_pass_of_any_optimizer"
+
+AFFINE = """
+<ir_version: 8, opset_import: ["" : 13]>
+affine (float[2,3] x) => (float[2,2] y, float[2,2] z)
+<float[3,2] w = {1, 0, 0, 1, 1, 1}, float[2] b = {0.5, -4}>
+{
+    m = MatMul(x, w)
+    z = Add(m, b)
+    y = Relu(z)
+}
+"""
+"""Two outputs, of which the first is computed last."""
+
+COUNTING = """
+<ir_version: 8, opset_import: ["" : 13]>
+counting (int64[n] i, bool[n] keep) => (int64[n] twice, bool[n] drop)
+{
+    twice = Add(i, i)
+    drop = Not(keep)
+}
+"""
+"""Integers and booleans, of any length."""
+
+
+def tiny_models() -> dict[str, bytes]:
+    """The models that the suites use, serialized, by name."""
+    texts = {"affine": AFFINE, "counting": COUNTING}
+    return {n: onnx.parser.parse_model(t).SerializeToString() for n, t in texts.items()}
+
+
+_X = np.array([[1, 2, 3], [-1, 0, 1]], dtype=np.float32)
+_FEEDS: dict[str, dict[str, np.ndarray]] = {
+    "affine": {"x": _X},
+    "counting": {"i": np.array([1, -2, 3]), "keep": np.array([True, False, True])},
+}
+_EXPECTED: dict[str, dict[str, np.ndarray]] = {
+    "affine": {
+        # x @ w = [[4, 5], [0, 1]]
+        "y": np.array([[4.5, 1], [0.5, 0]], dtype=np.float32),
+        "z": np.array([[4.5, 1], [0.5, -3]], dtype=np.float32),
+    },
+    "counting": {
+        "twice": np.array([2, -4, 6]),
+        "drop": np.array([False, True, False]),
+    },
+}
+
+
+def _fail(plugin: Any, message: str) -> NoReturn:
+    raise AssertionError(f"{getattr(plugin, 'name', type(plugin).__name__)}: {message}")
+
+
+def _require(plugin: Any, claim: bool, message: str) -> None:
+    if not claim:
+        _fail(plugin, message)
+
+
+def _check_common(plugin: Any, protocol: type, what: str) -> None:
+    members = {*getattr(protocol, "__annotations__", {}), *vars(protocol)}
+    missing = sorted(m for m in members if not m.startswith("_") and not hasattr(plugin, m))
+    _require(plugin, not missing, f"does not provide {', '.join(missing)}")
+    _require(
+        plugin,
+        isinstance(plugin.name, str) and plugin.name == plugin.name.strip() != "",
+        f"the name of {what} must be a string without blanks around it, not {plugin.name!r}",
+    )
+    version = plugin.version()
+    _require(
+        plugin,
+        isinstance(version, str) and version != "",
+        f"version() must return a string, not {version!r}",
+    )
+    preload = plugin.preload
+    _require(
+        plugin,
+        not isinstance(preload, str) and all(isinstance(m, str) for m in preload),
+        f"preload must be a sequence of module names, not {preload!r}",
+    )
+
+
+def _check_options(plugin: Any, attribute: str) -> None:
+    options = getattr(plugin, attribute)
+    _require(plugin, isinstance(options, BaseModel), f"{attribute} must be a pydantic model")
+    config = type(options).model_config
+    name = type(options).__name__
+    _require(plugin, config.get("frozen") is True, f"{attribute}: {name} must be frozen")
+    _require(
+        plugin,
+        config.get("extra") == "forbid",
+        f'{attribute}: {name} must refuse unknown keys; set extra="forbid"',
+    )
+    again = type(options).model_validate(options.model_dump(mode="json"))
+    _require(plugin, again == options, f"{attribute}: {name} does not survive a trip through JSON")
+
+
+def _check_pickle(plugin: Any) -> None:
+    try:
+        copy = pickle.loads(pickle.dumps(plugin))
+    except Exception as error:
+        raise AssertionError(f"{plugin.name}: cannot be pickled: {error}") from error
+    _require(plugin, copy.name == plugin.name, "is another one after pickling")
+
+
+def _value(plugin: Any, what: str, outcome: Outcome[Any]) -> Any:
+    if outcome.failure is not None:
+        f = outcome.failure
+        how = f.signal or f.error_type or f.kind
+        _fail(plugin, f"{what}: {f.kind} in stage {f.stage}: {how}: {f.message}")
+    return outcome.value
+
+
+# --- optimizers -----------------------------------------------------------------------------------
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Check that ``optimizer`` keeps the contract; raises AssertionError where it does not."""
+    _check_common(optimizer, Optimizer, "an optimizer")
+    _check_options(optimizer, "options")
+    _check_pickle(optimizer)
+    passes = optimizer.passes()
+    _check_passes(optimizer, passes)
+    _check_pipelines(optimizer, passes)
+    preload = ("numpy", "onnx", *optimizer.preload)
+    with Sandbox(jobs=1, limits=LIMITS, preload=preload) as sandbox:
+        _check_application(optimizer, sandbox)
+
+
+def _check_passes(optimizer: Optimizer, passes: Sequence[Pass]) -> None:
+    twice = sorted(n for n, count in Counter(p.name for p in passes).items() if count > 1)
+    _require(optimizer, not twice, f"pass names must be unique; {twice} are not")
+    for p in passes:
+        _require(
+            optimizer,
+            p.name == p.name.strip() != "" and "," not in p.name,
+            f"pass name {p.name!r} must have no blanks around it and no comma",
+        )
+        _require(
+            optimizer,
+            p.lossy == (p.tolerance is not None),
+            f"pass {p.name!r}: a lossy pass declares a tolerance, and no other pass does",
+        )
+    again = [p.name for p in optimizer.passes()]
+    _require(optimizer, again == [p.name for p in passes], "passes() must not change between calls")
+
+
+def _check_pipelines(optimizer: Optimizer, passes: Sequence[Pass]) -> None:
+    pipelines = optimizer.pipelines()
+    _require(optimizer, "default" in pipelines, 'one of pipelines() must be named "default"')
+    known = {p.name for p in passes}
+    required = {p.name for p in passes if p.required}
+    for name, pipeline in pipelines.items():
+        foreign = sorted(set(pipeline) - known)
+        _require(
+            optimizer, not foreign, f"pipeline {name!r} has passes it does not list: {foreign}"
+        )
+        missing = sorted(required - set(pipeline))
+        _require(optimizer, not missing, f"pipeline {name!r} lacks the required {missing}")
+        twice = sorted(n for n, count in Counter(pipeline).items() if count > 1)
+        _require(
+            optimizer,
+            not twice or optimizer.traits.repeatable,
+            f"pipeline {name!r} lists {twice} twice, but traits.repeatable is False",
+        )
+    default, flagged = set(pipelines["default"]), {p.name for p in passes if p.default}
+    _require(
+        optimizer,
+        default == flagged,
+        "Pass.default must say what the default pipeline has; they differ in "
+        f"{sorted(default ^ flagged)}",
+    )
+
+
+def _check_application(optimizer: Optimizer, sandbox: Sandbox) -> None:
+    required = tuple(p.name for p in optimizer.passes() if p.required)
+    default = tuple(optimizer.pipelines()["default"])
+    for model, data in tiny_models().items():
+        for what, passes in (("no optional pass", required), ("the default pipeline", default)):
+            title = f"apply(model {model!r}, {what})"
+            first = _value(
+                optimizer, title, sandbox.call(_apply_twice, optimizer, data, passes, fresh=True)
+            )
+            other = _value(
+                optimizer, title, sandbox.call(_apply_twice, optimizer, data, passes, fresh=True)
+            )
+            _check_artifacts(optimizer, title, [*first, *other])
+    data = tiny_models()["affine"]
+    outcome = sandbox.call(_apply_twice, optimizer, data, (*required, UNKNOWN_PASS))
+    _require(
+        optimizer,
+        outcome.failure is not None,
+        f"apply ignores the unknown pass {UNKNOWN_PASS!r} without a word; raise an exception, "
+        "else a misspelt pass is vetted as harmless",
+    )
+
+
+def _check_artifacts(optimizer: Optimizer, title: str, artifacts: Sequence[Artifact]) -> None:
+    for artifact in artifacts:
+        _require(
+            optimizer,
+            bool(artifact.format) and bool(artifact.data or artifact.fingerprint),
+            f"{title}: the artifact has neither data nor a fingerprint",
+        )
+    digests = {a.fingerprint or a.data for a in artifacts}
+    _require(
+        optimizer,
+        len(digests) == 1,
+        f"{title}: the same call gave {len(digests)} different artifacts in {len(artifacts)} "
+        "applications; results must not depend on chance or on earlier calls",
+    )
+    if artifacts[0].format == "onnx":
+        try:
+            onnx.checker.check_model(onnx.load_from_string(artifacts[0].data))
+        except Exception as error:
+            raise AssertionError(
+                f"{optimizer.name}: {title}: the result is no valid ONNX model: {error}"
+            ) from error
+
+
+def _apply_twice(optimizer: Optimizer, data: bytes, passes: Sequence[str]) -> list[Artifact]:
+    copy = bytes(bytearray(data))
+    made = []
+    for _ in range(2):
+        artifact = optimizer.apply(copy, list(passes), optimizer.options)
+        if copy != data:
+            raise AssertionError("apply changed the bytes that it was given")
+        # The handle never leaves its process.
+        made.append(Artifact(artifact.format, bytes(artifact.data), None, artifact.fingerprint))
+    return made
+
+
+# --- runtimes -------------------------------------------------------------------------------------
+
+
+def check_runtime(
+    runtime: Runtime, *, artifact_from_onnx: Callable[[bytes], Artifact] | None = None
+) -> None:
+    """Check that ``runtime`` keeps the contract; raises AssertionError where it does not.
+
+    Args:
+        runtime: The runtime.
+        artifact_from_onnx: Makes an artifact that it accepts from a serialized ONNX model; needed
+            if it does not accept "onnx", and importable by name, since a worker calls it.
+    """
+    _check_common(runtime, Runtime, "a runtime")
+    _check_options(runtime, "options")
+    _check_options(runtime, "deployed")
+    _check_pickle(runtime)
+    accepts = runtime.accepts
+    _require(
+        runtime,
+        isinstance(accepts, frozenset) and len(accepts) > 0,
+        f"accepts must be a frozenset of formats, not {accepts!r}",
+    )
+    if artifact_from_onnx is None:
+        _require(
+            runtime,
+            "onnx" in accepts,
+            f"accepts {sorted(accepts)}; give artifact_from_onnx to have it checked",
+        )
+    convert = artifact_from_onnx or _as_onnx
+    preload = ("numpy", "onnx", *runtime.preload)
+    with Sandbox(jobs=1, limits=LIMITS, preload=preload) as sandbox:
+        for options in (runtime.options, runtime.deployed):
+            for model in _FEEDS:
+                _check_runs(runtime, options, convert, model, sandbox)
+            _check_refusals(runtime, options, convert, sandbox)
+
+
+def _as_onnx(data: bytes) -> Artifact:
+    return Artifact("onnx", data)
+
+
+def _check_runs(
+    runtime: Runtime,
+    options: BaseModel,
+    convert: Callable[[bytes], Artifact],
+    model: str,
+    sandbox: Sandbox,
+) -> None:
+    title, expected = f"model {model!r}", _EXPECTED[model]
+    data, feeds = tiny_models()[model], _FEEDS[model]
+    outcome = sandbox.call(_run_thrice, runtime, options, convert, data, feeds)
+    runs = _value(runtime, title, outcome)
+    for run in runs:
+        _require(
+            runtime,
+            list(run) == list(expected),
+            f"{title}: outputs are {list(run)}, expected {list(expected)}, in the graph's order",
+        )
+        for name, value in expected.items():
+            _check_output(runtime, f"{title}: output {name!r}", run[name], value)
+
+
+def _check_output(runtime: Runtime, title: str, seen: Any, expected: np.ndarray) -> None:
+    _require(runtime, isinstance(seen, np.ndarray), f"{title}: is no array but {type(seen)}")
+    _require(
+        runtime,
+        seen.dtype == expected.dtype,
+        f"{title}: is of type {seen.dtype}, the model says {expected.dtype}",
+    )
+    _require(
+        runtime,
+        np.array_equal(seen, expected),
+        f"{title}: is {seen.tolist()}, expected {expected.tolist()}",
+    )
+
+
+def _check_refusals(
+    runtime: Runtime,
+    options: BaseModel,
+    convert: Callable[[bytes], Artifact],
+    sandbox: Sandbox,
+) -> None:
+    data = tiny_models()["affine"]
+    bad: dict[str, Mapping[str, np.ndarray]] = {
+        "without an input": {},
+        "with float64 for float32": {"x": _X.astype(np.float64)},
+        "with another rank": {"x": _X[0]},
+    }
+    for title, feeds in bad.items():
+        outcome = sandbox.call(_run_thrice, runtime, options, convert, data, feeds)
+        _check_refused(runtime, f"a run {title}", outcome)
+    for name in sorted(runtime.accepts):
+        loaded = sandbox.call(_load_garbage, runtime, options, name)
+        _check_refused(runtime, f"loading bytes that are no {name} model", loaded)
+
+
+def _check_refused(runtime: Runtime, title: str, outcome: Outcome[Any]) -> None:
+    _require(runtime, outcome.failure is not None, f"{title} must raise an exception; it passed")
+    assert outcome.failure is not None
+    _require(
+        runtime,
+        outcome.failure.kind == "error",
+        f"{title} must raise an exception; it ended in {outcome.failure.kind} "
+        f"({outcome.failure.signal}): {outcome.failure.message}",
+    )
+
+
+def _run_thrice(
+    runtime: Runtime,
+    options: BaseModel,
+    convert: Callable[[bytes], Artifact],
+    data: bytes,
+    feeds: Mapping[str, np.ndarray],
+) -> list[dict[str, np.ndarray]]:
+    artifact = convert(data)
+    session = runtime.load(artifact, options)
+    runs = [session.run(feeds), session.run(feeds), runtime.load(artifact, options).run(feeds)]
+    # Other inputs at the end: a session that hands out its own buffers now overwrites ``runs``.
+    session.run({name: np.zeros_like(value) for name, value in feeds.items()})
+    return runs
+
+
+def _load_garbage(runtime: Runtime, options: BaseModel, name: str) -> None:
+    runtime.load(Artifact(name, b"\x07no model"), options)
