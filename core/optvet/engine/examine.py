@@ -238,7 +238,8 @@ class Examiner:
 
     def _measure(self, trial: Trial, sample: Sample) -> None:
         """Jitter where the size of a difference matters; the graph alone says where it does not."""
-        self._noise.setdefault(sample.id, measuring.known(self.lab, self.tolerance))
+        base = measuring.known(self.lab, self.tolerance, sample)
+        self._noise.setdefault(sample.id, base)
         if sample.id not in self._measured and not self._certain(trial, sample):
             self._measured.add(sample.id)
             self._noise.update(measuring.measure(self.lab, [sample], self.tolerance))

@@ -140,7 +140,7 @@ class _JitterOrder:
     ulps: float
 
 
-def known(lab: Lab, tolerance: float | None) -> Noise:
+def known(lab: Lab, tolerance: float | None, sample: Sample) -> Noise:
     """What the graph alone says about noise, before anything is measured."""
     about = analysis(lab)
     return Noise(
@@ -149,7 +149,12 @@ def known(lab: Lab, tolerance: float | None) -> Noise:
         discontinuous=about.discontinuous,
         steps=about.steps,
         tolerance=tolerance,
+        finite_inputs=all(_is_finite(value) for value in sample.feeds.values()),
     )
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    return value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
 def measure(
@@ -158,9 +163,10 @@ def measure(
     tolerance: float | None,
 ) -> dict[str, Noise]:
     """Noise on each of ``samples`` from a few jittered runs of the reference."""
-    base = known(lab, tolerance)
     runs = _jitter(lab, samples, range(JITTERS), 1.0)
-    return {s.id: replace(base, jitters=tuple(runs.get(s.id, ()))) for s in samples}
+    return {
+        s.id: replace(known(lab, tolerance, s), jitters=tuple(runs.get(s.id, ()))) for s in samples
+    }
 
 
 def _jitter(
