@@ -98,7 +98,8 @@ class Plugins:
         usable: dict[str, Loaded] = {}
         for entry in self._entries:
             if entry.family == family:
-                usable.setdefault(entry.name, entry)
+                # The last of one name carries the complaint about all: neither is used.
+                usable[entry.name] = entry
         return usable
 
     def names(self, family: Family) -> list[str]:
