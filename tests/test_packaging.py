@@ -1,0 +1,251 @@
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import optvet
+from optvet.spec import hooks
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ENTRY_POINTS: dict[str, str] = PYPROJECT["project"]["entry-points"]["optvet"]
+STALE = "the installed metadata is stale; run `pip install -e .` again"
+
+
+def plugin_files() -> list[Path]:
+    """Plugins: a module, or a folder with an ``__init__``, in its family's folder."""
+    files = sorted((ROOT / "plugins").glob("*/optvet_*.py"))
+    return files + sorted(f.parent for f in (ROOT / "plugins").glob("*/optvet_*/__init__.py"))
+
+
+def sources(room: Path) -> list[Path]:
+    return [room] if room.suffix == ".py" else sorted(room.rglob("*.py"))
+
+
+# Registration
+
+
+def test_every_plugin_file_is_registered() -> None:
+    assert sorted(p.stem for p in plugin_files()) == sorted(ENTRY_POINTS.values())
+
+
+def test_every_entry_point_is_named_after_its_module() -> None:
+    assert {f"optvet_{name}": name for name in ENTRY_POINTS} == {
+        module: name for name, module in ENTRY_POINTS.items()
+    }
+
+
+def test_installed_entry_points_match_pyproject() -> None:
+    distribution = importlib.metadata.distribution("optvet")
+    installed = {e.name: e.value for e in distribution.entry_points if e.group == "optvet"}
+    assert installed == ENTRY_POINTS, STALE
+
+
+def test_installed_metadata_matches_pyproject() -> None:
+    metadata = importlib.metadata.metadata("optvet")
+    project = PYPROJECT["project"]
+    required = importlib.metadata.requires("optvet") or []
+    bare = sorted(_plain(r) for r in required if "extra ==" not in r)
+    assert bare == sorted(map(_plain, project["dependencies"])), STALE
+    assert sorted(metadata.get_all("Provides-Extra") or []) == sorted(
+        project["optional-dependencies"]
+    ), STALE
+    assert metadata["Requires-Python"] == project["requires-python"], STALE
+    assert metadata["Version"] == optvet.__version__, STALE
+
+
+def _plain(requirement: str) -> str:
+    return requirement.replace(" ", "")
+
+
+# The wheel
+
+
+def test_source_roots_agree() -> None:
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    roots = wheel["sources"]
+    assert roots == wheel["dev-mode-dirs"]
+    assert roots == PYPROJECT["tool"]["mypy"]["mypy_path"]
+    families = {f.parent.name for f in plugin_files()}
+    assert {f"plugins/{family}" for family in families} <= set(roots)
+    assert roots[0] == "core"
+    assert all(re.fullmatch(r"plugins/[a-z]+", root) for root in roots[1:])
+
+
+def test_the_wheel_puts_nothing_foreign_at_top_level() -> None:
+    wheel = pytest.importorskip("hatchling.builders.wheel", reason="needs hatchling")
+    builder = wheel.WheelBuilder(str(ROOT))
+    files = [f.distribution_path for f in builder.recurse_included_files()]
+    allowed = {"optvet", *(p.name for p in plugin_files())}
+    assert {Path(f).parts[0] for f in files} == allowed
+    assert not [f for f in files if "__pycache__" in f]
+
+
+def test_no_module_is_imported_twice() -> None:
+    for module in ENTRY_POINTS.values():
+        importlib.import_module(module)
+    twice = [m for m in sys.modules if m.startswith(("plugins.", "core."))]
+    assert twice == []
+
+
+# Layers
+
+LAYERS = {
+    "spec": set(),
+    "engine": {"spec"},
+    "report": {"spec"},
+    "testing": {"spec", "engine"},
+    "cli": {"spec", "engine", "report"},
+}
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Modules that ``file`` imports, wherever in it; ``from a import b`` may mean ``a.b``."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms(file: Path) -> set[str]:
+    """Rooms of optvet that ``file`` imports from."""
+    parts = [m.split(".") for m in imports(file) if m.startswith("optvet.")]
+    return {p[1] for p in parts} & LAYERS.keys()
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_a_room_imports_only_lower_rooms(room: str) -> None:
+    for file in sources(ROOT / "core" / "optvet" / room):
+        upper = rooms(file) - LAYERS[room] - {room}
+        assert not upper, f"{file.relative_to(ROOT)} imports {sorted(upper)}"
+
+
+def test_every_room_has_its_layer() -> None:
+    found = {d.parent.name for d in (ROOT / "core" / "optvet").glob("*/__init__.py")}
+    assert found == set(LAYERS)
+
+
+def test_the_public_package_imports_only_contracts_and_the_engine() -> None:
+    assert rooms(ROOT / "core" / "optvet" / "__init__.py") <= {"spec", "engine"}
+
+
+def test_the_engine_never_names_a_plugin_nor_prints() -> None:
+    plugins = {p.stem for p in plugin_files()}
+    for room in ("spec", "engine", "report"):
+        for file in sources(ROOT / "core" / "optvet" / room):
+            assert not plugins & {m.split(".")[0] for m in imports(file)}, file
+            calls = {
+                node.func.id
+                for node in ast.walk(ast.parse(file.read_text()))
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            }
+            assert "print" not in calls, file
+
+
+@pytest.mark.parametrize("plugin", plugin_files(), ids=lambda p: p.stem)
+def test_a_plugin_imports_only_the_public_package(plugin: Path) -> None:
+    public = {f"optvet.{name}" for name in optvet.__all__}
+    plugins = {p.stem for p in plugin_files()}
+    for file in sources(plugin):
+        seen = set(imports(file))
+        private = {m for m in seen if m.startswith("optvet.")} - public
+        assert not private, f"{file.relative_to(ROOT)} imports {sorted(private)}"
+        others = {m.split(".")[0] for m in seen} & plugins - {plugin.stem}
+        assert not others, f"{file.relative_to(ROOT)} imports the plugins {sorted(others)}"
+
+
+# A bare environment
+
+_IMPORT_ALL = """
+import importlib, sys
+
+class Bare:
+    # As if nothing were installed that the bare install does not bring.
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r} in a bare environment")
+
+sys.meta_path.insert(0, Bare())
+for name in MODULES:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        print(f"{name}: {error}")
+"""
+
+
+def modules() -> list[str]:
+    core = ROOT / "core"
+    files = [f for f in sources(core / "optvet") if f.parent.name != "testing"]
+    names = [".".join(f.relative_to(core).with_suffix("").parts) for f in files]
+    names = [n.removesuffix(".__init__") for n in names if not n.endswith("__main__")]
+    for plugin in plugin_files():
+        names.append(plugin.stem)
+        inner = [f for f in sources(plugin) if f.name != "__init__.py" and plugin.is_dir()]
+        names += [".".join(f.relative_to(plugin.parent).with_suffix("").parts) for f in inner]
+    return names
+
+
+def brought_by_the_bare_install() -> set[str]:
+    """Distributions that ``pip install optvet`` brings, without any extra."""
+    todo, seen = ["optvet"], set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            required = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        todo += [_canonical(r) for r in required if "extra ==" not in r]
+    return seen
+
+
+def _canonical(requirement: str) -> str:
+    name = re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_module_but_testing_imports_in_a_bare_environment() -> None:
+    bare = brought_by_the_bare_install()
+    blocked = {
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if not bare & {_canonical(o) for o in owners}
+    }
+    assert "pytest" in blocked
+    # What a plugin wraps is imported by the function that uses it, even where it is installed.
+    blocked |= set(
+        PYPROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-module-level-imports"]
+    )
+    code = f"BLOCKED = {blocked!r}\nMODULES = {modules()!r}\n{_IMPORT_ALL}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("", 0), done.stdout + done.stderr
+
+
+# Documentation
+
+
+def test_every_hook_is_in_the_guide_for_plugin_authors() -> None:
+    guide = ROOT / "docs" / "plugins.md"
+    if not guide.exists():
+        pytest.skip("docs/plugins.md is not written yet")
+    text = guide.read_text()
+    missing = [n for n in vars(hooks) if n.startswith("optvet_") and n not in text]
+    assert missing == []
+
+
+def test_every_public_name_exists_and_is_listed_once() -> None:
+    assert len(set(optvet.__all__)) == len(optvet.__all__)
+    assert [n for n in optvet.__all__ if not hasattr(optvet, n)] == []
