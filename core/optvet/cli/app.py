@@ -1,0 +1,72 @@
+"""The tree of commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from optvet import VetResult, __version__
+from optvet.cli import cache, models, plugins, vet
+from optvet.cli.errors import Interrupted
+from optvet.cli.options import Debug
+from optvet.cli.terminal import Terminal
+
+
+class _Commands(TyperGroup):
+    """Lets Ctrl-C through: typer gives it a meaning of its own, which varies with its version."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # click's own type
+        """Run the command of ``ctx``."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+
+app = typer.Typer(
+    name="optvet",
+    cls=_Commands,
+    help="Vets the optimizers that rewrite machine-learning models.",
+    epilog="Exit codes: 0 clean or drift, 1 findings, 2 usage or input error, 3 error of optvet "
+    "or its environment, 4 undecided or flaky, 5 nothing was tested, 130 interrupted.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+schema = typer.Typer(help="JSON Schemas of what --json writes.", no_args_is_help=True)
+
+
+def _print_version(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.ensure_object(Terminal).write(f"optvet {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _optvet(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Vets the optimizers that rewrite machine-learning models."""
+
+
+@schema.command("vet")
+def _schema_vet(context: typer.Context, debug: Debug = False) -> None:
+    """Print the JSON Schema of what `optvet vet --json` writes for one model."""
+    import json
+
+    text = json.dumps(VetResult.model_json_schema(by_alias=True), indent=2)
+    context.ensure_object(Terminal).write(f"{text}\n")
+
+
+app.command("vet", no_args_is_help=True)(vet.command)
+app.add_typer(plugins.app, name="plugins")
+app.add_typer(models.app, name="models")
+app.add_typer(cache.app, name="cache")
+app.add_typer(schema, name="schema")

@@ -1,0 +1,99 @@
+"""``optvet cache``: what is kept between runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
+from optvet.cli.render import count, size, table_of, text
+from optvet.cli.terminal import Terminal
+from optvet.engine.cache import Cache, CacheInfo
+
+app = typer.Typer(help="What is kept between runs.", no_args_is_help=True)
+
+
+@app.command("info")
+def _info(
+    context: typer.Context,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say what the cache holds, and where."""
+    terminal, root = context.ensure_object(Terminal), cache_folder(cache_dir)
+    info, models = _look(root), _size_of(_models(root))
+    if as_json:
+        kinds = {
+            k: {"entries": v.entries, "size_bytes": v.size_bytes} for k, v in info.kinds.items()
+        }
+        found = {
+            "path": str(root),
+            "entries": info.entries,
+            "size_bytes": info.size_bytes,
+            "kinds": kinds,
+            "models_size_bytes": models,
+        }
+        terminal.write(f"{json.dumps(found, indent=2)}\n")
+        return
+    table = table_of(("kept", ""), ("entries", ""), ("size", ""))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for kind, numbers in info.kinds.items():
+        table.add_row(text(kind), f"{numbers.entries:,}", size(numbers.size_bytes))
+    table.add_row("all results", f"{info.entries:,}", size(info.size_bytes), style="bold")
+    if models:
+        table.add_row("zoo models", "", size(models))
+    terminal.show(text(str(root)), table)
+
+
+@app.command("clear")
+def _clear(
+    context: typer.Context,
+    models: Annotated[
+        bool, typer.Option("--models", help="Remove models made or downloaded, too.")
+    ] = False,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Remove all results; the next run computes them again."""
+    terminal, root = context.ensure_object(Terminal), cache_folder(cache_dir)
+    entries = _look(root).entries
+    removed = _cleared(root)
+    if models:
+        removed += _size_of(_models(root))
+        shutil.rmtree(_models(root), ignore_errors=True)
+    if as_json:
+        found = {"path": str(root), "entries": entries, "removed_bytes": removed}
+        terminal.write(f"{json.dumps(found, indent=2)}\n")
+        return
+    words = f"removed {count(entries, 'result')} ({size(removed)}) from {root}"
+    terminal.show(text(words), soft_wrap=True)
+
+
+def _look(root: Path) -> CacheInfo:
+    # Opening a cache makes its folder; looking should not.
+    if not root.is_dir():
+        return CacheInfo(root, {})
+    with Cache(root) as cache:
+        return cache.info()
+
+
+def _cleared(root: Path) -> int:
+    if not root.is_dir():
+        return 0
+    with Cache(root) as cache:
+        return cache.clear()
+
+
+def _models(root: Path) -> Path:
+    return root / "models"
+
+
+def _size_of(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())

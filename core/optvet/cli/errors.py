@@ -1,0 +1,72 @@
+"""Exit codes, and what is said of an exception."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Iterable
+
+from optvet import InfrastructureError, NothingTested, OptvetError, UsageError, VetResult
+from optvet.cli.terminal import Terminal, one_line
+
+CLEAN, FINDINGS, USAGE, ERROR, UNDECIDED, NOTHING = range(6)
+INTERRUPTED = 130
+
+SEVERITY = (ERROR, USAGE, FINDINGS, UNDECIDED, NOTHING, CLEAN)
+"""Exit codes from the worst: that of several models is the first that one of them had."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C; an ``Exception``, so that typer lets it through with its own meaning."""
+
+
+def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
+    """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings."""
+    counted = set(fail_on)
+    if result.verdict == "faulty" or any(f.symptom in counted for f in result.findings):
+        return FINDINGS
+    return UNDECIDED if result.verdict == "undecided" else CLEAN
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code that stands for several."""
+    return min(codes, key=SEVERITY.index, default=CLEAN)
+
+
+def report(error: Exception, terminal: Terminal) -> int:
+    """Say on stderr what ``error`` means for the user; the exit code."""
+    if terminal.debug and not isinstance(error, Interrupted):
+        terminal.complain("".join(traceback.format_exception(error)))
+    if isinstance(error, Interrupted):
+        terminal.error(
+            "interrupted; what was computed is kept in the cache, and the same command goes on "
+            "from there",
+            label="",
+        )
+        return INTERRUPTED
+    if isinstance(error, OptvetError):
+        terminal.error(f"{error}{_advice(error)}")
+        return error.exit_code
+    if isinstance(error, OSError):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "make room" if full else "check that path and its permissions"
+        terminal.error(f"{error}; {advice}, then run again")
+        return ERROR
+    name = type(error).__name__
+    terminal.error(
+        f"{name}: {one_line(str(error), 300)}; this is a bug in optvet"
+        + ("" if terminal.debug else ": run again with --debug and report what it prints")
+    )
+    return ERROR
+
+
+def _advice(error: OptvetError) -> str:
+    """What to do, where the message of the engine cannot know the command's options."""
+    text = str(error)
+    if isinstance(error, NothingTested) and "--dataset" not in text:
+        return "; supply inputs with --dataset files:PATH"
+    if isinstance(error, InfrastructureError) and ";" not in text:
+        return "; run again with --debug for the details"
+    if isinstance(error, UsageError) and "input " in text and "dataset 'random'" in text:
+        return "; or supply inputs with --dataset files:PATH"
+    return ""

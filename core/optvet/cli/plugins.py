@@ -1,0 +1,203 @@
+"""``optvet plugins``: what is installed, and what it can do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from optvet import Optimizer, Pass, Runtime, UnknownName
+from optvet.cli.options import AsJson, Debug
+from optvet.cli.render import count, table_of, text
+from optvet.cli.terminal import Terminal, one_line
+from optvet.engine.discovery import Loaded, Plugins
+
+app = typer.Typer(help="Plugins that are installed.", invoke_without_command=True)
+
+AsJsonToo = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@app.callback()
+def _plugins(context: typer.Context, as_json: AsJson = False, debug: Debug = False) -> None:
+    """List every plugin by family: version, origin, and why it could not be loaded."""
+    if context.invoked_subcommand is not None:
+        return
+    terminal, found = context.ensure_object(Terminal), Plugins().all()
+    if as_json:
+        terminal.write(f"{json.dumps([_entry(p) for p in found], indent=2)}\n")
+    else:
+        terminal.show(_list(found))
+
+
+@app.command("show")
+def _show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    as_json: AsJsonToo = False,
+    debug: Debug = False,
+) -> None:
+    """Options of a plugin; of an optimizer, its passes and pipelines too."""
+    terminal, found = context.ensure_object(Terminal), Plugins().all()
+    chosen = [p for p in found if p.name == name]
+    if not chosen:
+        raise UnknownName("plugin", name, {p.name for p in found}, "(see: optvet plugins)")
+    if as_json:
+        terminal.write(f"{json.dumps([_describe(p) for p in chosen], indent=2)}\n")
+        return
+    for plugin in chosen:
+        terminal.show(*_screen(plugin))
+
+
+# --- as values -----------------------------------------------------------------------------------
+
+
+def _entry(plugin: Loaded) -> dict[str, Any]:
+    return {
+        "family": plugin.family,
+        "name": plugin.name,
+        "version": plugin.version,
+        "origin": plugin.origin,
+        "problem": plugin.problem,
+    }
+
+
+def _describe(plugin: Loaded) -> dict[str, Any]:
+    entry = _entry(plugin)
+    if plugin.problem is not None:
+        return entry
+    entry["options"] = _options(getattr(plugin.plugin, "options", None))
+    if plugin.family == "runtime":
+        runtime: Runtime = plugin.plugin
+        entry["deployed"] = runtime.deployed.model_dump(mode="json")
+    if plugin.family == "optimizer":
+        optimizer: Optimizer = plugin.plugin
+        entry["passes"] = [_pass(p) for p in optimizer.passes()]
+        entry["pipelines"] = {k: list(v) for k, v in optimizer.pipelines().items()}
+    return entry
+
+
+def _pass(item: Pass) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "kind": item.kind,
+        "default": item.default,
+        "required": item.required,
+        "lossy": item.lossy,
+        "tolerance": item.tolerance,
+        "interface": sorted(item.interface),
+        "known_limits": [
+            {"excuses": sorted(limit.excuses), "reason": limit.reason}
+            for limit in item.known_limits
+        ],
+        "description": item.description,
+    }
+
+
+def _options(defaults: BaseModel | None) -> list[dict[str, Any]]:
+    """Name, type, default and meaning of each option."""
+    if defaults is None:
+        return []
+    schema = type(defaults).model_json_schema()
+    values = defaults.model_dump(mode="json")
+    return [
+        {
+            "name": name,
+            "type": _type(field, schema.get("$defs", {})),
+            "default": values[name],
+            "description": field.get("description", ""),
+        }
+        for name, field in schema.get("properties", {}).items()
+    ]
+
+
+def _type(field: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """A JSON Schema type in a few words: ``integer``, ``a|b``, ``list of string``."""
+    if "$ref" in field:
+        field = definitions.get(field["$ref"].rpartition("/")[2], {})
+    if "enum" in field:
+        return "|".join(map(str, field["enum"]))
+    if "const" in field:
+        return str(field["const"])
+    if "anyOf" in field:
+        return " or ".join(_type(choice, definitions) for choice in field["anyOf"])
+    kind = str(field.get("type", "any"))
+    if kind == "array":
+        return f"list of {_type(field.get('items', {}), definitions)}"
+    return kind
+
+
+# --- as text -------------------------------------------------------------------------------------
+
+
+def _list(found: list[Loaded]) -> Table:
+    table = table_of(("family", "dim"), ("name", "bold"), ("version", ""), ("origin", "dim"))
+    before = ""
+    for plugin in found:
+        family = plugin.family or "not loaded"
+        origin = text(plugin.origin)
+        if plugin.problem is not None:
+            origin.append_text(text(f"\n{one_line(plugin.problem)}", "not dim red"))
+        shown = "" if family == before else family
+        table.add_row(text(shown), text(plugin.name), text(plugin.version or "–"), origin)
+        before = family
+    return table
+
+
+def _screen(plugin: Loaded) -> Iterator[RenderableType]:
+    title = text(plugin.name, "bold")
+    about = " ".join(p for p in (plugin.family, plugin.version) if p)
+    title.append_text(text(f"  {about}, {plugin.origin}", "not bold dim"))
+    yield title
+    if plugin.problem is not None:
+        yield text(f"cannot be used: {one_line(plugin.problem)}", "red")
+        return
+    described = _describe(plugin)
+    yield Padding(_option_table(described), (1, 0, 1, 0))
+    if plugin.family == "optimizer":
+        optimizer: Optimizer = plugin.plugin
+        yield from _pass_tables(optimizer)
+
+
+def _option_table(described: dict[str, Any]) -> RenderableType:
+    if not described["options"]:
+        return Text("no options", "dim")
+    deployed = described.get("deployed")
+    columns = [("option", "bold"), ("type", ""), ("default", "")]
+    table = table_of(*columns, *([("deployed", "")] if deployed else []), ("", "dim"))
+    for option in described["options"]:
+        cells = [option["name"], option["type"].replace("|", " | "), json.dumps(option["default"])]
+        cells += [json.dumps(deployed[option["name"]])] if deployed else []
+        table.add_row(*(text(c) for c in [*cells, option["description"]]))
+    return table
+
+
+def _pass_tables(optimizer: Optimizer) -> Iterator[RenderableType]:
+    passes = optimizer.passes()
+    table = table_of(("pass", ""), ("kind", "dim"), ("default", ""), ("remarks", "dim"))
+    for item in passes:
+        cells = (item.name, item.kind, "yes" if item.default else "–", _remarks(item))
+        table.add_row(*(text(c) for c in cells))
+    yield Padding(table, (0, 0, 1, 0))
+    for name, members in optimizer.pipelines().items():
+        left_out = [p.name for p in passes if p.name not in members]
+        words = f"pipeline {name}: {count(len(members), 'pass', 'es')}"
+        if 0 < len(left_out) <= 12:
+            words += f", all but {', '.join(left_out)}"
+        yield text(words)
+
+
+def _remarks(item: Pass) -> str:
+    remarks = [item.description] if item.description else []
+    remarks += ["required"] if item.required else []
+    if item.lossy:
+        remarks.append(f"lossy, within {item.tolerance}")
+    if item.interface:
+        remarks.append(f"changes the interface ({', '.join(sorted(item.interface))})")
+    return "; ".join([*remarks, *(limit.reason for limit in item.known_limits)])

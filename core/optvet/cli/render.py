@@ -1,0 +1,312 @@
+"""Results as rich renderables; pure functions that fit into 80 columns."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from optvet import Finding, VetResult
+from optvet.cli.terminal import one_line, plain
+
+_COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
+_LABEL_COLUMNS = 10
+_MESSAGE_CHARS = 300
+_LISTED_PASSES = 6
+_TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was typed, as far as the next command repeats it.
+
+    Attributes:
+        rest: Further options with their values, as separate arguments.
+    """
+
+    model: str
+    pipeline: str
+    strategy: str
+    as_deployed: bool
+    datasets: Sequence[str]
+    rest: tuple[str, ...] = ()
+
+
+def text(words: str, style: str = "") -> Text:
+    """Foreign words as they are: no markup, no control characters."""
+    return Text(plain(words), style=style)
+
+
+def number(value: float | None) -> str:
+    """Two digits; a dash where there is no number."""
+    if value is None:
+        return "–"
+    return "inf" if value > 1e300 else f"{value:.2g}"
+
+
+def count(amount: int, noun: str, plural: str = "s") -> str:
+    """``1 node``, ``2 nodes``; ``plural`` is what several add."""
+    return f"{amount:,} {noun}{'' if amount == 1 else plural}"
+
+
+def size(amount: int) -> str:
+    """Bytes in the unit that fits, powers of 1000."""
+    value = float(amount)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def table_of(*columns: tuple[str, str]) -> Table:
+    """A table without lines; columns are headers with their styles."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header, style in columns:
+        table.add_column(header, style=style, overflow="fold")
+    # What it is called is searched for and copied: only the first column never breaks.
+    table.columns[0].no_wrap = True
+    return table
+
+
+# --- one model -----------------------------------------------------------------------------------
+
+
+def screen(result: VetResult, asked: Asked) -> Iterator[RenderableType]:
+    """Everything about one result but the next command, from top to bottom."""
+    yield headline(result)
+    yield Padding(_subject(result, asked), (0, 0, 1, 0))
+    faults = [f for f in result.findings if f.severity == "fault"]
+    if faults:
+        yield Padding(_findings(faults), (0, 0, 1, 0))
+    if result.passes is not None:
+        yield Padding(_passes(result), (0, 0, 1, 0))
+    yield _facts(result, asked)
+
+
+def headline(result: VetResult) -> Text:
+    """Verdict and model."""
+    verdict = result.verdict.upper()
+    line = Text(f"{verdict:<{_LABEL_COLUMNS - 1}} ", style=f"bold {_COLOURS[result.verdict]}")
+    line.append_text(text(result.model.source, "not bold default"))
+    return line
+
+
+def _subject(result: VetResult, asked: Asked) -> Table:
+    optimizer, runtime = result.optimizer, result.runtime
+    passes = count(len(optimizer.pipeline), "pass", "es")
+    pipeline = f"{asked.pipeline}, {passes}" if _is_named(result, asked) else passes
+    lines = (
+        f"{optimizer.name} {optimizer.version} ({pipeline})",
+        f"judged by {runtime.name} {runtime.version} on {count(result.samples, 'sample')}",
+    )
+    return _grid([("", text("\n".join(lines), "dim"))])
+
+
+def _is_named(result: VetResult, asked: Asked) -> bool:
+    """Whether the pipeline was asked for by name, not as a list of passes."""
+    return "," not in asked.pipeline and [asked.pipeline] != result.optimizer.pipeline
+
+
+def _grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
+    """Labels on the left, what they label on the right."""
+    grid = Table.grid(padding=(0, 0))
+    grid.add_column(width=_LABEL_COLUMNS, style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(label, value)
+    return grid
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    table = table_of(("symptom", "red"), ("culprit and witness", ""))
+    sized = any(f.error is not None or f.noise_floor is not None for f in findings)
+    if sized:
+        table.add_column("error", justify="right", no_wrap=True)
+        table.add_column("noise", justify="right", no_wrap=True)
+    for index, finding in enumerate(findings):
+        if index:
+            table.add_row()
+        numbers = (number(finding.error), number(finding.noise_floor)) if sized else ()
+        table.add_row(text(finding.symptom), _blame(finding), *numbers)
+    return table
+
+
+def culprit_of(finding: Finding) -> Text:
+    """``a → b``, or the round trip; a line of its own for each, since names are long."""
+    if not finding.culprit:
+        return Text("round trip (import and export alone)")
+    return text(" →\n".join(finding.culprit))
+
+
+def _blame(finding: Finding) -> Text:
+    """The culprit, where it showed, whether it showed again, and in which words."""
+    blame = culprit_of(finding)
+    blame.stylize("bold")
+    if finding.witness is not None:
+        blame.append_text(text(f"\non {finding.witness.sample}", "dim"))
+    if finding.as_deployed:
+        blame.append("\nonly under the runtime's own defaults", "dim")
+    if finding.confirmed:
+        blame.append("\nconfirmed in a fresh process", "green")
+    else:
+        blame.append("\nnot confirmed: it did not show again", "yellow")
+    if finding.message:
+        blame.append_text(text(f"\n{_words(finding.message)}"))
+    return blame
+
+
+def _words(message: str, limit: int = _MESSAGE_CHARS) -> str:
+    """A message on one line; of an exception's type only the last part: ``a.b.Error: …``."""
+    return one_line(_TYPE.sub(r"\1", message), limit)
+
+
+def _passes(result: VetResult) -> Table:
+    """What each pass did alone; those that did nothing are but counted."""
+    table = table_of(("pass alone", ""), ("effect", ""), ("", "dim"))
+    idle = 0
+    for record in result.passes or ():
+        if record.effect == "none":
+            idle += 1
+            continue
+        failed = record.effect == "failed"
+        remark = str(record.symptom) if failed else ""
+        if failed and record.known_limit:
+            remark = f"{remark}; documented: {record.known_limit}"
+        style = "red" if failed and not record.known_limit else ""
+        table.add_row(text(record.name), Text(record.effect, style), text(remark))
+    table.add_row(Text(f"{idle} others", "dim"), Text("none", "dim"), "")
+    return table
+
+
+def _facts(result: VetResult, asked: Asked) -> Table:
+    """What the verdict rests on, and what follows from it."""
+    rows: list[tuple[str, RenderableType]] = []
+    if result.reason:
+        rows.append(("because", text(_words(result.reason), "yellow")))
+    for finding in result.findings:
+        if finding.severity == "note":
+            rows.append(("note", _note(finding)))
+    controls = (f"{k}: {one_line(v, 100)}" for k, v in result.controls.items() if k != "samples")
+    rows.append(("controls", text("; ".join(controls))))
+    if result.outputs:
+        rows.append(("outputs", text(_outputs(result))))
+    if result.touched is not None:
+        rows.append(("changed by", text(", ".join(result.touched) or "no pass")))
+    rows.append(("safe", text(_safe(result, asked))))
+    rows.append(("cost", text(_cost(result))))
+    return _grid(rows)
+
+
+def _note(finding: Finding) -> Text:
+    who = " → ".join(finding.culprit) or "round trip"
+    words = f"{finding.symptom}, {who}: {_words(finding.message, 160)}"
+    return text(words, "dim")
+
+
+def _outputs(result: VetResult) -> str:
+    """How many outputs have which verdict; those that are not the same by name."""
+    words = {
+        "drift": "differ within the noise",
+        "fault": "wrong",
+        "flaky": "not deterministic",
+        "not-judged": "not judged",
+    }
+    groups = Counter(o.verdict for o in result.outputs)
+    parts = []
+    for verdict, amount in groups.items():
+        part = f"{amount} {words.get(verdict, verdict)}"
+        members = [o for o in result.outputs if o.verdict == verdict]
+        if verdict != "same":
+            shown = ", ".join(o.name for o in members[:3])
+            part += f" ({shown}{', …' if amount > 3 else ''})"
+        worst = max(members, key=lambda o: o.error or 0.0)
+        if verdict == "drift" and worst.error:
+            part += f", error {number(worst.error)}, noise floor {number(worst.noise_floor)}"
+        parts.append(part)
+    return "; ".join(parts)
+
+
+def _safe(result: VetResult, asked: Asked) -> str:
+    """The vetted safe pipeline, by what it lacks if that is shorter."""
+    whole, safe = result.optimizer.pipeline, result.safe_pipeline
+    name = f"the pipeline {asked.pipeline!r}" if _is_named(result, asked) else "the pipeline"
+    if safe == whole:
+        unless = " (nothing was found against it)" if result.verdict == "undecided" else ""
+        return f"all of {name}{unless}"
+    if not safe:
+        return "nothing: no pipeline of this optimizer keeps this model intact"
+    if len(safe) <= _LISTED_PASSES:
+        return ",".join(safe)
+    missing = list((Counter(whole) - Counter(safe)).elements())
+    return f"{name} without {', '.join(missing)}"
+
+
+def _cost(result: VetResult) -> str:
+    cost = result.cost
+    if not (cost.applications or cost.inferences):
+        return f"nothing was run, all from the cache; {cost.wall_s:.1f} s"
+    return (
+        f"{count(cost.applications, 'application')}, {count(cost.inferences, 'inference')}, "
+        f"{cost.wall_s:.1f} s"
+    )
+
+
+# --- the next command ----------------------------------------------------------------------------
+
+
+def next_command(result: VetResult, asked: Asked) -> Text:
+    """What to type next, on one line, so that it can be copied."""
+    line = Text(f"{'next':<{_LABEL_COLUMNS}}", style="dim")
+    line.append_text(text(shlex.join(_next(result, asked)), "not dim bold"))
+    return line
+
+
+def _next(result: VetResult, asked: Asked) -> list[str]:
+    datasets = [] if list(asked.datasets) == ["random"] else list(asked.datasets)
+    pipeline, more = asked.pipeline, list(asked.rest)
+    blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
+    if blamed is not None and blamed.culprit != result.optimizer.pipeline:
+        pipeline = ",".join(blamed.culprit)
+        if blamed.witness is not None and blamed.witness.dataset != "random":
+            datasets = [blamed.witness.dataset]
+        more += ["--as-deployed"] if blamed.as_deployed else []
+    elif result.verdict == "faulty":
+        more += ["--json", "report.json"]
+    elif asked.strategy != "each":
+        more += ["--strategy", "each"]
+    elif not asked.as_deployed:
+        more += ["--as-deployed"]
+    else:
+        datasets = ["files:YOUR_INPUTS.npz"]
+    command = ["optvet", "vet", asked.model]
+    command += ["--pipeline", pipeline] if pipeline != "default" else []
+    for dataset in datasets:
+        command += ["--dataset", dataset]
+    return command + more
+
+
+# --- several models ------------------------------------------------------------------------------
+
+
+def folder_table(rows: Sequence[tuple[str, VetResult | str]]) -> RenderableType:
+    """One line per model: verdict, what was found, seconds. A string is why there is none."""
+    table = table_of(("verdict", ""), ("model", ""), ("findings", ""))
+    table.add_column("seconds", justify="right", no_wrap=True)
+    for model, result in rows:
+        name = text(model.rpartition("/")[2])
+        if isinstance(result, str):
+            table.add_row(Text("error", "red"), name, text(one_line(result, 160)), "")
+            continue
+        verdict = Text(result.verdict, _COLOURS[result.verdict])
+        found = [f for f in result.findings if f.severity == "fault"]
+        words = "\n".join(f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in found)
+        table.add_row(verdict, name, text(words), f"{result.cost.wall_s:.1f}")
+    return Padding(table, (1, 0, 0, 0))

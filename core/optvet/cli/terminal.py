@@ -1,0 +1,138 @@
+"""The two streams of the terminal: results to stdout, everything else to stderr.
+
+Results are rendered to a string first and written in one place, since that is where a stream can
+fail: a reader that is gone (``| head``) is no error, a full disk is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from optvet import InfrastructureError
+
+Report = Callable[[str, int, int | None], None]
+
+
+def plain(text: str) -> str:
+    """``text`` without characters that a terminal would obey; names and messages are foreign."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def one_line(text: str, limit: int = 0) -> str:
+    """``text`` on one line, cut after ``limit`` characters if that is positive."""
+    line = " ".join(text.split())
+    return f"{line[: limit - 1].rstrip()}…" if 0 < limit < len(line) else line
+
+
+class Terminal:
+    """Where a command writes to.
+
+    Attributes:
+        debug: Whether tracebacks are wanted.
+    """
+
+    def __init__(self) -> None:
+        self.debug = False
+        self._out = Console(highlight=False, emoji=False, markup=False)
+        self._err = Console(stderr=True, highlight=False, emoji=False, markup=False)
+
+    @property
+    def width(self) -> int:
+        """Columns of stdout."""
+        return self._out.width
+
+    def show(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
+        """Render ``parts`` to stdout, one below the other."""
+        with self._out.capture() as capture:
+            for part in parts:
+                self._out.print(part, soft_wrap=soft_wrap)
+        # Columns are padded to their width; in a file that is only in the way.
+        text = capture.get()
+        if not self._out.is_terminal:
+            text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        """Write ``text`` to stdout as it is.
+
+        Raises:
+            InfrastructureError: It cannot be written (disk full).
+        """
+        stream = sys.stdout
+        if stream is None:
+            return
+        try:
+            stream.write(_encodable(text, stream))
+            stream.flush()
+        except BrokenPipeError:
+            # Whatever is written from now on, by the interpreter's last flush too, goes nowhere.
+            _silence(stream)
+        except OSError as error:
+            _silence(stream)
+            raise InfrastructureError(
+                f"cannot write to stdout: {error.strerror or error}; make room and run again"
+            ) from error
+
+    def error(self, message: str, label: str = "error: ") -> None:
+        """One line about what is wrong and what to do."""
+        text = Text(label, style="bold red")
+        text.append(plain(one_line(message)), style="not bold default")
+        self._to_stderr(text)
+
+    def complain(self, text: str) -> None:
+        """Several lines to stderr, as they are."""
+        self._to_stderr(Text(plain(text).rstrip()))
+
+    def _to_stderr(self, text: Text) -> None:
+        # There is nowhere left to complain that stderr is gone.
+        with contextlib.suppress(OSError, ValueError), self._err.capture() as capture:
+            self._err.print(text, soft_wrap=True)
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(_encodable(capture.get(), sys.stderr))
+            sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def progress(self, quiet: bool = False) -> Iterator[Report]:
+        """What the engine may call to tell what it does; shown only to a person."""
+        if quiet or not self._err.is_terminal or self._err.is_dumb_terminal:
+            yield lambda text, done, total: None
+            return
+        bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[count]}", markup=False),
+            TimeElapsedColumn(),
+            console=self._err,
+            transient=True,
+        )
+        with bar:
+            task = bar.add_task("starting", total=None, count="")
+
+            def report(text: str, done: int, total: int | None) -> None:
+                count = f"{done}/{total}" if total else ""
+                shown = plain(one_line(text, 40))
+                bar.update(task, description=shown, completed=done, total=total, count=count)
+
+            yield report
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """``text`` in what ``stream`` can encode; an arrow is worth no crash in an ASCII locale."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def _silence(stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
