@@ -17,8 +17,9 @@ culprit), *symptom* (accepted culprit, other symptom), *wrong culprit* (a fault 
 sequence the manifest does not accept), *false alarm* (a control is faulty), *crashed* (the program
 itself failed), *ok* (a control is not faulty), *not seen* (this mode cannot show it, another must),
 *late* (the default pipeline shows it in the version the manifest was measured with, here only a
-later mode did), *unscored* (the manifest calls the case ambiguous). The totals give recall, culprit accuracy, false alarms and cost; then what localization cost beyond the
-walk over prefixes. Exit status 1 if anything was missed, wrong, or falsely alarmed.
+later mode did), *unscored* (the manifest calls the case ambiguous). The totals give recall, culprit
+accuracy, false alarms and cost; then what localization cost beyond the walk over prefixes. Exit
+status 1 if anything was missed, wrong, or falsely alarmed.
 """
 
 from __future__ import annotations
