@@ -11,12 +11,15 @@ from pydantic import BaseModel, ConfigDict
 from optvet import Artifact, Feeds, Runtime, Session, hookimpl
 
 
+_LEVELS = ("disable_all", "basic", "extended", "layout", "all")
+
+
 class OrtOptions(BaseModel):
     """Session options that decide what is computed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    optimization: Literal["disable_all", "basic", "extended", "all"] = "disable_all"
+    optimization: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
     """Graph optimization level of the session."""
     prepacking: bool = False
     """Let kernels lay their weights out anew (changes the order of sums)."""
@@ -45,7 +48,8 @@ class OrtRuntime:
     """The ``onnxruntime`` package on CPU."""
 
     name = "onnxruntime"
-    accepts = frozenset({"onnx"})
+    # "onnx-session": an ONNX model and, in its handle, how the session is to optimize it.
+    accepts = frozenset({"onnx", "onnx-session"})
     preload: Sequence[str] = ("onnxruntime",)
     options: BaseModel = OrtOptions()
     deployed: BaseModel = OrtOptions(
@@ -64,17 +68,33 @@ class OrtRuntime:
 
         assert isinstance(options, OrtOptions)
         settings = ort.SessionOptions()
-        level = f"ORT_{'' if options.optimization == 'disable_all' else 'ENABLE_'}"
-        level += options.optimization.upper()
-        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+        wanted = artifact.handle or {}
+        number = wanted.get("level", _LEVELS.index(options.optimization))
+        settings.graph_optimization_level = _level(number)
         settings.intra_op_num_threads = options.threads
         settings.inter_op_num_threads = 1
         settings.use_deterministic_compute = options.deterministic
         settings.log_severity_level = 3
         if not options.prepacking:
             settings.add_session_config_entry("session.disable_prepacking", "1")
-        session = ort.InferenceSession(artifact.data, settings, providers=list(options.providers))
+        for key, value in wanted.get("config", {}).items():
+            settings.add_session_config_entry(key, value)
+        session = ort.InferenceSession(
+            artifact.data,
+            settings,
+            providers=list(options.providers),
+            disabled_optimizers=wanted.get("disabled", []),
+        )
         return OrtSession(session)
+
+
+def _level(number: int) -> Any:
+    import onnxruntime as ort
+
+    names = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_LAYOUT", "ENABLE_ALL")
+    levels = ort.GraphOptimizationLevel
+    # Releases before 1.23 have no level of its own for layout: there it belongs to "all".
+    return getattr(levels, f"ORT_{names[number]}", levels.ORT_ENABLE_ALL)
 
 
 @hookimpl

@@ -119,7 +119,7 @@ def run_trial(order: Order) -> Report:
     enter("build")
     try:
         artifact = build(order.subject)
-        digest = artifact.fingerprint or content_digest(artifact.data)
+        digest = _digest_of(order.subject, artifact)
     except Exception as error:
         return Report(failure=failure_of(error))
     if digest in order.known:
@@ -130,11 +130,20 @@ def run_trial(order: Order) -> Report:
     return _examine(order, artifact, digest)
 
 
+def _digest_of(subject: Subject, artifact: Artifact) -> str:
+    if subject.optimizer is None:
+        return subject.digest
+    if artifact.fingerprint is None:
+        return content_digest(artifact.data)
+    name = f"{subject.digest}|{subject.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
 def build(subject: Subject) -> Artifact:
     """The artifact of ``subject``; raises whatever the optimizer raises."""
     data = read_model(subject.blob, subject.digest)
     if subject.optimizer is None:
-        return Artifact("onnx", data, fingerprint=subject.digest)
+        return Artifact("onnx", data)
     assert subject.options is not None
     return subject.optimizer.apply(data, subject.passes, subject.options)
 

@@ -131,6 +131,10 @@ class Traits:
         single: Switching one pass on, all others off, is meaningful.
         repeatable: A pass may be listed more than once.
         max_model_bytes: Larger models cannot be given to it.
+        optimizes_on_load: Its artifact is optimized only when a session is made of it, so what
+            dies there died optimizing.
+        produces: Format of its artifacts; for any but "onnx" the reference of a trial is the
+            empty pipeline, on the same runtime, and the original is compared with that first.
     """
 
     ordered: bool = True
@@ -138,6 +142,8 @@ class Traits:
     single: bool = True
     repeatable: bool = False
     max_model_bytes: int | None = None
+    optimizes_on_load: bool = False
+    produces: str = "onnx"
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,8 @@ class Artifact:
     """What an optimizer made.
 
     ``data`` is the serialized artifact (an ONNX model for format "onnx"). ``handle`` is a live
-    object for formats that are run where they were built; it never leaves its process.
+    object, or instructions for the runtime, for other formats; it never leaves its process.
+    ``fingerprint`` tells artifacts of one model and optimizer apart where ``data`` does not.
     ``touched`` names the passes that the optimizer itself says changed the model, if it says so.
     """
 

@@ -1,0 +1,245 @@
+"""ONNX Runtime's graph optimizer, by transformer and by rewrite rule.
+
+Transformers are read from the runtime's own verbose log; rules, which it does not log, from a table
+that is checked against the installed binary. A pass set is applied by disabling all others, at the
+highest level that any of its members belongs to. Order is the runtime's own business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from onnx import TensorProto, helper
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, Optimizer, Pass, Traits, hookimpl
+
+_LEVELS = {"basic": 1, "extended": 2, "layout": 3, "all": 4}
+_DONE = re.compile(r"GraphTransformer (\S+) modified: ([01]) with status")
+_BEGUN = re.compile(r"Applying graph transformer (\S+) on step \d+\.")
+_LEVEL = re.compile(r"Applying \d+ graph transformer\(s\) for level (\d+)")
+
+# Rules run inside two rule sets; the names are those that ``disabled_optimizers`` understands.
+# Names of all releases: what a release does not have is left out by looking into its binary.
+_RULES_1 = (
+    "EliminateIdentity EliminateSlice UnsqueezeElimination EliminateDropout ExpandElimination "
+    "CastElimination CastChainElimination PreShapeNodeElimination NoopElimination DivMulFusion "
+    "FuseReluClip GemmSumFusion GemmTransposeFusion NotWhereFusion ConvAddFusion ConvMulFusion "
+    "ConvBNFusion Pad_Fusion MatMul_BatchNormalization_Fusion LabelEncoderFusion"
+).split()
+_RULES_2 = ("ClipQuantRewrite", "ReluQuantRewrite")
+_RULE_SETS = {"Level1_RuleBasedTransformer": _RULES_1, "Level2_RuleBasedTransformer": _RULES_2}
+
+# For releases whose log does not name transformers (before 1.17), and for those that are only
+# logged when they run: the pipeline by level.
+_TRANSFORMERS: dict[int, list[str]] = {
+    1: (
+        "DoubleQDQPairsRemover ConstantSharing CommonSubexpressionElimination ConstantFolding "
+        "MatMulAddFusion ReshapeFusion FreeDimensionOverrideTransformer "
+        "SliceConcatToSpaceToDepthFusion GeluFusionL1 LayerNormFusionL1 QDQPropagationTransformer "
+        "WeightBiasQuantization EnsureUniqueDQForNodeUnit WhereDummyDq TransposeOptimizer"
+    ).split(),
+    2: (
+        "TransposeOptimizer_CPUExecutionProvider QDQS8ToU8Transformer QDQSelectorActionTransformer "
+        "GemmActivationFusion MatMulIntegerToFloatFusion DynamicQuantizeMatMulFusion "
+        "ConvActivationFusion GeluFusionL2 LayerNormFusionL2 GeluFusion LayerNormFusion "
+        "SimplifiedLayerNormFusion AttentionFusion EmbedLayerNormFusion GatherSliceToSplitFusion "
+        "GatherToSplitFusion GatherToSliceFusion MatmulTransposeFusion BiasGeluFusion "
+        "GroupQueryAttentionFusion SkipLayerNormFusion BiasSkipLayerNormFusion FastGeluFusion "
+        "QuickGeluFusion BiasSoftmaxFusion BiasDropoutFusion MatMulScaleFusion "
+        "MatMulActivationFusion MatMulNBitsFusion GroupQueryAttentionPreNormFusion "
+        "QDQFinalCleanupTransformer"
+    ).split(),
+    3: ["NchwcTransformer", "NhwcTransformer", "ConvAddActivationFusion"],
+    4: ["FuseFp16InitializerToFp32NodeTransformer"],
+}
+
+_ALL_NAMES = {n for names in _TRANSFORMERS.values() for n in names} | {*_RULES_1, *_RULES_2}
+# These run whatever is asked for; naming them changes nothing.
+_MANDATORY = {"RemoveDuplicateCastTransformer", "CastFloat16Transformer", "MemcpyTransformer"}
+
+
+class OrtOptimizerOptions(BaseModel):
+    """How the optimizer is driven."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Literal["online", "offline"] = "online"
+    """online: the session optimizes as it loads. offline: the optimized model is saved, and run
+    with optimization off."""
+    prepacking: bool = False
+    """Let kernels lay their weights out anew (changes the order of sums)."""
+    config: dict[str, str] = {}
+    """Session configuration entries, such as {"session.disable_quant_qdq": "1"}."""
+
+
+class OrtOptimizer:
+    """The graph optimizer inside the ``onnxruntime`` package."""
+
+    name = "onnxruntime"
+    preload: Sequence[str] = ("onnxruntime",)
+    options: BaseModel = OrtOptimizerOptions()
+    # Rules wait for each other's work, so a pass alone says little; sets are what can be searched.
+    traits = Traits(
+        ordered=False,
+        composable=False,
+        single=False,
+        max_model_bytes=2**31 - 1,
+        optimizes_on_load=True,
+    )
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        import onnxruntime
+
+        return str(onnxruntime.__version__)
+
+    def passes(self) -> Sequence[Pass]:
+        """Rules and transformers of the installed binary, level by level."""
+        return [Pass(name, kind=f"level {level} {what}") for name, level, what in _installed()]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """What each optimization level turns on; "default" is what a session does by default."""
+        levels = {
+            name: tuple(n for n, level, _ in _installed() if level <= top)
+            for name, top in _LEVELS.items()
+        }
+        return {"disable_all": (), **levels, "default": levels["all"]}
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """The model with instructions for its session, or a saved model; only ``passes`` are on."""
+        assert isinstance(options, OrtOptimizerOptions)
+        settings = _settings(passes, options)
+        if options.mode == "online":
+            name = json.dumps(settings, sort_keys=True)
+            return Artifact("onnx-session", model, handle=settings, fingerprint=name)
+        with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
+            path = Path(folder) / "optimized.onnx"
+            _create(model, settings, save=path)
+            return Artifact("onnx", path.read_bytes())
+
+    def touched(
+        self, model: bytes, passes: Sequence[str], options: BaseModel
+    ) -> Sequence[str] | None:
+        """Passes that the runtime's log says changed ``model``; rule sets stand for their rules."""
+        assert isinstance(options, OrtOptimizerOptions)
+        log = _log_of(model, _settings(passes, options))
+        begun, done = _BEGUN.findall(log), _DONE.findall(log)
+        if not done and not begun:
+            return None
+        hits = [name for name, modified in done if modified == "1"]
+        if begun and (not done or done[-1][0] != begun[-1]):
+            hits.append(begun[-1])  # it threw, or died, in this one
+        names = {rule for hit in hits for rule in _RULE_SETS.get(hit, (hit,))}
+        return [name for name in passes if name in names]
+
+
+def _settings(passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:
+    known = _installed()
+    levels = [level for name, level, _ in known if name in passes]
+    return {
+        "level": max(levels, default=0),
+        "disabled": sorted(_ALL_NAMES.union(n for n, _, _ in known) - set(passes)),
+        "config": dict(options.config),
+    }
+
+
+def _create(model: bytes, settings: Mapping[str, Any], save: Path | None = None) -> None:
+    import onnxruntime as ort
+
+    session = ort.SessionOptions()
+    session.graph_optimization_level = _level(settings["level"])
+    session.log_severity_level = 0 if save is None else 3
+    for key, value in settings["config"].items():
+        session.add_session_config_entry(key, value)
+    if save is not None:
+        session.optimized_model_filepath = str(save)
+    cpu = ["CPUExecutionProvider"]
+    ort.InferenceSession(model, session, cpu, disabled_optimizers=settings["disabled"])
+
+
+def _level(number: int) -> Any:
+    import onnxruntime as ort
+
+    names = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_LAYOUT", "ENABLE_ALL")
+    levels = ort.GraphOptimizationLevel
+    # Releases before 1.23 have no level of its own for layout: there it belongs to "all".
+    return getattr(levels, f"ORT_{names[number]}", levels.ORT_ENABLE_ALL)
+
+
+def _log_of(model: bytes, settings: Mapping[str, Any]) -> str:
+    """The verbose log of one optimization, made in a fork: it survives what kills the fork."""
+    import onnxruntime  # noqa: F401  # loaded before the fork, which then only runs it
+
+    with tempfile.TemporaryFile() as log:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                os.dup2(log.fileno(), 2)
+                _create(model, settings)
+            os._exit(0)
+        os.waitpid(child, 0)
+        log.seek(0)
+        return log.read().decode("utf-8", "replace")
+
+
+@functools.lru_cache(maxsize=1)
+def _installed() -> tuple[tuple[str, int, str], ...]:
+    """(name, level, "rule" or "transformer") of every pass of the installed binary."""
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Identity", ["x"], ["y"])],
+            "tiny",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        ),
+        ir_version=7,
+        opset_imports=[helper.make_opsetid("", 13)],
+    )
+    found: dict[str, tuple[str, int, str]] = {}
+    level = 0
+    everything = {"level": 4, "disabled": [], "config": {}}
+    for line in _log_of(model.SerializeToString(), everything).splitlines():
+        if begins := _LEVEL.search(line):
+            level = int(begins[1])
+        elif (done := _DONE.search(line)) and level:
+            _add(found, done[1], level)
+    logged = bool(found)
+    if not logged:
+        # Before 1.17 the log names nothing: the table, as far as the binary knows its names.
+        for number, names in _TRANSFORMERS.items():
+            for name in (f"Level{number}_RuleBasedTransformer", *names):
+                _add(found, name, number)
+    binary = _binary()
+    return tuple(
+        p for p in found.values() if (logged and p[2] != "rule") or p[0].encode() in binary
+    )
+
+
+def _add(found: dict[str, tuple[str, int, str]], name: str, level: int) -> None:
+    if name in _RULE_SETS:
+        for rule in _RULE_SETS[name]:
+            found.setdefault(rule, (rule, level, "rule"))
+    elif name not in _MANDATORY and "_RuleBasedTransformer" not in name:
+        found.setdefault(name, (name, level, "transformer"))
+
+
+def _binary() -> bytes:
+    import onnxruntime
+
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    return b"".join(p.read_bytes() for p in folder.glob("onnxruntime_pybind11_state*.so"))
+
+
+@hookimpl
+def optvet_optimizers() -> Iterable[Optimizer]:
+    """ONNX Runtime's graph optimizer."""
+    return [OrtOptimizer()]
