@@ -6,7 +6,7 @@ import errno
 import traceback
 from collections.abc import Iterable
 
-from optvet import InfrastructureError, NothingTested, OptvetError, UsageError, VetResult
+from optvet import InfrastructureError, NothingTested, OptvetError, VetResult
 from optvet.cli.terminal import Terminal, one_line
 
 CLEAN, FINDINGS, USAGE, ERROR, UNDECIDED, NOTHING = range(6)
@@ -38,11 +38,9 @@ def report(error: Exception, terminal: Terminal) -> int:
     if terminal.debug and not isinstance(error, Interrupted):
         terminal.complain("".join(traceback.format_exception(error)))
     if isinstance(error, Interrupted):
-        terminal.error(
-            "interrupted; what was computed is kept in the cache, and the same command goes on "
-            "from there",
-            label="",
-        )
+        kept = "what was computed is kept; the same command goes on from there"
+        lost = "nothing is kept, since --no-cache was given"
+        terminal.error(f"interrupted; {kept if terminal.keeps else lost}", label="")
         return INTERRUPTED
     if isinstance(error, OptvetError):
         terminal.error(f"{error}{_advice(error)}")
@@ -67,6 +65,4 @@ def _advice(error: OptvetError) -> str:
         return "; supply inputs with --dataset files:PATH"
     if isinstance(error, InfrastructureError) and ";" not in text:
         return "; run again with --debug for the details"
-    if isinstance(error, UsageError) and "input " in text and "dataset 'random'" in text:
-        return "; or supply inputs with --dataset files:PATH"
     return ""

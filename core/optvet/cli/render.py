@@ -80,8 +80,7 @@ def table_of(*columns: tuple[str, str]) -> Table:
 
 
 def screen(result: VetResult, asked: Asked) -> Iterator[RenderableType]:
-    """Everything about one result but the next command, from top to bottom."""
-    yield headline(result)
+    """What lies between the verdict and the next command, from top to bottom."""
     yield Padding(_subject(result, asked), (0, 0, 1, 0))
     faults = [f for f in result.findings if f.severity == "fault"]
     if faults:
@@ -214,7 +213,7 @@ def _note(finding: Finding) -> Text:
 def _outputs(result: VetResult) -> str:
     """How many outputs have which verdict; those that are not the same by name."""
     words = {
-        "drift": "differ within the noise",
+        "drift": "rounded differently",
         "fault": "wrong",
         "flaky": "not deterministic",
         "not-judged": "not judged",
@@ -303,7 +302,7 @@ def folder_table(rows: Sequence[tuple[str, VetResult | str]]) -> RenderableType:
     for model, result in rows:
         name = text(model.rpartition("/")[2])
         if isinstance(result, str):
-            table.add_row(Text("error", "red"), name, text(one_line(result, 160)), "")
+            table.add_row(Text("error", "red"), name, text(one_line(result, 90)), "")
             continue
         verdict = Text(result.verdict, _COLOURS[result.verdict])
         found = [f for f in result.findings if f.severity == "fault"]

@@ -7,16 +7,19 @@ fail: a reader that is gone (``| head``) is no error, a full disk is.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from optvet import InfrastructureError
+
+_ASCII = str.maketrans({"→": "->", "–": "-", "…": "..."})
 
 Report = Callable[[str, int, int | None], None]
 
@@ -37,10 +40,12 @@ class Terminal:
 
     Attributes:
         debug: Whether tracebacks are wanted.
+        keeps: Whether results outlive the command, which matters when it is interrupted.
     """
 
     def __init__(self) -> None:
         self.debug = False
+        self.keeps = True
         self._out = Console(highlight=False, emoji=False, markup=False)
         self._err = Console(stderr=True, highlight=False, emoji=False, markup=False)
 
@@ -51,14 +56,7 @@ class Terminal:
 
     def show(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
         """Render ``parts`` to stdout, one below the other."""
-        with self._out.capture() as capture:
-            for part in parts:
-                self._out.print(part, soft_wrap=soft_wrap)
-        # Columns are padded to their width; in a file that is only in the way.
-        text = capture.get()
-        if not self._out.is_terminal:
-            text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
-        self.write(text)
+        self.write(_rendered(self._out, parts, soft_wrap))
 
     def write(self, text: str) -> None:
         """Write ``text`` to stdout as it is.
@@ -93,10 +91,8 @@ class Terminal:
 
     def _to_stderr(self, text: Text) -> None:
         # There is nowhere left to complain that stderr is gone.
-        with contextlib.suppress(OSError, ValueError), self._err.capture() as capture:
-            self._err.print(text, soft_wrap=True)
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(_encodable(capture.get(), sys.stderr))
+            sys.stderr.write(_encodable(_rendered(self._err, [text], True), sys.stderr))
             sys.stderr.flush()
 
     @contextlib.contextmanager
@@ -125,9 +121,38 @@ class Terminal:
             yield report
 
 
+def _rendered(like: Console, parts: Iterable[RenderableType], soft_wrap: bool) -> str:
+    """``parts`` as text for the terminal of ``like``, which is not touched.
+
+    ``Console.capture`` will not do: it writes nothing, but flushes the stream, which may fail.
+    """
+    text = io.StringIO()
+    console = Console(
+        file=text,
+        width=like.width,
+        force_terminal=like.is_terminal,
+        color_system=cast(Any, like.color_system),
+        no_color=like.no_color,
+        safe_box=like.safe_box,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
+    for part in parts:
+        console.print(part, soft_wrap=soft_wrap)
+    if like.is_terminal:
+        return text.getvalue()
+    # Columns are padded to their width; in a file that is only in the way.
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
 def _encodable(text: str, stream: TextIO) -> str:
     """``text`` in what ``stream`` can encode; an arrow is worth no crash in an ASCII locale."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_ASCII)
     return text.encode(encoding, "replace").decode(encoding)
 
 

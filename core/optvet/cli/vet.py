@@ -190,6 +190,7 @@ def command(
 ) -> None:
     """Say whether an optimizer keeps a model intact, and which pass is to blame if not."""
     terminal = context.ensure_object(Terminal)
+    terminal.keeps = not no_cache
     if json_to not in (None, "-"):
         _check_writable(Path(json_to))
     datasets = dataset or ["random"]
@@ -339,10 +340,8 @@ class _Screen:
 
     def show(self, result: VetResult) -> None:
         """One model's screen."""
-        if self.silent:
-            return
-        if self.quiet:
-            self.show_line(result)
+        self.show_line(result)
+        if self.silent or self.quiet:
             return
         self.terminal.show(*render.screen(result, self.asked))
         self.terminal.show(render.next_command(result, self.asked), soft_wrap=True)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any
+
+
+import pytest
+
+from optvet import VetResult, __version__
+from optvet.engine import discovery
+
+Run = Callable[..., Any]
+
+onnxoptimizer = pytest.importorskip("onnxoptimizer")
+
+
+def test_plugins_are_listed_by_family(run: Run) -> None:
+    ran = run("plugins")
+    assert ran.code == 0
+    assert ran.out.splitlines()[1].split()[:3] == [
+        "optimizer",
+        "onnxoptimizer",
+        onnxoptimizer.__version__,
+    ]
+    entries = json.loads(run("plugins", "--json").out)
+    names = {(e["family"], e["name"]) for e in entries}
+    assert {("runtime", "onnxruntime"), ("dataset", "files"), ("model source", "zoo")} <= names
+    assert all(e["problem"] is None and "optvet" in e["origin"] for e in entries)
+
+
+def test_plugin_that_cannot_load_is_listed_with_its_reason(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = EntryPoint("broken", "optvet_no_such_module", "optvet")
+    monkeypatch.setattr(discovery, "entry_points", lambda **_: [broken])
+    ran = run("plugins")
+    assert ran.code == 0
+    assert "not loaded" in ran.out
+    assert "No module named 'optvet_no_such_module'" in " ".join(ran.out.split())
+    shown = run("plugins", "show", "broken")
+    assert "cannot be used: ModuleNotFoundError" in shown.out
+
+
+def test_optimizer_is_shown_with_options_passes_and_limits(run: Run) -> None:
+    ran = run("plugins", "show", "onnxoptimizer")
+    assert ran.code == 0
+    assert "fixed_point" in ran.out
+    for name in onnxoptimizer.get_available_passes():
+        assert name in ran.out
+    assert "changes the interface" in ran.out
+    assert "pipeline default: " in ran.out
+    (shown,) = json.loads(run("plugins", "show", "onnxoptimizer", "--json").out)
+    passes = {p["name"]: p for p in shown["passes"]}
+    assert passes["fuse_bn_into_conv"]["kind"] == "fuse"
+    assert passes["fuse_bn_into_conv"]["default"] is True
+    assert passes["split_init"]["known_limits"][0]["reason"].startswith("keeps only")
+    assert shown["options"][0] == {
+        "name": "fixed_point",
+        "type": "boolean",
+        "default": False,
+        "description": shown["options"][0]["description"],
+    }
+
+
+def test_runtime_is_shown_with_clean_room_and_deployed_options(run: Run) -> None:
+    shown = json.loads(run("plugins", "show", "onnxruntime", "--json").out)
+    runtime = next(s for s in shown if s["family"] == "runtime")
+    options = {o["name"]: o for o in runtime["options"]}
+    assert options["optimization"]["type"] == "disable_all|basic|extended|layout|all"
+    assert options["optimization"]["default"] == "disable_all"
+    assert runtime["deployed"]["optimization"] == "all"
+
+
+@pytest.mark.parametrize("name", ["files", "random", "local", "zoo"])
+def test_every_plugin_can_be_shown(run: Run, name: str) -> None:
+    assert run("plugins", "show", name).code == 0
+
+
+def test_unknown_plugin_exits_2_and_suggests(run: Run) -> None:
+    ran = run("plugins", "show", "onnxoptimizr")
+    assert ran.code == 2
+    assert "did you mean 'onnxoptimizer'" in ran.err
+
+
+def test_models_are_listed(run: Run) -> None:
+    ran = run("models")
+    assert ran.code == 0
+    assert "zoo:squeezenet-ir3" in ran.out
+    assert run("models", "list").out == ran.out
+    cards = json.loads(run("models", "--json").out)
+    assert "zoo:digits-cnn" in {c["model"] for c in cards}
+    assert json.loads(run("models", "list", "--json").out) == cards
+
+
+def test_schema_is_that_of_the_result(run: Run) -> None:
+    schema = json.loads(run("schema", "vet").out)
+    assert schema == VetResult.model_json_schema(by_alias=True)
+    assert "schema" in schema["properties"]
+
+
+def test_version_is_printed(run: Run) -> None:
+    ran = run("--version")
+    assert (ran.code, ran.out) == (0, f"optvet {__version__}\n")
+
+
+def test_unknown_command_exits_2_and_suggests(run: Run) -> None:
+    ran = run("plugin")
+    assert ran.code == 2
+    assert "plugins" in ran.err
+
+
+@pytest.mark.parametrize(
+    "command", ["", "vet", "plugins", "plugins show", "models", "cache", "cache info", "schema"]
+)
+def test_every_command_has_help(run: Run, command: str) -> None:
+    ran = run(*command.split(), "--help")
+    assert ran.code == 0
+    assert "Usage: optvet" in ran.out

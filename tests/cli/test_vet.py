@@ -1,0 +1,488 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import optvet
+from optvet import NOTES, NothingTested, VetResult
+from optvet.cli.errors import worst
+from optvet.cli.options import Note
+
+Run = Callable[..., Any]
+Write = Callable[[str, str], Path]
+Spawn = Callable[..., subprocess.Popen[str]]
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+BLAMED = "fuse_transpose_into_gemm"
+
+
+def words(text: str) -> str:
+    """Without the line breaks and frames of a terminal."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+
+
+# --- the answer and its exit code ----------------------------------------------------------------
+
+
+def test_clean_model_exits_0_and_says_what_to_type_next(run: Run, clean: Path) -> None:
+    ran = run("vet", clean)
+    assert ran.code == 0
+    assert ran.out.splitlines()[0] == f"CLEAN     {clean}"
+    assert f"next      optvet vet {clean} --strategy each" in ran.out
+    assert ran.err == ""
+
+
+def test_faulty_model_exits_1_and_blames_the_pass(run: Run, faulty: Path) -> None:
+    ran = run("vet", faulty)
+    assert ran.code == 1
+    assert ran.out.startswith("FAULTY")
+    assert "optimizer-error" in ran.out
+    assert "confirmed in a fresh process" in ran.out
+    assert f"the pipeline 'default' without {BLAMED}" in words(ran.out)
+    assert f"optvet vet {faulty} --pipeline {BLAMED}" in ran.out
+
+
+def test_next_command_shows_the_same_finding(run: Run, faulty: Path) -> None:
+    first = run("vet", faulty, "--seed", "3")
+    command = re.search(r"^next +optvet (.*)$", first.out, re.MULTILINE)
+    assert command is not None
+    again = run(*command[1].split())
+    assert again.code == 1
+    assert BLAMED in again.out
+
+
+def test_screen_fits_80_columns(run: Run, faulty: Path) -> None:
+    lines = run("vet", faulty, "--strategy", "each").out.splitlines()
+    # A name or a command that is meant to be copied is not broken.
+    broken = [x for x in lines if len(x) > 80 and not x.startswith(("FAULTY", "next"))]
+    assert broken == []
+
+
+def test_second_run_comes_from_the_cache(run: Run, clean: Path) -> None:
+    assert "1 application," in run("vet", clean).out
+    assert "all from the cache" in run("vet", clean).out
+    assert "1 application," in run("vet", clean, "--no-cache").out
+
+
+def test_quiet_prints_one_line(run: Run, faulty: Path) -> None:
+    ran = run("vet", faulty, "--quiet")
+    assert (ran.code, ran.out) == (1, f"FAULTY    {faulty}\n")
+
+
+def test_markup_in_a_name_is_shown_as_it_is(run: Run, write: Write) -> None:
+    path = write("[red]x[/red].onnx", HEAD + "g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    assert run("vet", path).out.startswith(f"CLEAN     {path}\n")
+
+
+def test_escape_sequence_in_a_name_does_not_reach_the_terminal(run: Run, clean: Path) -> None:
+    evil = clean.with_name("\x1b[2Jevil.onnx")
+    clean.rename(evil)
+    assert "\x1b" not in run("vet", evil, "-q").out
+
+
+def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def vet(model: str, **settings: Any) -> VetResult:
+        seen.update(settings, model=model)
+        raise NothingTested("nothing; --dataset")
+
+    monkeypatch.setattr(optvet, "vet", vet)
+    options = """--optimizer o --pipeline a,b --strategy subset --dataset random --dataset files:x
+        --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs
+        --runtime r --no-cache --cache-dir c --option k=true --option l=O2 --dataset-option m=3
+        --runtime-option n=[1,2]"""
+    assert run("vet", clean, *options.split()).code == 5
+    del seen["progress"]
+    assert seen == {
+        "model": str(clean),
+        "optimizer": "o",
+        "pipeline": "a,b",
+        "strategy": "subset",
+        "dataset": ["random", "files:x"],
+        "limit": 3,
+        "seed": 4,
+        "jobs": 5,
+        "timeout_s": 1.5,
+        "memory_bytes": 3 << 29,
+        "as_deployed": True,
+        "pairs": False,
+        "runtime": "r",
+        "use_cache": False,
+        "cache_dir": Path("c"),
+        "optimizer_options": {"k": True, "l": "O2"},
+        "dataset_options": {"m": 3},
+        "runtime_options": {"n": [1, 2]},
+    }
+
+
+def test_every_note_can_be_made_a_finding() -> None:
+    assert set(Note) == set(NOTES)
+
+
+def test_fail_on_makes_a_finding_of_a_note(run: Run, write: Write) -> None:
+    old = '<ir_version: 3, opset_import: ["" : 9]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    path = write("old.onnx", old)
+    assert run("vet", path).code == 0
+    assert run("vet", path, "--fail-on", "bloat").code == 0
+    ran = run("vet", path, "--fail-on", "metadata-change")
+    assert ran.code == 1
+    assert "ir_version: 3 became 4" in ran.out
+
+
+def test_undecided_exits_4(run: Run, write: Write) -> None:
+    text = HEAD + "g (float[2] x) => (float[2] y) { a = Sub(x, x)  y = Div(a, a) }"
+    ran = run("vet", write("nan.onnx", text))
+    assert (ran.code, ran.out.split()[0]) == (4, "UNDECIDED")
+    assert "NaN" in ran.out
+
+
+def test_nothing_tested_exits_5(run: Run, write: Write, tmp_path: Path) -> None:
+    text = HEAD + "g (float[2] x, int64[1] i) => (float[1] y) { y = Gather(x, i) }"
+    model, inputs = write("gather.onnx", text), tmp_path / "out_of_range.npz"
+    np.savez(inputs, x=np.zeros(2, np.float32), i=np.array([9]))
+    ran = run("vet", model, "--dataset", f"files:{inputs}")
+    assert ran.code == 5
+    assert ran.err.startswith("error: ")
+    assert "runs on none" in ran.err
+    assert "--dataset files:PATH" in ran.err
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def test_json_to_stdout_is_all_there_is(spawn: Spawn, faulty: Path) -> None:
+    process = spawn("vet", faulty, "--json", "-")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    result = VetResult.model_validate_json(out)
+    assert json.loads(out)["schema"] == "optvet.vet/1"
+    assert result.findings[0].culprit == [BLAMED]
+    assert err == ""
+
+
+def test_json_to_a_file_comes_beside_the_screen(run: Run, clean: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("old")
+    ran = run("vet", clean, "--json", report)
+    assert ran.out.startswith("CLEAN")
+    assert VetResult.model_validate_json(report.read_text()).verdict == "clean"
+    assert [p.name for p in tmp_path.iterdir() if "report" in p.name] == ["report.json"]
+
+
+def test_json_to_where_nothing_can_be_is_refused_before_the_work(run: Run, clean: Path) -> None:
+    ran = run("vet", clean, "--json", clean.parent / "none" / "x.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert "does not exist; make it first" in ran.err
+    assert run("vet", clean, "--json", clean.parent).code == 2
+
+
+def test_json_to_a_full_disk_exits_3(run: Run, clean: Path) -> None:
+    ran = run("vet", clean, "--json", "/dev/full")
+    assert ran.code == 3
+    assert "error: cannot write /dev/full: No space left on device; make room" in ran.err
+    assert Path("/dev/full").is_char_device()
+
+
+def test_disk_that_fills_up_leaves_the_old_file(
+    run: Run, clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("optvet.cli.vet.os.replace", full)
+    ran = run("vet", clean, "--json", report, "--no-cache")
+    assert ran.code == 3
+    assert report.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir() if "report" in p.name] == ["report.json"]
+
+
+def test_full_stdout_exits_3(spawn: Spawn, clean: Path) -> None:
+    with open("/dev/full", "w") as full:
+        process = spawn("vet", clean, stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert (
+        err == "error: cannot write to stdout: No space left on device; make room and run again\n"
+    )
+
+
+def test_reader_that_is_gone_is_no_error(spawn: Spawn, faulty: Path) -> None:
+    process = spawn("vet", faulty)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1
+    assert err == ""
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def test_folder_is_vetted_model_by_model(run: Run, clean: Path, faulty: Path) -> None:
+    (clean.parent / "broken.onnx").write_bytes(b"\x08\x08\x3a\xff\x7fcut")
+    ran = run("vet", clean.parent)
+    assert ran.code == 2
+    assert "broken.onnx is cut short" in ran.err
+    assert f"CLEAN     {clean}" in ran.out
+    assert f"optimizer-error: {BLAMED}" in words(ran.out)
+    as_json = json.loads(run("vet", clean.parent, "--json", "-").out)
+    assert [e["schema"] for e in as_json] == ["optvet.error/1", "optvet.vet/1", "optvet.vet/1"]
+    assert as_json[0]["exit_code"] == 2
+
+
+def test_folder_with_a_fault_exits_1(run: Run, clean: Path, faulty: Path) -> None:
+    assert run("vet", clean.parent, "-q").out.count("\n") == 2
+    assert run("vet", clean.parent, "-q").code == 1
+
+
+def test_wrong_option_is_said_once_for_a_folder(run: Run, clean: Path, faulty: Path) -> None:
+    ran = run("vet", clean.parent, "--pipeline", "fuse_bn")
+    assert ran.code == 2
+    assert ran.err.count("error:") == 1
+
+
+def test_folder_of_one_model_is_that_model(run: Run, clean: Path) -> None:
+    assert isinstance(json.loads(run("vet", clean.parent, "--json", "-").out), dict)
+
+
+def test_worst_exit_code_stands_for_all() -> None:
+    assert worst([0, 5, 4, 1, 2, 3]) == 3
+    assert worst([0, 5, 4, 1, 2]) == 2
+    assert worst([0, 5, 4, 1]) == 1
+    assert worst([0, 5, 4]) == 4
+    assert worst([0, 5]) == 5
+    assert worst([]) == 0
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+BAD_OPTIONS = [
+    (["--pipeline", "fuse_bn_into_con"], "unknown pass of onnxoptimizer 'fuse_bn_into_con'; did you"
+     " mean 'fuse_bn_into_conv'"),
+    (["--pipeline", "defualt"], "did you mean 'default'"),
+    (["--optimizer", "onnxoptimiser"], "unknown optimizer 'onnxoptimiser'; did you mean"
+     " 'onnxoptimizer'"),
+    (["--runtime", "onnxruntme"], "unknown runtime 'onnxruntme'; did you mean 'onnxruntime'?"),
+    (["--dataset", "randm"], "unknown dataset 'randm'; did you mean 'random'?"),
+    (["--dataset", "files:nowhere.npz"], "'nowhere.npz' does not exist"),
+    (["--dataset", "files"], "no path was given; say --dataset files:PATH"),
+    (["--option", "fixed_pont=true"], "unknown option of onnxoptimizer 'fixed_pont'; did you mean"
+     " 'fixed_point'?"),
+    (["--option", "fixed_point=perhaps"], "option 'fixed_point' = 'perhaps'"),
+    (["--option", "fixed_point"], "--option 'fixed_point': expected KEY=VALUE"),
+    (["--dataset-option", "sampels=3"], "did you mean 'samples'?"),
+    (["--runtime-option", "threds=1"], "did you mean 'threads'?"),
+    (["--strategy", "eech"], "unknown strategy 'eech'; did you mean 'each'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=lambda v: str(v)[:40])
+def test_wrong_value_exits_2_in_one_line(
+    run: Run, clean: Path, options: list[str], message: str
+) -> None:
+    ran = run("vet", clean, *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: ")
+    assert ran.err.count("\n") == 1
+    assert message in ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--optimzer", "x"], "--optimizer"),
+        (["--memory", "lots"], "'lots' is no size; write it as 512M or 4G"),
+        (["--memory", "0"], "is no size"),
+        (["--timeout", "nan"], "'nan' is no number of seconds"),
+        (["--timeout", "-1"], "'-1' is no number of seconds"),
+        (["--limit", "0"], "--limit"),
+        (["--seed", "x"], "--seed"),
+        (["--fail-on", "bloatt"], "bloat"),
+    ],
+    ids=lambda v: str(v)[:40],
+)
+def test_wrong_option_exits_2(run: Run, clean: Path, options: list[str], message: str) -> None:
+    ran = run("vet", clean, *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in words(ran.err)
+
+
+def test_missing_file_exits_2_and_suggests(run: Run, clean: Path) -> None:
+    ran = run("vet", clean.with_name("claen.onnx"))
+    assert ran.code == 2
+    assert "error: no such file" in ran.err
+    assert "did you mean 'clean.onnx'?" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_unknown_zoo_model_exits_2_and_suggests(run: Run) -> None:
+    ran = run("vet", "zoo:digit-mlp")
+    assert ran.code == 2
+    assert "did you mean 'digits-mlp'" in ran.err
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40])
+def test_truncated_file_exits_2(run: Run, clean: Path, cut: int) -> None:
+    clean.write_bytes(clean.read_bytes()[:cut])
+    ran = run("vet", clean)
+    assert ran.code == 2
+    assert "expected an ONNX" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_file_that_is_no_model_exits_2(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "page.onnx"
+    path.write_text("<!doctype html><html>not found</html>")
+    ran = run("vet", path)
+    assert ran.code == 2
+    assert "is an HTML page" in ran.err
+
+
+def test_model_that_is_invalid_from_the_start_exits_2(run: Run, write: Write) -> None:
+    text = HEAD + "g (float[2] x) => (float[2] y) { y = Nope(x) }"
+    ran = run("vet", write("invalid.onnx", text))
+    assert ran.code == 2
+    assert "not a valid ONNX model" in ran.err
+    assert "No Op registered for Nope" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_model_without_possible_input_exits_2_and_names_it(run: Run, write: Write) -> None:
+    text = (
+        HEAD
+        + """g (float[N] x) => (float[A] y, float[B] z) <int64[1] p = {7}, int64[1] q = {5}>
+    { y = Reshape(x, p)  z = Reshape(x, q) }"""
+    )
+    ran = run("vet", write("impossible.onnx", text))
+    assert ran.code == 2
+    assert "'x' float[N]" in ran.err
+    assert "--dataset files:PATH" in ran.err
+
+
+def test_input_that_is_no_tensor_exits_2_and_names_it(run: Run, write: Write) -> None:
+    text = HEAD + "g (seq(float[2]) s, int64 i) => (float[2] y) { y = SequenceAt(s, i) }"
+    ran = run("vet", write("sequence.onnx", text))
+    assert ran.code == 2
+    assert "input 's' is of type 'sequence', expected a tensor" in ran.err
+
+
+def test_models_folder_without_models_exits_2(run: Run, tmp_path: Path) -> None:
+    ran = run("vet", tmp_path)
+    assert ran.code == 2
+    assert "has no .onnx file" in ran.err
+
+
+# --- what goes wrong in optvet -------------------------------------------------------------------
+
+
+def test_unexpected_error_exits_3_without_traceback(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vet(*_: object, **__: object) -> VetResult:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(optvet, "vet", vet)
+    ran = run("vet", clean)
+    assert ran.code == 3
+    assert ran.err == (
+        "error: ZeroDivisionError: division by zero; this is a bug in optvet: run again with "
+        "--debug and report what it prints\n"
+    )
+    ran = run("vet", clean, "--debug")
+    assert ran.code == 3
+    assert "Traceback (most recent call last)" in ran.err
+
+
+def test_interrupt_exits_130_and_says_what_is_kept(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vet(*_: object, **__: object) -> VetResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(optvet, "vet", vet)
+    ran = run("vet", clean)
+    assert ran.code == 130
+    assert ran.err == (
+        "interrupted; what was computed is kept; the same command goes on from there\n"
+    )
+    assert "nothing is kept" in run("vet", clean, "--no-cache").err
+
+
+def entries(run: Run) -> int:
+    found = json.loads(run("cache", "info", "--json").out)
+    return int(found["entries"])
+
+
+def processes_using(cache: Path) -> list[str]:
+    mark, found = f"OPTVET_CACHE={cache}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes():
+                found.append(process.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_interrupted_work_is_kept_and_no_process_stays(
+    run: Run, spawn: Spawn, tmp_path: Path
+) -> None:
+    cache, report = tmp_path / "cache", tmp_path / "report.json"
+    process = spawn(
+        "vet", "zoo:shufflenet", "--strategy", "each", "--pairs", "--json", report, "--jobs", "1"
+    )
+    deadline = time.monotonic() + 60
+    while not (cache.is_dir() and entries(run) >= 15) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - asked < 5
+    assert (process.returncode, out) == (130, "")
+    assert err.startswith("interrupted; what was computed is kept")
+    assert not report.exists()
+    assert entries(run) >= 15
+    assert processes_using(cache) == []
+
+
+def test_cache_that_cannot_be_written_costs_no_answer(
+    run: Run, clean: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    assert run("vet", clean, "--cache-dir", place).code == 0
+
+
+def test_empty_cache_variable_is_no_folder(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPTVET_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    found = json.loads(run("cache", "info", "--json").out)
+    assert found["path"] == str(tmp_path / "home" / "optvet")
+
+
+def test_models_are_not_changed(run: Run, faulty: Path) -> None:
+    before = faulty.read_bytes()
+    copy = shutil.copy(faulty, faulty.with_suffix(".bak"))
+    run("vet", faulty, "--strategy", "each")
+    assert faulty.read_bytes() == before == Path(copy).read_bytes()
+    onnx.checker.check_model(onnx.load(faulty))
