@@ -14,7 +14,16 @@ from optvet.spec.errors import (
     UsageError,
 )
 from optvet.spec.hooks import hookimpl
-from optvet.spec.protocols import Dataset, Feeds, ModelSource, Optimizer, Probe, Runtime, Session
+from optvet.spec.protocols import (
+    Dataset,
+    Feeds,
+    ModelSource,
+    Optimizer,
+    Probe,
+    Runtime,
+    Session,
+    TellsTouched,
+)
 from optvet.spec.result import Finding, VetResult
 from optvet.spec.types import (
     NOTES,
@@ -59,6 +68,7 @@ __all__ = [
     "Session",
     "Stage",
     "Symptom",
+    "TellsTouched",
     "Traits",
     "UnknownName",
     "UsageError",

@@ -27,7 +27,8 @@ def vet(
     jobs: int | None = None,
     optimizer_options: Mapping[str, Any] | None = None,
     dataset_options: Mapping[str, Any] | None = None,
-    runtime: str = "onnxruntime",
+    runtime: str | None = None,
+    cross_check: str | Sequence[str] = (),
     runtime_options: Mapping[str, Any] | None = None,
     as_deployed: bool = False,
     pairs: bool | None = None,
@@ -51,7 +52,8 @@ def vet(
         jobs: Worker processes at a time; by default one per processor, at most eight.
         optimizer_options: Options of the optimizer plugin.
         dataset_options: Options of the dataset "random".
-        runtime: Name of a runtime plugin.
+        runtime: Name of a runtime plugin; by default one that runs what the optimizer produces.
+        cross_check: Runtimes that every finding is judged on once more.
         runtime_options: Options of the runtime plugin, in place of its clean-room ones.
         as_deployed: Judge a second time under the runtime's own defaults.
         pairs: Whether "each" also tries ordered pairs; None: if the model is small enough.
@@ -81,6 +83,7 @@ def vet(
         datasets=(dataset,) if isinstance(dataset, str) else tuple(dataset),
         dataset_options=dataset_options or {},
         runtime=runtime,
+        cross_check=(cross_check,) if isinstance(cross_check, str) else tuple(cross_check),
         runtime_options=runtime_options or {},
         limit=limit,
         seed=seed,

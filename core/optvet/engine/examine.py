@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from optvet.engine import noise as measuring
 from optvet.engine.lab import Lab, Trial
-from optvet.engine.oracle import Judgement, Noise, is_float, judge, same_distribution
+from optvet.engine.oracle import (
+    THRESHOLDS,
+    Judgement,
+    Noise,
+    Thresholds,
+    is_float,
+    judge,
+    same_distribution,
+)
 from optvet.engine.trial import Outputs
 from optvet.spec.result import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
@@ -99,15 +107,23 @@ def describe(failure: Failure) -> str:
 class Examiner:
     """Compares trials with the reference on the same samples."""
 
-    def __init__(self, lab: Lab, samples: Sequence[Sample], tolerance: float | None = None) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        samples: Sequence[Sample],
+        *,
+        tolerance: Callable[[Sequence[str]], float | None] = lambda passes: None,
+        thresholds: Thresholds = THRESHOLDS,
+    ) -> None:
         self.lab = lab
+        self.base: tuple[str, ...] | None = None
         self.samples = list(samples)
         self.reference: dict[str, Outputs] = {}
         self.random: set[str] = set()
         self.flaky: set[str] = set()
         self.undecided: dict[str, str] = {}
         self.excused: set[str] = set()
-        self.tolerance = tolerance
+        self.tolerance, self.thresholds = tolerance, thresholds
         self.self_checked: set[str] = set()
         self._settled: dict[str, tuple[float, float | None, float]] = {}
         self._noise: dict[str, Noise] = {}
@@ -116,7 +132,8 @@ class Examiner:
         self._repeats: dict[str, list[Outputs]] = {}
 
     def learn_reference(self, trial: Trial) -> None:
-        """Take the reference's outputs from its trial."""
+        """Take the reference's outputs from its trial: the original's, or that of fixed passes."""
+        self.base = trial.passes if trial.of_optimizer else None
         for sample, run in trial.runs.items():
             if not isinstance(run, Failure):
                 self.reference[sample] = run
@@ -126,6 +143,7 @@ class Examiner:
     def examine(self, trial: Trial, samples: Sequence[Sample]) -> Findings:
         """What is wrong with ``trial``, which was run on ``samples``."""
         failure = trial.build.failure
+        on_load = self.lab.optimizer.traits.optimizes_on_load
         if failure is not None:
             return Findings(
                 Observation(
@@ -138,9 +156,10 @@ class Examiner:
         for sample in samples:
             run = trial.runs.get(sample.id)
             if isinstance(run, Failure):
-                return Findings(
-                    Observation(symptom_of(run), run.stage, describe(run), sample=sample)
-                )
+                symptom = symptom_of(run)
+                if on_load and run.stage == "load" and run.kind == "abort":
+                    symptom = Symptom.OPTIMIZER_ABORT
+                return Findings(Observation(symptom, run.stage, describe(run), sample=sample))
         if trial.alignment is not None and trial.alignment.problem:
             first = samples[0] if samples else None
             return Findings(
@@ -176,7 +195,11 @@ class Examiner:
             return []
         skipped = self.random | self.flaky | self.excused
         judged = {n: v for n, v in reference.items() if n not in skipped}
-        judgements = judge(judged, run, self._noise.get(sample.id))
+        noise = self._noise.get(sample.id)
+        tolerance = self.tolerance(trial.passes)
+        if tolerance is not None:
+            noise = replace(noise or Noise(), tolerance=tolerance)
+        judgements = judge(judged, run, noise, self.thresholds)
         return [self._transfer(j) for j in judgements]
 
     def _transfer(self, j: Judgement) -> Judgement:
@@ -238,11 +261,11 @@ class Examiner:
 
     def _measure(self, trial: Trial, sample: Sample) -> None:
         """Jitter where the size of a difference matters; the graph alone says where it does not."""
-        base = measuring.known(self.lab, self.tolerance, sample)
+        base = measuring.known(self.lab, sample)
         self._noise.setdefault(sample.id, base)
         if sample.id not in self._measured and not self._certain(trial, sample):
             self._measured.add(sample.id)
-            self._noise.update(measuring.measure(self.lab, [sample], self.tolerance))
+            self._noise.update(measuring.measure(self.lab, [sample]))
 
     def _certain(self, trial: Trial, sample: Sample) -> bool:
         """Whether some output is wrong in a way that no noise explains."""
@@ -271,7 +294,7 @@ class Examiner:
         if sample.id in self.self_checked:
             return
         self.self_checked.add(sample.id)
-        again = self.lab.fresh(None, [sample], "control").runs.get(sample.id)
+        again = self.lab.fresh(self.base, [sample], "control").runs.get(sample.id)
         if isinstance(again, Failure) or again is None:
             words = describe(again) if again is not None else "no answer"
             self.undecided[sample.id] = f"the reference ran once, then failed: {words}"
@@ -281,7 +304,7 @@ class Examiner:
 
     def _compare_random(self, trial: Trial, sample: Sample) -> Observation | None:
         """Random outputs are compared by their distribution over many runs."""
-        reference = self._repeat(None, sample)
+        reference = self._repeat(self.base, sample)
         candidate = self._repeat(trial.passes, sample)
         for name in sorted(self.random - self.excused):
             ours = [r[name] for r in reference if name in r]

@@ -20,6 +20,7 @@ from optvet.engine.cache import Cache
 from optvet.engine.sandbox import Outcome, Sandbox
 from optvet.engine.structure import Alignment, Facts, align
 from optvet.engine.trial import Judge, Order, Outputs, Report, Subject, run_trial, sample_digests
+from optvet.spec.errors import PluginError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
@@ -48,13 +49,15 @@ class Build:
 class Trial:
     """A build and its runs: everything that is known of one pass sequence on some samples.
 
-    ``runs`` has one entry per sample, in order; it ends at the first failure.
+    ``runs`` has one entry per sample, in order; it ends at the first failure. ``of_optimizer``
+    tells an empty pass sequence from the original model.
     """
 
     passes: tuple[str, ...]
     build: Build
     alignment: Alignment | None = None
     runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
+    of_optimizer: bool = True
 
 
 class Ledger:
@@ -97,11 +100,13 @@ class Lab:
         cache: Cache,
         *,
         jobs: int,
+        reference_judge: Judge | None = None,
         interface: Callable[[Sequence[str]], frozenset[InterfaceChange]],
         ledger: Ledger | None = None,
         progress: Progress = lambda text, done, total: None,
     ) -> None:
         self.model, self.optimizer, self.options, self.judge = model, optimizer, options, judge
+        self.reference_judge = reference_judge or judge
         self.sandbox, self.cache, self.jobs = sandbox, cache, jobs
         self.ledger = ledger or Ledger()
         self.progress = progress
@@ -118,12 +123,8 @@ class Lab:
             optimizer.version(),
             options.model_dump(mode="json"),
         )
-        self._about_run = (
-            CODE_VERSION,
-            judge.runtime.name,
-            judge.runtime.version(),
-            judge.options.model_dump(mode="json"),
-        )
+        self._about_run = _about(judge)
+        self._about_reference = _about(self.reference_judge)
 
     # --- questions ---------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Lab:
         """The task that answers for ``subject`` on ``samples``."""
         return Order(
             subject,
-            self.judge if samples else None,
+            (self.judge if subject.optimizer else self.reference_judge) if samples else None,
             tuple(samples),
             self.model if subject.optimizer is not None else None,
             self._interface(subject.passes),
@@ -210,8 +211,9 @@ class Lab:
             return caching.key("original", CODE_VERSION, subject.digest, self.full_check)
         return caching.key("build", *self._about_build, list(subject.passes), self.full_check)
 
-    def _run_key(self, canonical: str, sample: Sample) -> str:
-        return caching.key("run", *self._about_run, canonical, self.sample_digest(sample))
+    def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
+        about = self._about_run if subject.optimizer else self._about_reference
+        return caching.key("run", *about, canonical, self.sample_digest(sample))
 
     def sample_digest(self, sample: Sample) -> str:
         """Digest of the sample's feeds, computed once."""
@@ -224,16 +226,18 @@ class Lab:
     @property
     def identity(self) -> tuple[object, ...]:
         """What every measurement of this lab depends on."""
-        return (*self._about_build, *self._about_run)
+        return (*self._about_build, *self._about_run, *self._about_reference)
 
     def _start(self, subject: Subject, samples: Sequence[Sample], purpose: Purpose) -> _Pending:
         build = self._recall_build(subject)
-        if build is not None and (build.failure or self._recall_runs(build, samples) is not None):
+        if build is not None and (
+            build.failure or self._recall_runs(subject, build, samples) is not None
+        ):
             return _Pending(subject, tuple(samples), purpose, None)
         known = {
             name
             for b in self._by_digest.values()
-            if b.failure is not None or self._recall_runs(b, samples) is not None
+            if b.failure is not None or self._recall_runs(subject, b, samples) is not None
             for name in (b.digest, b.canonical)
             if name
         }
@@ -244,13 +248,14 @@ class Lab:
         subject, samples = pending.subject, pending.samples
         if pending.future is not None:
             outcome = pending.future.result()
+            _refuse_misuse(outcome)
             self._count(pending.purpose, subject, outcome, samples)
             if _died_running(outcome) and len(samples) > 1:
                 return self._one_by_one(pending)
             self._remember(subject, samples, outcome)
         build = self._recall_build(subject)
         assert build is not None
-        runs = self._recall_runs(build, samples) or {}
+        runs = self._recall_runs(subject, build, samples) or {}
         return self._compose(subject, build, runs, samples)
 
     def _one_by_one(self, pending: _Pending) -> Trial:
@@ -282,7 +287,7 @@ class Lab:
             allowed = self._interface(subject.passes)
             alignment = align(self.model, build.facts, allowed)
         ordered = {s.id: runs[s.id] for s in samples if s.id in runs}
-        return Trial(subject.passes, build, alignment, ordered)
+        return Trial(subject.passes, build, alignment, ordered, subject.optimizer is not None)
 
     # --- memory ------------------------------------------------------------------------------
 
@@ -301,14 +306,14 @@ class Lab:
             self._by_digest[build.digest] = build
 
     def _recall_runs(
-        self, build: Build, samples: Sequence[Sample]
+        self, subject: Subject, build: Build, samples: Sequence[Sample]
     ) -> dict[str, Outputs | Failure] | None:
         """Runs of all ``samples`` up to the first failure, or None if one is unknown."""
         runs: dict[str, Outputs | Failure] = {}
         if not build.canonical:
             return None
         for sample in samples:
-            key = self._run_key(build.canonical, sample)
+            key = self._run_key(subject, build.canonical, sample)
             if key not in self._runs:
                 data = self.cache.get(key)
                 if data is None:
@@ -344,7 +349,7 @@ class Lab:
             run = runs.get(sample.id)
             if run is None or not build.canonical:
                 continue
-            run_key = self._run_key(build.canonical, sample)
+            run_key = self._run_key(subject, build.canonical, sample)
             self._runs[run_key] = run
             if not (isinstance(run, Failure) and _is_circumstantial(run)):
                 self.cache.put(run_key, "run", _run_to_bytes(run))
@@ -365,12 +370,26 @@ class Lab:
         self.ledger.add(purpose, applications=int(subject.optimizer is not None), inferences=ran)
 
 
+def _about(judge: Judge) -> tuple[object, ...]:
+    runtime = judge.runtime
+    options = judge.options.model_dump(mode="json")
+    return CODE_VERSION, runtime.name, runtime.version(), options
+
+
 @dataclass(frozen=True)
 class _Pending:
     subject: Subject
     samples: tuple[Sample, ...]
     purpose: Purpose
     future: Future[Outcome[Report]] | None
+
+
+def _refuse_misuse(outcome: Outcome[Report]) -> None:
+    """A plugin that was handed what it does not take is our mistake, no symptom."""
+    report = outcome.value
+    failure = outcome.failure or (report.failure if report else None)
+    if failure is not None and failure.error_type.endswith(".PluginError"):
+        raise PluginError(failure.message)
 
 
 def _died_running(outcome: Outcome[Report]) -> bool:

@@ -140,7 +140,7 @@ class _JitterOrder:
     ulps: float
 
 
-def known(lab: Lab, tolerance: float | None, sample: Sample) -> Noise:
+def known(lab: Lab, sample: Sample) -> Noise:
     """What the graph alone says about noise, before anything is measured."""
     about = analysis(lab)
     return Noise(
@@ -148,7 +148,6 @@ def known(lab: Lab, tolerance: float | None, sample: Sample) -> Noise:
         exact=about.exact,
         discontinuous=about.discontinuous,
         steps=about.steps,
-        tolerance=tolerance,
         finite_inputs=all(_is_finite(value) for value in sample.feeds.values()),
     )
 
@@ -160,13 +159,10 @@ def _is_finite(value: np.ndarray) -> bool:
 def measure(
     lab: Lab,
     samples: Sequence[Sample],
-    tolerance: float | None,
 ) -> dict[str, Noise]:
     """Noise on each of ``samples`` from a few jittered runs of the reference."""
     runs = _jitter(lab, samples, range(JITTERS), 1.0)
-    return {
-        s.id: replace(known(lab, tolerance, s), jitters=tuple(runs.get(s.id, ()))) for s in samples
-    }
+    return {s.id: replace(known(lab, s), jitters=tuple(runs.get(s.id, ()))) for s in samples}
 
 
 def _jitter(
@@ -183,7 +179,7 @@ def _jitter(
             runs[sample.id] = _unpack(data)
     if todo:
         order = _JitterOrder(
-            Subject(lab.model.blob, lab.model.digest), lab.judge, tuple(todo), tuple(seeds), ulps
+            lab.subject(None), lab.reference_judge, tuple(todo), tuple(seeds), ulps
         )
         outcome = lab.sandbox.call(_run_jittered, order)
         # A reference that cannot run when perturbed has no measured noise; the absolute bounds

@@ -161,6 +161,8 @@ def _judge_discrete(
     share = f"{int(wrong.sum())} of {wrong.size} elements differ"
     if noise is None:
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
+    if noise.tolerance is not None and name not in noise.exact:
+        return Judgement(name, "sensitivity", detail=f"{share}, after a lossy pass")
     if name in noise.exact:
         return Judgement(
             name, "fault", 1.0, 0.0, math.inf, share + "; nothing here can round", True

@@ -21,7 +21,8 @@ from pydantic import BaseModel
 
 from optvet.engine import structure
 from optvet.engine.sandbox import enter, entered
-from optvet.spec.protocols import Optimizer, Runtime, Session
+from optvet.spec.errors import PluginError
+from optvet.spec.protocols import Optimizer, Runtime, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
 
 Outputs = dict[str, np.ndarray]
@@ -200,6 +201,12 @@ def _run(
 
 def load(judge: Judge, artifact: Artifact) -> Session:
     """A session of the artifact under the judge's options."""
+    if artifact.format not in judge.runtime.accepts:
+        accepts = ", ".join(sorted(judge.runtime.accepts))
+        raise PluginError(
+            f"runtime {judge.runtime.name!r} runs {accepts}, not {artifact.format}; "
+            "choose another with --runtime"
+        )
     return judge.runtime.load(artifact, judge.options)
 
 
@@ -271,6 +278,17 @@ def _try(session: Session, sample: Sample) -> str | None:
     except Exception as error:  # the answer to the question, whatever it is
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def ask_touched(subject: Subject) -> list[str] | None:
+    """Passes that the optimizer itself says changed the model; None if it cannot tell."""
+    enter("build")
+    optimizer = subject.optimizer
+    assert isinstance(optimizer, TellsTouched)
+    assert subject.options is not None
+    data = read_model(subject.blob, subject.digest)
+    touched = optimizer.touched(data, subject.passes, subject.options)
+    return None if touched is None else list(touched)
 
 
 def save_artifact(subject: Subject, target: Path) -> None:

@@ -25,11 +25,11 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial
 from optvet.engine.models import open_model
-from optvet.engine.oracle import Judgement
+from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.trial import Judge, Order, Subject, probe
-from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
-from optvet.spec.protocols import Feeds, Optimizer, Runtime
+from optvet.engine.trial import Judge, Order, Subject, ask_touched, probe
+from optvet.spec.errors import InputError, NothingTested, PluginError, UnknownName, UsageError
+from optvet.spec.protocols import Feeds, Optimizer, Runtime, TellsTouched
 from optvet.spec.result import (
     Finding,
     ModelRecord,
@@ -49,6 +49,15 @@ PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000
 """``each`` tries pairs unasked while trials x model size, and trials x nodes, stay below these."""
 MAX_ROUNDS = 24
+OTHER_KERNELS = replace(
+    THRESHOLDS,
+    rounding=4 * THRESHOLDS.rounding,
+    jitter_rms=4 * THRESHOLDS.jitter_rms,
+    jitter_max=4 * THRESHOLDS.jitter_max,
+    truth=4 * THRESHOLDS.truth,
+    reduction=4 * THRESHOLDS.reduction,
+)
+"""For comparing two runtimes: every sum of the graph may be taken in another order."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ class Settings:
     Attributes:
         pipeline: A pipeline's name, or pass names separated by commas.
         datasets: ``NAME`` or ``NAME:ARGUMENT`` each.
+        runtime: What runs the artifacts; None for one that accepts what the optimizer produces.
+        cross_check: Runtimes that each finding is judged on once more.
         limit: Samples per dataset at most.
         jobs: Worker processes at a time.
         timeout_s: Wall-clock limit of one task.
@@ -73,7 +84,8 @@ class Settings:
     strategy: Strategy = "auto"
     datasets: tuple[str, ...] = ("random",)
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
-    runtime: str = "onnxruntime"
+    runtime: str | None = None
+    cross_check: tuple[str, ...] = ()
     runtime_options: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
     seed: int = 0
@@ -109,7 +121,8 @@ def vet_model(
 ) -> VetResult:
     """Vet one model; raises OptvetError for what is not the optimizer's fault."""
     started = time.perf_counter()
-    optimizer, runtime = plugins.optimizer(settings.optimizer), plugins.runtime(settings.runtime)
+    optimizer = plugins.optimizer(settings.optimizer)
+    runtime = _choose_runtime(plugins, optimizer, settings.runtime)
     root = settings.cache_dir or cache_root()
     cache = Cache(root if settings.use_cache else None)
     preload = ("numpy", "onnx", "onnx.checker", *optimizer.preload, *runtime.preload)
@@ -123,6 +136,31 @@ def vet_model(
         cache.close()
         if own:
             sandbox.close()
+
+
+REFERENCE_RUNTIME = "onnxruntime"
+"""Runs the original where the optimizer's own runtime cannot, if it is installed."""
+
+
+def _choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> Runtime:
+    wanted = optimizer.traits.produces
+    if name is not None:
+        runtime = plugins.runtime(name)
+        if wanted not in runtime.accepts:
+            raise UsageError(
+                f"runtime {name!r} runs {', '.join(sorted(runtime.accepts))}; optimizer "
+                f"{optimizer.name!r} produces {wanted}"
+            )
+        return runtime
+    return _runtime_for(plugins, wanted)
+
+
+def _runtime_for(plugins: Plugins, format: str) -> Runtime:
+    names = plugins.names("runtime")
+    fitting = [n for n in names if format in plugins.runtime(n).accepts]
+    if not fitting:
+        raise PluginError(f"no runtime runs {format}; see: optvet plugins")
+    return plugins.runtime(REFERENCE_RUNTIME if REFERENCE_RUNTIME in fitting else fitting[0])
 
 
 def parse_pipeline(text: str, optimizer: Optimizer) -> tuple[str, ...]:
@@ -182,6 +220,10 @@ class _Vetting:
         self.judge = Judge(
             runtime, parse_options(runtime.name, runtime.options, settings.runtime_options)
         )
+        original = runtime if "onnx" in runtime.accepts else _runtime_for(plugins, "onnx")
+        self.reference_judge = Judge(
+            original, self.judge.options if original is runtime else original.options
+        )
         self.passes: dict[str, Pass] = {p.name: p for p in optimizer.passes()}
         self.pipeline = parse_pipeline(settings.pipeline, optimizer)
         self.named = settings.pipeline not in optimizer.pipelines()
@@ -197,21 +239,26 @@ class _Vetting:
         self.controls: dict[str, str] = {}
         self.reasons: list[str] = []
         self.safe: tuple[str, ...] = self.pipeline
+        self.touched: dict[tuple[str, ...], list[str] | None] = {}
 
     # --- the story ---------------------------------------------------------------------------
 
     def run(self, started: float) -> VetResult:
-        lab = self._lab(self.judge)
+        lab = self._lab(self.judge, self.reference_judge)
         samples = self._samples(lab)
         examiner, found = self._first_look(lab, samples)
         samples = examiner.samples
         detected = found
-        self.safe = self._blame(lab, examiner, samples, self.pipeline, found)
+        sound = not self.findings
+        if sound:
+            self.safe = self._blame(lab, examiner, samples, self.pipeline, found)
         records = None
-        if self._studies():
+        if self._studies() and sound:
             records = self._study(lab, examiner, samples)
-        if self.settings.as_deployed:
+        if self.settings.as_deployed and sound:
             self._deployed(samples)
+        if self.settings.cross_check:
+            self._cross_check(samples)
         self._notes(lab, examiner, samples, detected)
         self._summarise_controls(examiner, samples)
         outputs = examiner.outputs(detected.judgements)
@@ -242,6 +289,7 @@ class _Vetting:
             findings=self.findings,
             outputs=outputs,
             passes=records,
+            touched=self._told(records),
             safe_pipeline=list(self.safe),
             controls=self.controls,
             samples=len(samples),
@@ -250,7 +298,7 @@ class _Vetting:
             cost=self.ledger.cost(time.perf_counter() - started),
         )
 
-    def _lab(self, judge: Judge) -> Lab:
+    def _lab(self, judge: Judge, reference: Judge | None = None) -> Lab:
         return Lab(
             self.model,
             self.optimizer,
@@ -259,6 +307,7 @@ class _Vetting:
             self.sandbox,
             self.cache,
             jobs=self.settings.jobs,
+            reference_judge=reference,
             interface=self._interface,
             ledger=self.ledger,
             progress=self.progress,
@@ -320,7 +369,7 @@ class _Vetting:
 
     def _ask(self, lab: Lab, samples: Sequence[Sample]) -> list[str | None]:
         subject = Subject(self.model.blob, self.model.digest)
-        outcome = self.sandbox.call(probe, Order(subject, lab.judge, tuple(samples)))
+        outcome = self.sandbox.call(probe, Order(subject, lab.reference_judge, tuple(samples)))
         self.ledger.add("inputs", inferences=len(samples))
         if outcome.value is not None:
             return outcome.value
@@ -346,11 +395,38 @@ class _Vetting:
             raise InputError(f"{self.model.source}: not a valid ONNX model: {words}")
         samples, refused = self._usable(lab, reference, samples)
         candidate = lab.trial(self.pipeline, samples, "detect")
-        examiner = Examiner(lab, samples, self._tolerance(self.pipeline))
+        examiner = Examiner(lab, samples, tolerance=self._tolerance)
         examiner.learn_reference(lab.reference(samples))
         if refused:
             self.controls["refused samples"] = "; ".join(refused)
+        if self.optimizer.traits.produces != "onnx" and not self._lowering_is_sound(examiner):
+            return examiner, Findings()
         return examiner, examiner.examine(candidate, samples)
+
+    def _lowering_is_sound(self, examiner: Examiner) -> bool:
+        """Rule 3 for artifacts of another format: first the fixed lowering against the original.
+
+        Its kernels are others than the reference's, so more rounding is allowed for. From here on
+        the lowering is the reference: what differs between the two is no pass's doing.
+        """
+        lab, samples = examiner.lab, examiner.samples
+        base = lab.trial(self._base(), samples, "control")
+        gate = Examiner(lab, samples, thresholds=OTHER_KERNELS)
+        gate.reference = examiner.reference
+        found = gate.examine(base, samples)
+        if found.observation is not None:
+            words = f"{self.optimizer.name}'s import and lowering"
+            self.controls["empty pipeline"] = f"{words} show {found.observation.symptom}"
+            self._report(self._finding(lab, gate, found.observation, ()))
+            self.safe = ()
+            return False
+        self.controls["empty pipeline"] = "innocent (import and lowering agree with the original)"
+        examiner.learn_reference(base)
+        return True
+
+    def _base(self) -> tuple[str, ...]:
+        """The empty pipeline: the required passes alone."""
+        return self._with_required(())
 
     def _usable(
         self, lab: Lab, reference: Trial, samples: Sequence[Sample]
@@ -428,8 +504,7 @@ class _Vetting:
         self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]
     ) -> Observation | None:
         """Rule 3: what import and export alone already do wrong."""
-        base = tuple(n for n in self.pipeline if n in self.required)
-        trial = lab.trial(base, samples, "control")
+        trial = lab.trial(self._base(), samples, "control")
         observation = examiner.examine(trial, samples).observation
         state = "innocent" if observation is None else f"shows {observation.symptom}"
         self.controls.setdefault("empty pipeline", state)
@@ -477,9 +552,36 @@ class _Vetting:
             strategy != "subset" and traits.ordered and traits.composable
         )
         if not walks:
-            return localize.minimal_set(pipeline, fine(pipeline), required=self.required)
+            test = fine(pipeline)
+            return localize.minimal_set(
+                self._suspects(pipeline, test), test, required=self.required
+            )
         prefix = pipeline[: localize.first_bad_prefix(pipeline, coarse)]
         return localize.minimal_sequence(prefix, fine(prefix), required=self.required)
+
+    def _suspects(self, pipeline: tuple[str, ...], test: localize.Test) -> tuple[str, ...]:
+        """The passes that the optimizer's own log says did something, if they show the fault.
+
+        A log is a hint, no evidence: what it leaves out may matter, so the whole pipeline is the
+        fallback.
+        """
+        touched = self._ask_touched(pipeline)
+        if touched is None:
+            return pipeline
+        few = tuple(n for n in pipeline if n in touched or n in self.required)
+        return few if len(few) < len(pipeline) and test(few) == "fails" else pipeline
+
+    def _ask_touched(self, passes: tuple[str, ...]) -> list[str] | None:
+        if not isinstance(self.optimizer, TellsTouched):
+            return None
+        if passes not in self.touched:
+            subject = Subject(
+                self.model.blob, self.model.digest, self.optimizer, self.options, passes
+            )
+            outcome = self.sandbox.call(ask_touched, subject)
+            self.ledger.add("walk", applications=1)
+            self.touched[passes] = outcome.value
+        return self.touched[passes]
 
     # --- findings ----------------------------------------------------------------------------
 
@@ -494,8 +596,7 @@ class _Vetting:
         """The finding, with the culprit's own observation, replayed in a fresh process."""
         sample = observation.sample
         samples = [sample] if sample is not None else []
-        base = tuple(n for n in self.pipeline if n in self.required)
-        passes = self._with_required(culprit) if culprit else base
+        passes = self._with_required(culprit) if culprit else self._base()
         own = examiner.examine(lab.trial(passes, samples, "confirm"), samples).observation
         shown = own if own is not None and own.symptom == observation.symptom else observation
         again = examiner.examine(lab.fresh(passes, samples), samples).observation
@@ -520,10 +621,11 @@ class _Vetting:
     def _with_required(self, culprit: Sequence[str]) -> tuple[str, ...]:
         if not self.required:
             return tuple(culprit)
-        return tuple(n for n in self.pipeline if n in culprit or n in self.required)
+        order = self.pipeline if set(culprit) <= set(self.pipeline) else tuple(self.passes)
+        return tuple(n for n in order if n in culprit or n in self.required)
 
     def _reference_agrees(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> bool:
-        again = lab.fresh(None, samples)
+        again = lab.fresh(examiner.base, samples)
         return all(
             not isinstance(run := again.runs.get(s.id), Failure)
             and run is not None
@@ -558,7 +660,7 @@ class _Vetting:
         return self.settings.strategy == "each" or (every and self.optimizer.traits.single)
 
     def _study(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> list[PassRecord]:
-        empty = lab.trial((), samples, "control")
+        empty = lab.trial(self._base(), samples, "control")
         inherited = examiner.examine(empty, samples).observation
         # Where import and export alone already fail, nothing can be said of a pass.
         judgeable = inherited is None or bool(inherited.outputs)
@@ -566,7 +668,9 @@ class _Vetting:
         records, alone = [], dict[str, Observation | None]()
         changed = []
         for name, trial in zip(
-            names, lab.trials([(n,) for n in names], samples, "each"), strict=True
+            names,
+            lab.trials([self._with_required((n,)) for n in names], samples, "each"),
+            strict=True,
         ):
             observation = examiner.examine(trial, samples).observation
             if observation is not None and inherited is not None:
@@ -668,13 +772,46 @@ class _Vetting:
         if failures:
             self.controls["as deployed"] = f"the original itself fails: {describe(failures[0])}"
             return
-        examiner = Examiner(lab, samples, self._tolerance(self.safe))
+        examiner = Examiner(lab, samples, tolerance=self._tolerance)
         examiner.learn_reference(reference)
         found = examiner.examine(candidate, samples)
         before = len(self.findings)
         self.safe = self._blame(lab, examiner, samples, self.safe, found, as_deployed=True)
         faults = len(self.findings) - before
         self.controls["as deployed"] = f"{faults} more findings" if faults else "agrees"
+
+    # --- other runtimes ----------------------------------------------------------------------
+
+    def _cross_check(self, samples: Sequence[Sample]) -> None:
+        """Is a fault in the model, or in one runtime's reading of it?"""
+        by_id = {s.id: s for s in samples}
+        for i, finding in enumerate(self.findings):
+            sample = by_id.get(finding.witness.sample) if finding.witness else None
+            if finding.severity != "fault" or finding.stage == "build" or sample is None:
+                continue
+            answers = {
+                name: self._second_opinion(name, finding, sample)
+                for name in self.settings.cross_check
+            }
+            words = f"{finding.message}; {_opinion(self.runtime.name, answers)}"
+            self.findings[i] = finding.model_copy(update={"cross_check": answers, "message": words})
+
+    def _second_opinion(self, name: str, finding: Finding, sample: Sample) -> str:
+        runtime = self.plugins.runtime(name)
+        if self.optimizer.traits.produces not in runtime.accepts or "onnx" not in runtime.accepts:
+            return f"cannot run {self.optimizer.traits.produces}"
+        lab = self._lab(Judge(runtime, runtime.options))
+        lab.full_check = False
+        reference = lab.reference([sample])
+        run = reference.runs.get(sample.id)
+        if run is None or isinstance(run, Failure):
+            why = run or reference.build.failure
+            return f"cannot run the original: {describe(why) if why else 'no answer'}"
+        examiner = Examiner(lab, [sample], tolerance=self._tolerance)
+        examiner.learn_reference(reference)
+        passes = self._with_required(finding.culprit) if finding.culprit else self._base()
+        seen = examiner.examine(lab.trial(passes, [sample], "confirm"), [sample]).observation
+        return "no fault" if seen is None else str(seen.symptom)
 
     # --- notes -------------------------------------------------------------------------------
 
@@ -697,7 +834,7 @@ class _Vetting:
         lost = structure.lost_metadata(original, result)
         if not lost:
             return
-        empty = lab.trial((), (), "control").build.facts
+        empty = lab.trial(self._base(), (), "control").build.facts
         inherited = structure.lost_metadata(original, empty) if empty else {}
         for what in (lost, inherited):
             trip = what is inherited
@@ -759,7 +896,11 @@ class _Vetting:
             j = found.judgements.get(name)
             return "fails" if j is not None and j.call == "sensitivity" else "passes"
 
-        culprit = () if test(()) == "fails" else self._search(self.pipeline, test, lambda _: test)
+        culprit = (
+            ()
+            if test(self._base()) == "fails"
+            else self._search(self.pipeline, test, lambda _: test)
+        )
         self._report(
             Finding(
                 symptom=Symptom.SENSITIVITY,
@@ -774,6 +915,14 @@ class _Vetting:
                 message=f"output {name!r}: {judgement.detail}",
             )
         )
+
+    def _told(self, records: Sequence[PassRecord] | None) -> list[str] | None:
+        """Passes that changed the model: by the optimizer's word, or as seen one by one."""
+        if self.touched:
+            return next(iter(self.touched.values()))
+        if records is None:
+            return None
+        return [r.name for r in records if r.effect != "none"]
 
     # --- the answer --------------------------------------------------------------------------
 
@@ -825,6 +974,19 @@ def _akin(a: Observation, b: Observation) -> bool:
     if a.symptom != b.symptom:
         return False
     return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
+
+
+def _opinion(runtime: str, answers: Mapping[str, str]) -> str:
+    """What other runtimes' answers say about where a fault lies."""
+    judged = {n: a for n, a in answers.items() if not a.startswith("cannot")}
+    if not judged:
+        return "no other runtime could judge it"
+    innocent = sorted(n for n, a in judged.items() if a == "no fault")
+    if not innocent:
+        return f"in the model: {', '.join(sorted(judged))} agree"
+    if len(innocent) == len(judged):
+        return f"only in {runtime}'s reading: no fault on {', '.join(innocent)}"
+    return f"depends on the runtime: no fault on {', '.join(innocent)}"
 
 
 def _short(text: str) -> str:

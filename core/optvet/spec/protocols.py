@@ -54,6 +54,21 @@ class Optimizer(Protocol):
 
 
 @runtime_checkable
+class TellsTouched(Protocol):
+    """Optional part of an optimizer: what its own log says."""
+
+    def touched(
+        self, model: bytes, passes: Sequence[str], options: BaseModel
+    ) -> Sequence[str] | None:
+        """Those of ``passes`` that changed ``model`` when applied together; None: it cannot tell.
+
+        Called in a worker process, when a fault is searched. A hint that narrows the search, never
+        evidence.
+        """
+        ...
+
+
+@runtime_checkable
 class Session(Protocol):
     """A loaded artifact."""
 

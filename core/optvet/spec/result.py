@@ -60,6 +60,7 @@ class Finding(Record):
     export alone (the round trip) show it. ``error`` and ``noise_floor`` are relative to the
     reference output (unitless, largest over elements of the worst output; None where the symptom
     has no size). ``as_deployed`` tells that it showed only under the runtime's own defaults.
+    ``cross_check`` holds what other runtimes show: a symptom, "no fault", or why they cannot run.
     """
 
     symptom: Symptom
@@ -73,6 +74,7 @@ class Finding(Record):
     witness: Witness | None = None
     message: str = ""
     as_deployed: bool = False
+    cross_check: dict[str, str] = Field(default_factory=dict)
 
 
 class PassRecord(Record):
