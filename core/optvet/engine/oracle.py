@@ -44,6 +44,8 @@ class Thresholds:
 
 THRESHOLDS = Thresholds()
 _SLICE_ELEMENTS = 16
+_FLIP = 1024
+"""Behind a decision, a change by so many units of roundoff is a flip and no rounding."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,8 @@ def _judge_against_noise(
     # Where finite inputs overflow in the reference but not in the candidate (log(softmax(x)) fused,
     # say), float arithmetic ran out of range: worth telling, but nobody's fault.
     outgrown = pattern & np.isinf(y) & np.isfinite(z) if noise.finite_inputs else pattern & False
+    # What ran out of range lies beyond all that did not: 1/Relu(x) is infinite for another reason.
+    outgrown &= (np.sign(z) == np.sign(y)) & (np.abs(z) >= scale)
     pattern = pattern & ~outgrown
     if outgrown.any() and not pattern.any() and exceeds <= 1:
         share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now"
@@ -295,6 +299,8 @@ def _judge_against_noise(
         exceeds = exceeds if explained else math.inf
         if explained and exceeds <= 1:
             return Judgement(name, "sensitivity", error, level, 1.0, detail + ", as under jitter")
+    if exceeds <= 1 and name in noise.discontinuous and min(error, level) > _FLIP * u:
+        return Judgement(name, "sensitivity", error, level, exceeds, "flips as under jitter")
     if exceeds <= 1:
         return Judgement(name, "drift", error, level, exceeds)
     if trusted and truth is not None:
