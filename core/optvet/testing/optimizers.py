@@ -142,6 +142,56 @@ def _invalid_model(model: ModelProto, options: PlantedOptions) -> None:
     model.graph.node[0].input[0] = "nowhere"
 
 
+def _foreign_operator(model: ModelProto, options: PlantedOptions) -> None:
+    """f(x) → g(x), for the last node; the checker knows no such g, and no runtime does."""
+    node = model.graph.node[-1]
+    node.op_type, node.domain = "Planted", "org.example.planted"
+    model.opset_import.append(helper.make_opsetid(node.domain, 1))
+
+
+def _index_out_of_range(model: ModelProto, options: PlantedOptions) -> None:
+    """W → Gather(W, rows that it does not have), for the first float initializer."""
+    weight = next(t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT)
+    rows = np.full(weight.dims[0], 1 << 20)
+    model.graph.initializer.append(numpy_helper.from_array(rows, "planted_rows"))
+    for node in model.graph.node:
+        node.input[:] = ["planted_weight" if n == weight.name else n for n in node.input]
+    gather = helper.make_node("Gather", [weight.name, "planted_rows"], ["planted_weight"])
+    model.graph.node.insert(0, gather)
+
+
+def _spin_at_run(model: ModelProto, options: PlantedOptions) -> None:
+    """W → W + Loop(2⁶² times nothing), for the first float initializer; it loads, and hangs."""
+    weight = next(t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT)
+    scalar = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    truth = helper.make_tensor_type_proto(onnx.TensorProto.BOOL, [])
+    count = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [])
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["still"]),
+            helper.make_node("Identity", ["carried"], ["passed_on"]),
+        ],
+        "body",
+        [
+            helper.make_value_info("turn", count),
+            helper.make_value_info("go_on", truth),
+            helper.make_value_info("carried", scalar),
+        ],
+        [helper.make_value_info("still", truth), helper.make_value_info("passed_on", scalar)],
+    )
+    constants = {
+        "planted_turns": np.array(1 << 62),
+        "planted_yes": np.array(True),
+        "planted_zero": np.array(0, np.float32),
+    }
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
+    for node in model.graph.node:
+        node.input[:] = ["planted_weight" if n == weight.name else n for n in node.input]
+    model.graph.node.insert(0, helper.make_node("Loop", [*constants], ["planted_end"], body=body))
+    sums = helper.make_node("Add", [weight.name, "planted_end"], ["planted_weight"])
+    model.graph.node.insert(1, sums)
+
+
 def _rename_outputs(model: ModelProto, options: PlantedOptions) -> None:
     """Graph output y → renamed_y."""
     for output in list(model.graph.output):
@@ -245,6 +295,9 @@ _REWRITES: dict[str, Rewrite] = {
     "hang": _hang,
     "eat_memory": _eat_memory,
     "invalid_model": _invalid_model,
+    "foreign_operator": _foreign_operator,
+    "index_out_of_range": _index_out_of_range,
+    "spin_at_run": _spin_at_run,
     "rename_outputs": _rename_outputs,
     "rename_declared": _rename_declared,
     "reorder_outputs": _reorder_outputs,
