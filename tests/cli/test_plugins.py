@@ -5,7 +5,6 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any
 
-
 import pytest
 
 from optvet import VetResult, __version__

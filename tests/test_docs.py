@@ -1,0 +1,153 @@
+"""Every command and every Python example in README and docs runs; what is promised is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import optvet.cli
+from optvet.engine import discovery
+from optvet.spec import hooks
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+SOUND = HEAD + "g (float[2,3] x) => (float[2,3] y) { z = Relu(x)  y = Identity(z) }"
+FAULTY = (
+    HEAD
+    + """
+g (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }
+"""
+)
+NOT_RUN = {
+    "pip": "it would change the environment that runs this test",
+    "pytest": "it would run this test within itself",
+}
+
+
+class Command(NamedTuple):
+    page: str
+    line: int
+    words: list[str]
+    code: int
+
+
+def blocks(page: Path, language: str) -> Iterator[tuple[int, str]]:
+    text = page.read_text()
+    for match in re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield text[: match.start(1)].count("\n") + 1, match[1]
+
+
+def commands() -> Iterator[Command]:
+    """Lines that start with ``$`` in console blocks, parted at ``&&``."""
+    for page in PAGES:
+        for first, block in blocks(page, "console"):
+            for number, line in enumerate(block.splitlines(), first):
+                shown, _, remark = line.removeprefix("$ ").partition("  # ")
+                code = re.match(r"exit (\d+)", remark)
+                for part in shown.split(" && "):
+                    words = shlex.split(part)
+                    yield Command(page.name, number, words, int(code[1]) if code else 0)
+
+
+def label(command: Command) -> str:
+    return f"{command.page}:{command.line}"
+
+
+ALL = list(commands())
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    onnx.save(onnx.parser.parse_model(text), path)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the pages speak of, and the plugin of plugins.md installed."""
+    write(tmp_path / "model.onnx", SOUND)
+    write(tmp_path / "faulty.onnx", FAULTY)
+    write(tmp_path / "models" / "one.onnx", SOUND)
+    write(tmp_path / "models" / "two.onnx", SOUND.replace("Relu", "Sigmoid"))
+    np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))
+    ((_, plugin), *_) = blocks(ROOT / "docs" / "plugins.md", "python")
+    (tmp_path / "optvet_tiny.py").write_text(plugin)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "optvet_tiny", raising=False)
+    installed = [*entry_points(group="optvet"), EntryPoint("tiny", "optvet_tiny", "optvet")]
+    monkeypatch.setattr(discovery, "entry_points", lambda **_: installed)
+    monkeypatch.setenv("OPTVET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "optvet"], ids=label)
+def test_command_of_the_docs_runs(
+    command: Command, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = optvet.cli.main(command.words[1:])
+    captured = capsys.readouterr()
+    assert code == command.code, captured.err + captured.out
+    assert captured.out
+
+
+def test_every_other_command_is_left_out_for_a_reason() -> None:
+    assert {c.words[0] for c in ALL} - {"optvet"} <= set(NOT_RUN)
+
+
+def test_readme_has_exactly_two_commands_to_set_up() -> None:
+    setups = [line for _, b in blocks(ROOT / "README.md", "console") for line in b.splitlines()]
+    assert [s for s in setups if "pip" in s] == [
+        "$ pip install -e . && optvet vet zoo:shufflenet",
+        "$ pip install -e '.[dev]' && pytest",
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_of_the_docs_runs(page: Path, place: Path) -> None:
+    for _, code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), {"__name__": "example"})
+
+
+def test_plugin_of_the_docs_is_blamed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert optvet.cli.main(["vet", "model.onnx", "--optimizer", "tiny"]) == 1
+    shown = capsys.readouterr().out
+    assert "drop_relu" in shown
+    assert "wrong-output" in shown
+    assert "forget_node_names" not in shown.replace("safe      forget_node_names", "")
+
+
+def test_every_hook_is_in_the_guide_for_plugin_authors() -> None:
+    guide = (ROOT / "docs" / "plugins.md").read_text()
+    missing = [n for n in vars(hooks) if n.startswith("optvet_") and f"`{n}`" not in guide]
+    assert missing == []
+
+
+def test_every_option_of_vet_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    optvet.cli.main(["vet", "--help"])
+    options = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) - {"--help"}
+    page = (ROOT / "docs" / "cli.md").read_text()
+    assert {o for o in options if f"`{o}" not in page} == set()
+
+
+def test_every_symptom_is_documented() -> None:
+    page = (ROOT / "docs" / "concepts.md").read_text()
+    assert [s for s in optvet.Symptom if s not in page and s != "slowdown"] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets: Callable[[str], list[str]] = re.compile(r"\]\((?!https?:)([^)#]+)").findall
+    missing = [t for t in targets(page.read_text()) if not (page.parent / t).exists()]
+    assert missing == []
