@@ -17,15 +17,18 @@ culprit), *symptom* (accepted culprit, other symptom), *wrong culprit* (a fault 
 sequence the manifest does not accept), *false alarm* (a control is faulty), *crashed* (the program
 itself failed), *ok* (a control is not faulty), *not seen* (this mode cannot show it, another must),
 *late* (the default pipeline shows it in the version the manifest was measured with, here only a
-later mode did), *unscored* (the manifest calls the case ambiguous). The totals give recall, culprit
-accuracy, false alarms and cost; then what localization cost beyond the walk over prefixes. Exit
-status 1 if anything was missed, wrong, or falsely alarmed.
+later mode did), *unscored* (the manifest calls the case ambiguous, or in another version than the
+manifest's the round trip alone breaks the model, which is checked without optvet). Only confirmed
+findings count. The totals give recall, culprit accuracy, false alarms and cost; then what
+localization cost beyond the walk over prefixes. Exit status 1 if anything was missed, wrong, or
+falsely alarmed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -91,7 +94,9 @@ class Case:
     """One model with what is known of it on the installed version.
 
     ``bugs`` is empty for a control and for a version that does not have the bug; ``absent`` is
-    then what must not be reported. ``unscored`` passes are blamed by nobody.
+    then what must not be reported. ``unscored`` passes are blamed by nobody. ``roundtrip`` checks
+    without optvet whether import and export alone break the model, and says how: in versions other
+    than the one the manifest was measured with, that may hide the case's own bug.
     """
 
     id: str
@@ -105,6 +110,7 @@ class Case:
     unscored: frozenset[str] = frozenset()
     scored: bool = True
     strict: bool = True
+    roundtrip: Callable[[Case], str] | None = None
     tags: tuple[str, ...] = ()
 
 
@@ -171,6 +177,7 @@ def _onnxoptimizer_case(
         unscored=by_design - accepted,
         scored=not raw.get("ambiguous"),
         strict=strict,
+        roundtrip=_onnxoptimizer_roundtrip,
         tags=tuple(raw.get("tags") or ()),
     )
 
@@ -236,6 +243,23 @@ def _existing(folder: Path, name: str | None) -> Path | None:
     return path if path is not None and path.exists() else None
 
 
+_ROUNDTRIP = """
+import sys, onnx, onnxoptimizer, onnxruntime
+model = onnxoptimizer.optimize(onnx.load(sys.argv[1]), ["nop"])
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+onnx.checker.check_model(model)
+onnxruntime.InferenceSession(model.SerializeToString(), options)
+"""
+
+
+def _onnxoptimizer_roundtrip(case: Case) -> str:
+    command = [sys.executable, "-c", _ROUNDTRIP, str(case.model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    words = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+    return words[-1][:160] if done.returncode else ""
+
+
 READERS: Mapping[str, Reader] = {"onnxoptimizer": onnxoptimizer_cases}
 """By optimizer plugin. Another plugin's manifest needs one function here, nothing else: it turns
 fields such as ``culprits``, ``relation`` and ``fix_sets`` into ``Bug`` and ``Mode``."""
@@ -246,12 +270,13 @@ fields such as ``culprits``, ``relation`` and ``fix_sets`` into ``Bug`` and ``Mo
 
 def judge_mode(case: Case, mode: Mode, result: VetResult) -> tuple[State, str]:
     """What one result says about one case."""
-    faults = [f for f in result.findings if f.severity == "fault"]
+    # What did not show again in a fresh process is no claim: the verdict says "undecided" then.
+    faults = [f for f in result.findings if f.severity == "fault" and f.confirmed]
     if not case.scored:
         return "unscored", ""
     if mode.benign or case.control:
         bad = result.verdict == "faulty" or faults
-        return ("false alarm", _words(faults)) if bad else ("ok", result.reason)
+        return ("false alarm", _words(result.findings)) if bad else ("ok", result.reason)
     if not case.bugs:
         same = [f for f in result.findings if any(_is(f, b, b.symptoms) for b in case.absent)]
         if same:
@@ -264,17 +289,19 @@ def _judge_bugs(
     case: Case, mode: Mode, result: VetResult, faults: Sequence[Finding]
 ) -> tuple[State, str]:
     strangers = [f for f in faults if not _accepted(case, f)]
-    exact = [any(_is(f, b, b.symptoms) for f in result.findings) for b in case.bugs]
-    blamed = [any(_is(f, b, b.lenient) for f in result.findings) for b in case.bugs]
-    unconfirmed = [f for f in faults if not f.confirmed]
+    claims = [f for f in result.findings if f.confirmed]
+    exact = [any(_is(f, b, b.symptoms) for f in claims) for b in case.bugs]
+    blamed = [any(_is(f, b, b.lenient) for f in claims) for b in case.bugs]
+    doubtful = _words(f for f in result.findings if not f.confirmed)
+    if strangers and not case.strict and not any(f.culprit for f in strangers):
+        if case.roundtrip is not None and (why := case.roundtrip(case)):
+            return "unscored", f"in this version the round trip alone fails: {why}"
     if strangers:
         return "wrong culprit", _words(strangers)
-    if unconfirmed:
-        return "missed", f"not confirmed: {_words(unconfirmed)}"
     if all(exact):
-        return "found", ""
+        return "found", doubtful
     if all(blamed):
-        return ("symptom", _words(faults)) if case.strict else ("found", _words(faults))
+        return ("found" if not case.strict else "symptom"), _words(faults)
     words = f"verdict {result.verdict}; {_words(result.findings)}"
     return ("missed" if mode.must else "not seen"), words
 
@@ -306,6 +333,8 @@ def settle(case: Case, rows: list[Row]) -> None:
         return
     states = [r.state for r in rows]
     if "found" not in states:
+        if "unscored" in states:
+            return
         last = next(r for r in reversed(rows) if r.mode != "benign")
         last.state = "missed"
     elif rows[0].state == "not seen" and not case.strict:
@@ -396,7 +425,8 @@ def totals(cases: Sequence[Case], rows: Sequence[Row], plan: Plan) -> dict[str, 
     by_case: dict[str, list[Row]] = {}
     for row in rows:
         by_case.setdefault(row.case, []).append(row)
-    bugs = [c for c in cases if c.bugs and c.scored and c.id in by_case]
+    hidden = {c.id for c in cases if any(r.state == "unscored" for r in by_case.get(c.id, ()))}
+    bugs = [c for c in cases if c.bugs and c.id in by_case and c.id not in hidden]
     clean = [c for c in cases if not c.bugs and c.scored and c.id in by_case]
     found = [c for c in bugs if any(r.state in ("found", "late") for r in by_case[c.id])]
     bad_of = {s: sorted({r.case for r in rows if r.state == s}) for s in BAD}
@@ -422,7 +452,7 @@ def totals(cases: Sequence[Case], rows: Sequence[Row], plan: Plan) -> dict[str, 
         "wrong_symptom": bad_of["symptom"],
         "crashed": bad_of["crashed"],
         "late": sorted({r.case for r in rows if r.state == "late"}),
-        "unscored": sorted(c.id for c in cases if not c.scored),
+        "unscored": sorted(hidden),
         "applications": sum(r.applications for r in rows),
         "inferences": sum(r.inferences for r in rows),
         "wall_s": round(sum(r.wall_s for r in rows), 1),
