@@ -149,14 +149,13 @@ def _blame(finding: Finding) -> Text:
     """The culprit, where it showed, whether it showed again, and in which words."""
     blame = culprit_of(finding)
     blame.stylize("bold")
-    if finding.witness is not None:
-        blame.append_text(text(f"\non {finding.witness.sample}", "dim"))
+    where = f" on {finding.witness.sample}" if finding.witness is not None else ""
+    if finding.confirmed:
+        blame.append_text(text(f"\nconfirmed in a fresh process{where}", "green"))
+    else:
+        blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
     if finding.as_deployed:
         blame.append("\nonly under the runtime's own defaults", "dim")
-    if finding.confirmed:
-        blame.append("\nconfirmed in a fresh process", "green")
-    else:
-        blame.append("\nnot confirmed: it did not show again", "yellow")
     if finding.message:
         blame.append_text(text(f"\n{_words(finding.message)}"))
     return blame
