@@ -156,8 +156,10 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
         for key, was in before.metadata.items()
         if after.metadata[key] != was
     }
-    if "functions" in changed and not any("::" in op for op in after.operators):
-        changed.pop("functions")
+    if "functions" in changed:
+        had, has = (set(side.split("; ")) for side in changed["functions"])
+        if has - {"none"} <= had and not (had - has) & after.operators.keys():
+            changed.pop("functions")
     if before.operators.keys() - after.operators.keys() and "opset_import" in changed:
         kept = {s.split()[0] for s in after.metadata["opset_import"].split(", ")}
         was = [s for s in before.metadata["opset_import"].split(", ") if s.split()[0] in kept]
@@ -274,6 +276,8 @@ def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib.
     kept = {v.name for v in (*graph.input, *graph.output)}
     names = dict(outer) | {name: name for name in kept}
     depth = len(outer)
+    # No model's own name begins like these: an input may well be called "v0_0".
+    weight, value = f"\0w{depth}_", f"\0v{depth}_"
     initializers = sorted(graph.initializer, key=lambda t: t.name)
     used = Counter(i for g in graphs(graph) for n in g.node for i in n.input)
     order: dict[str, None] = {}
@@ -286,7 +290,7 @@ def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib.
     initializers = [t for t in initializers if used[t.name] or t.name in kept]
     initializers.sort(key=lambda t: rank.get(t.name, len(rank)))
     for i, tensor in enumerate(initializers):
-        names.setdefault(tensor.name, f"w{depth}_{i}")
+        names.setdefault(tensor.name, f"{weight}{i}")
         tensor.doc_string = ""
         tensors.update(names[tensor.name].encode())
         if len(tensor.raw_data) > _LARGE_BYTES:
@@ -304,7 +308,7 @@ def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib.
         del node.metadata_props[:]
         for output in node.output:
             if output and output not in names:
-                names[output] = f"v{depth}_{counter}"
+                names[output] = f"{value}{counter}"
                 counter += 1
     for node in graph.node:
         for attribute in node.attribute:
