@@ -1,0 +1,440 @@
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.parser
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from optvet.engine import structure
+from optvet.engine.structure import Alignment, Facts, align, canonical_digest, lost_metadata
+from optvet.spec.types import InterfaceChange, ValueInfo
+
+NET = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[2,2] x) => (float[2,2] y)
+<float[2,2] w = {1, 2, 3, 4}, float[2] b = {5, 6}>
+{
+    [first] m = MatMul(x, w)
+    [second] a = Add(m, b)
+    [third] y = LeakyRelu <alpha: float = 0.5> (a)
+}
+"""
+
+BRANCHING = """
+<ir_version: 8, opset_import: ["" : 17]>
+branching (float[2] x, bool c) => (float[2] y)
+<float[2] w = {1, 2}>
+{
+    t = Relu(x)
+    y = If (c) <
+        then_branch = yes () => (float[2] p) { h = Mul(t, w)  p = Neg(h) },
+        else_branch = no () => (float[2] q) <float[2] v = {3, 4}> { q = Add(t, v) }
+    >
+}
+"""
+
+
+def parsed(text: str) -> ModelProto:
+    return onnx.parser.parse_model(text)
+
+
+def digest(model: str | ModelProto) -> str:
+    copy = ModelProto()
+    copy.CopyFrom(parsed(model) if isinstance(model, str) else model)
+    return canonical_digest(copy)
+
+
+def facts(model: str | ModelProto) -> Facts:
+    return structure.facts(parsed(model) if isinstance(model, str) else model, 0)
+
+
+def rename(model: ModelProto, was: str, now: str) -> None:
+    """A value, wherever it is produced, used or described."""
+    for graph in structure.graphs(model.graph):
+        for node in graph.node:
+            node.input[:] = [now if n == was else n for n in node.input]
+            node.output[:] = [now if n == was else n for n in node.output]
+        for named in (*graph.initializer, *graph.value_info):
+            named.name = now if named.name == was else named.name
+
+
+# What the digest ignores
+
+
+def _node_names(model: ModelProto) -> None:
+    for i, node in enumerate(model.graph.node):
+        node.name = f"other_{i}"
+
+
+def _doc_strings(model: ModelProto) -> None:
+    for thing in (model, model.graph, *model.graph.node, *model.graph.initializer):
+        thing.doc_string = "in other words"
+
+
+def _value_info(model: ModelProto) -> None:
+    model.CopyFrom(onnx.shape_inference.infer_shapes(model))
+    assert model.graph.value_info
+
+
+def _initializer_order(model: ModelProto) -> None:
+    tensors = list(model.graph.initializer)[::-1]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(tensors)
+
+
+def _value_names(model: ModelProto) -> None:
+    for was, now in (("m", "zz"), ("a", "m"), ("w", "b2"), ("b", "a2")):
+        rename(model, was, now)
+
+
+def _unused_initializer(model: ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(3), "nobody"))
+
+
+def _graph_name(model: ModelProto) -> None:
+    model.graph.name = "other"
+
+
+def _producer(model: ModelProto) -> None:
+    model.producer_name, model.producer_version, model.domain = "someone", "2", "org.example"
+
+
+def _metadata(model: ModelProto) -> None:
+    onnx.helper.set_model_props(model, {"author": "someone"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _node_names,
+        _doc_strings,
+        _value_info,
+        _initializer_order,
+        _value_names,
+        _unused_initializer,
+        _graph_name,
+        _producer,
+        _metadata,
+    ],
+)
+def test_what_computes_nothing_does_not_change_the_digest(
+    change: Callable[[ModelProto], None],
+) -> None:
+    model = parsed(NET)
+    change(model)
+    assert model != parsed(NET)
+    assert digest(model) == digest(NET)
+
+
+def test_the_order_of_attributes_does_not_change_the_digest() -> None:
+    one, other = parsed(NET), parsed(NET)
+    for model, names in ((one, "tu"), (other, "ut")):
+        made = [onnx.helper.make_attribute(n, ord(n)) for n in names]
+        model.graph.node[0].attribute.extend(made)
+    assert digest(one) == digest(other)
+
+
+@pytest.mark.parametrize(("was", "now"), [("t", "other"), ("w", "other"), ("h", "t2"), ("v", "u")])
+def test_names_inside_and_above_a_subgraph_do_not_change_the_digest(was: str, now: str) -> None:
+    model = parsed(BRANCHING)
+    rename(model, was, now)
+    assert digest(model) == digest(BRANCHING)
+
+
+@given(st.permutations(["x1", "m1", "a1", "v0_0", "w0_0", "w1_1", ""]))
+def test_internal_names_are_arbitrary(names: list[str]) -> None:
+    model = parsed(NET)
+    fresh = [n for n in names if n]
+    for was, now in zip(("m", "a", "w", "b"), fresh, strict=False):
+        rename(model, was, f"fresh_{now}")
+    for now in fresh:
+        rename(model, f"fresh_{now}", now)
+    assert digest(model) == digest(NET)
+
+
+# What the digest sees
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("alpha: float = 0.5", "alpha: float = 0.25"),
+        ("LeakyRelu <alpha: float = 0.5>", "LeakyRelu"),
+        ("LeakyRelu", "Elu"),
+        ("{1, 2, 3, 4}", "{1, 2, 3, 5}"),
+        ("float[2] b = {5, 6}", "float[1,2] b = {5, 6}"),
+        ("Add(m, b)", "Add(b, m)"),
+        ("Add(m, b)", "Add(m, m)"),
+        ("MatMul(x, w)", "MatMul(w, x)"),
+        ('"" : 17', '"" : 16'),
+        ("ir_version: 8", "ir_version: 9"),
+        ("float[2,2] y", "float[2,n] y"),
+    ],
+)
+def test_what_computes_something_else_changes_the_digest(was: str, now: str) -> None:
+    assert was in NET
+    assert digest(NET.replace(was, now)) != digest(NET)
+
+
+def test_the_names_of_inputs_and_outputs_are_part_of_the_digest() -> None:
+    assert digest(NET.replace("x)", "i)").replace("(x,", "(i,")) != digest(NET)
+    assert digest(NET.replace("] y", "] o").replace("y =", "o =")) != digest(NET)
+
+
+def test_swapped_weights_of_one_shape_change_the_digest() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[1] x) => (float[1] y) <float[1] p = {1}, float[1] q = {2}>
+    { t = Mul(x, p)  y = Sub(t, q) }
+    """
+    swapped = text.replace("(x, p)", "(x, q)").replace("(t, q)", "(t, p)")
+    assert digest(text) != digest(swapped)
+
+
+def test_large_weights_are_part_of_the_digest() -> None:
+    models = []
+    for last in (1.0, 2.0):
+        model = parsed(NET)
+        weight = np.ones((40, 40), np.float32)
+        weight[-1, -1] = last
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+        models.append(model)
+    assert digest(models[0]) != digest(models[1])
+    reshaped = parsed(NET)
+    reshaped.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.ones((20, 80), np.float32), "w")
+    )
+    assert digest(models[0]) != digest(reshaped)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("Neg(h)", "Abs(h)"),
+        ("Mul(t, w)", "Mul(t, t)"),
+        ("Mul(t, w)", "Mul(x, w)"),
+        ("Add(t, v)", "Sub(t, v)"),
+        ("{1, 2}", "{1, 3}"),
+        ("{3, 4}", "{3, 5}"),
+    ],
+)
+def test_a_change_inside_a_subgraph_or_of_what_it_captures_changes_the_digest(
+    was: str, now: str
+) -> None:
+    assert was in BRANCHING
+    assert digest(BRANCHING.replace(was, now)) != digest(BRANCHING)
+
+
+@pytest.mark.parametrize("name", ["v0_0", "w0_0"])
+def test_an_input_named_like_a_canonical_value_is_not_taken_for_one(name: str) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[1] x, float[1] INPUT) => (float[1] y) <float[1] p = {1}>
+    { t = Add(x, p)  u = Relu(t)  y = Mul(OPERANDS) }
+    """.replace("INPUT", name)
+    operands = [f"u, {name}", "u, t", "u, u", "u, p", "u, x"]
+    assert len({digest(text.replace("OPERANDS", o)) for o in operands}) == len(operands)
+
+
+def test_the_digest_is_of_all_that_is_left() -> None:
+    model = parsed(NET)
+    model.graph.node.append(NodeProto(op_type="Neg", input=["a"], output=["dead"]))
+    assert digest(model) != digest(NET)
+
+
+# Interfaces
+
+
+def info(name: str, *shape: int | str | None, dtype: str = "float") -> ValueInfo:
+    return ValueInfo(name, dtype, shape)
+
+
+class Face:
+    def __init__(self, inputs: list[ValueInfo], outputs: list[ValueInfo]) -> None:
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+
+
+NONE: frozenset[InterfaceChange] = frozenset()
+NAMES: frozenset[InterfaceChange] = frozenset({"names"})
+DTYPES: frozenset[InterfaceChange] = frozenset({"input-dtypes"})
+
+
+def problem(before: Face, after: Face, allowed: frozenset[InterfaceChange] = NONE) -> str:
+    return align(before, after, allowed).problem
+
+
+def test_an_interface_aligns_with_itself() -> None:
+    face = Face([info("x", 1, "n")], [info("y", 1), info("z")])
+    assert align(face, face, NONE) == Alignment({"x": "x"}, {}, {"y": "y", "z": "z"})
+
+
+def test_names_may_change_only_where_a_pass_is_allowed_to() -> None:
+    before, after = Face([info("x", 1)], [info("y", 1)]), Face([info("i", 1)], [info("o", 1)])
+    assert problem(before, after) == ("inputs ['x'] became ['i']; outputs ['y'] became ['o']")
+    # Inputs map from the reference's names, outputs to them.
+    assert align(before, after, NAMES) == Alignment({"x": "i"}, {}, {"o": "y"})
+
+
+def test_names_that_change_places_are_a_change() -> None:
+    before = Face([], [info("y", 1), info("z", 1)])
+    after = Face([], [info("z", 1), info("y", 1)])
+    assert problem(before, after) == "outputs ['y', 'z'] became ['z', 'y']"
+
+
+@pytest.mark.parametrize("outputs", [["y"], ["y", "y"], ["y", "z", "z2"], []])
+def test_lost_new_and_duplicated_outputs_are_a_change_whatever_is_allowed(
+    outputs: list[str],
+) -> None:
+    before = Face([], [info("y", 1), info("z", 1)])
+    after = Face([], [info(n, 1) for n in outputs])
+    assert problem(before, after, NAMES) == f"outputs ['y', 'z'] became {outputs}"
+
+
+def test_int64_inputs_may_become_int32_where_a_pass_is_allowed_to() -> None:
+    before, after = Face([info("i", 1, dtype="int64")], []), Face([info("i", 1, dtype="int32")], [])
+    assert problem(before, after) == "input 'i': int64 became int32"
+    assert align(before, after, DTYPES) == Alignment({"i": "i"}, {"i": "int32"}, {})
+    assert problem(after, before, DTYPES) == "input 'i': int32 became int64"
+
+
+def test_an_output_never_changes_its_type() -> None:
+    before, after = Face([], [info("y", dtype="int64")]), Face([], [info("y", dtype="int32")])
+    assert problem(before, after, DTYPES) == "output 'y': int64 became int32"
+
+
+Shape = tuple[int | str | None, ...] | None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "as_input", "as_output"),
+    [
+        ((1, 3), (1, 3), True, True),
+        ((1, 3), (1, 4), False, False),
+        ((1, 3), (1,), False, False),
+        ((1,), (), False, False),
+        ((1, 3), None, True, True),
+        (None, (1, 3), True, True),
+        ((1, 3), ("n", 3), True, True),
+        (("n", 3), ("m", 3), True, True),
+        (("n", 3), (None, 3), True, True),
+        # Who fed any n now may feed only 1; who reads it merely knows more.
+        (("n", 3), (1, 3), False, True),
+        ((None, 3), (1, 3), False, True),
+    ],
+)
+def test_shapes_may_become_vaguer_and_outputs_more_precise(
+    old: Shape, new: Shape, as_input: bool, as_output: bool
+) -> None:
+    was, now = ValueInfo("v", "float", old), ValueInfo("v", "float", new)
+    assert (problem(Face([was], []), Face([now], [])) == "") == as_input
+    assert (problem(Face([], [was]), Face([], [now])) == "") == as_output
+
+
+def test_weights_listed_among_the_inputs_need_not_be_fed() -> None:
+    model = parsed(NET)
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2, 2])
+    )
+    assert facts(model).inputs == facts(NET).inputs == (info("x", 2, 2),)
+    assert align(facts(NET), facts(model), NONE).problem == ""
+
+
+# Metadata
+
+
+def lost(before: str | ModelProto, after: str | ModelProto) -> dict[str, tuple[str, str]]:
+    return lost_metadata(facts(before), facts(after))
+
+
+def test_a_model_loses_nothing_against_itself() -> None:
+    assert lost(NET, NET) == {}
+
+
+def test_another_ir_version_is_told() -> None:
+    assert lost(NET.replace("ir_version: 8", "ir_version: 3"), NET.replace("8", "4")) == {
+        "ir_version": ("3", "4")
+    }
+
+
+def test_lost_training_information_is_told() -> None:
+    model = parsed(NET)
+    model.training_info.add()
+    assert lost(model, NET) == {"training_info": ("1", "0")}
+
+
+def test_lost_properties_are_told() -> None:
+    model = parsed(NET)
+    model.doc_string = "what it is for"
+    onnx.helper.set_model_props(model, {"b": "2", "a": "1"})
+    assert lost(model, NET) == {
+        "metadata_props": ("a=1; b=2", "none"),
+        "doc_string": ("what it is for", "none"),
+    }
+
+
+def test_another_operator_set_is_told() -> None:
+    assert lost(NET, NET.replace('"" : 17', '"" : 18')) == {
+        "opset_import": ("ai.onnx 17", "ai.onnx 18")
+    }
+
+
+def test_an_import_that_nothing_uses_may_come_and_go() -> None:
+    more = NET.replace('"" : 17', '"" : 17, "org.example" : 1')
+    assert lost(NET, more) == lost(more, NET) == {}
+
+
+FUNCTIONS = """
+<ir_version: 9, opset_import: ["" : 17, "local" : 1, "foreign" : 1]>
+g (float[2] x) => (float[2] y)
+{ t = local.twice(x)  y = ROOT(t) }
+<domain: "local", opset_import: ["" : 17]>
+twice (a) => (b) { b = Add(a, a) }
+"""
+
+
+@pytest.mark.parametrize("root", ["Relu", "foreign.root"])
+def test_a_function_that_was_inlined_is_no_loss(root: str) -> None:
+    model = parsed(FUNCTIONS.replace("ROOT", root))
+    inlined = onnx.inliner.inline_local_functions(model)
+    assert not inlined.functions
+    assert lost(model, inlined) == {}
+
+
+def test_a_function_that_is_lost_while_it_is_called_is_told() -> None:
+    model = parsed(FUNCTIONS.replace("ROOT", "Relu"))
+    broken = ModelProto()
+    broken.CopyFrom(model)
+    del broken.functions[:]
+    assert lost(model, broken) == {"functions": ("local::twice", "none")}
+
+
+# Facts
+
+
+def test_operators_are_counted_inside_subgraphs_too() -> None:
+    found = facts(BRANCHING)
+    assert found.operators == {"Relu": 1, "If": 1, "Mul": 1, "Neg": 1, "Add": 1}
+    assert found.nodes == 5
+
+
+def test_dimensions_are_numbers_symbols_or_unknown() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[2,n,?] a, int64[] b, float c) => (string s)
+    { s = Constant <value_string = "x"> () }
+    """
+    assert facts(text).inputs[0] == info("a", 2, "n", None)
+    assert facts(text).inputs[1].dtype == "int64"
+    assert facts(text).outputs[0].dtype == "string"
+
+
+def test_a_non_tensor_is_named_by_its_kind() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (seq(float[2]) s) => (float[2] y) <int64 i = {0}> { y = SequenceAt(s, i) }
+    """
+    assert facts(text).inputs == (ValueInfo("s", "sequence", None),)
