@@ -112,6 +112,7 @@ class Lab:
         self.ledger = ledger or Ledger()
         self.progress = progress
         self.full_check = True
+        self.timeout_s: float | None = None
         self._interface = interface
         self._builds: dict[str, Build] = {}
         self._by_digest: dict[str, Build] = {}
@@ -252,7 +253,8 @@ class Lab:
             if name
         }
         order = self.order(subject, samples, frozenset(known))
-        return _Pending(subject, tuple(samples), purpose, self.sandbox.submit(run_trial, order))
+        future = self.sandbox.submit(run_trial, order, timeout_s=self.timeout_s)
+        return _Pending(subject, tuple(samples), purpose, future)
 
     def _finish(self, pending: _Pending) -> Trial:
         subject, samples = pending.subject, pending.samples

@@ -477,7 +477,10 @@ class _Vetting:
             self.progress(f"localizing {observation.symptom}", rounds, None)
             witness = observation.sample
             within = [witness] if witness is not None else []
+            started = time.perf_counter()
             inherited = self._empty_shows(lab, examiner, within)
+            if observation.symptom == Symptom.TIMEOUT:
+                lab.timeout_s = self._patience(time.perf_counter() - started)
             if inherited is not None:
                 finding = self._finding(lab, examiner, inherited, (), as_deployed)
                 self._report(finding)
@@ -495,6 +498,13 @@ class _Vetting:
             trial = lab.trial(pipeline, samples, "verify")
             found = examiner.examine(trial, samples)
         return pipeline
+
+    def _patience(self, empty_s: float) -> float:
+        """How long to wait while searching a hang: far longer than the empty pipeline took.
+
+        The confirmation waits the full time, so that a pass is not called hanging for being slow.
+        """
+        return min(self.settings.timeout_s, max(2.0, 20 * empty_s))
 
     def _to_drop(self, culprit: Sequence[str]) -> set[str]:
         optional = [n for n in culprit if n not in self.required]
