@@ -1,0 +1,222 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from pydantic import ValidationError
+
+from optvet import Symptom, VetResult
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
+from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.vet import Settings, vet_model
+from optvet_onnxoptimizer import OnnxOptimizer, OnnxOptimizerOptions
+from optvet_ort_runtime import OrtRuntime
+from optvet_random import RandomDataset
+
+NET = """
+<ir_version: 8, opset_import: ["" : 13]>
+net (float[2,3] x) => (float[2,2] y)
+<float[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {7, -8}>
+{
+    i = Identity(x)
+    m = MatMul(i, w)
+    a = Add(m, b)
+    y = Relu(a)
+}
+"""
+
+# Nothing but names and types: no pass has a reason to touch the sums.
+LOOKUP = """
+<ir_version: 8, opset_import: ["" : 13]>
+lookup (int64[2] rows) => (float[2,2] picked)
+<float[3,2] table = {1, 2, 3, 4, 5, 6}>
+{
+    picked = Gather <axis: int = 0> (table, rows)
+}
+"""
+
+onnxoptimizer = pytest.importorskip("onnxoptimizer")
+
+LIMITED = {"split_init", "split_predict", "lift_lexical_references"}
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    preload = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer")
+    with Sandbox(jobs=2, limits=Limits(60, 1 << 30), preload=preload) as shared:
+        yield shared
+
+
+Vet = Callable[..., VetResult]
+
+
+@pytest.fixture
+def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
+    plugins = Plugins([]).register("optimizer", OnnxOptimizer())
+    plugins.register("runtime", OrtRuntime()).register("dataset", RandomDataset())
+
+    def run(text: str, pipeline: str, **more: str) -> VetResult:
+        path = tmp_path / "model.onnx"
+        onnx.save(onnx.parser.parse_model(text), path)
+        settings = Settings(pipeline=pipeline, limit=3, cache_dir=tmp_path / "cache", **more)  # type: ignore[arg-type]
+        return vet_model(open_model(path, str(path), tmp_path), settings, plugins, sandbox=sandbox)
+
+    return run
+
+
+def applied(text: str, *passes: str) -> onnx.ModelProto:
+    data = onnx.parser.parse_model(text).SerializeToString()
+    artifact = OnnxOptimizer().apply(data, passes, OnnxOptimizerOptions())
+    assert artifact.format == "onnx"
+    return onnx.load_from_string(artifact.data)
+
+
+# Passes and pipelines
+
+
+def test_the_passes_are_those_of_the_installed_library_in_its_order() -> None:
+    names = [p.name for p in OnnxOptimizer().passes()]
+    assert names == list(onnxoptimizer.get_available_passes())
+    assert len(names) > 40
+
+
+def test_the_version_is_the_librarys() -> None:
+    assert OnnxOptimizer().version() == onnxoptimizer.__version__
+
+
+def test_the_default_pipeline_is_the_librarys() -> None:
+    optimizer = OnnxOptimizer()
+    default = optimizer.pipelines()["default"]
+    assert list(default) == list(onnxoptimizer.get_fuse_and_elimination_passes())
+    assert {p.name for p in optimizer.passes() if p.default} == set(default)
+
+
+def test_all_leaves_out_what_does_not_yield_a_whole_model() -> None:
+    optimizer = OnnxOptimizer()
+    known = {p.name for p in optimizer.passes()}
+    assert set(optimizer.pipelines()["all"]) == known - LIMITED
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("fuse_bn_into_conv", "fuse"),
+        ("eliminate_identity", "eliminate"),
+        ("rewrite_where", "rewrite"),
+        ("split_init", "split"),
+        ("rename_input_output", "rename"),
+        ("nop", "rewrite"),
+    ],
+)
+def test_the_kind_of_a_pass_is_read_off_its_name(name: str, kind: str) -> None:
+    assert {p.name: p.kind for p in OnnxOptimizer().passes()}[name] == kind
+
+
+def test_known_limits_are_marked_with_their_reason() -> None:
+    limits = {p.name: p.known_limits for p in OnnxOptimizer().passes() if p.known_limits}
+    assert set(limits) == LIMITED
+    for (limit,) in limits.values():
+        assert Symptom.WRONG_OUTPUT in limit.excuses
+        # Nothing excuses a crash.
+        assert not {Symptom.OPTIMIZER_ABORT, Symptom.TIMEOUT} & limit.excuses
+        assert limit.reason
+
+
+def test_legal_changes_of_the_interface_are_marked() -> None:
+    interface = {p.name: p.interface for p in OnnxOptimizer().passes() if p.interface}
+    assert interface == {"rename_input_output": {"names"}, "rewrite_input_dtype": {"input-dtypes"}}
+
+
+def test_no_pass_is_lossy_or_required() -> None:
+    assert not [p.name for p in OnnxOptimizer().passes() if p.lossy or p.required]
+
+
+# Application
+
+
+def test_no_passes_mean_import_and_export_alone() -> None:
+    assert [n.op_type for n in applied(NET).graph.node] == ["Identity", "MatMul", "Add", "Relu"]
+
+
+def test_exactly_the_given_passes_are_applied() -> None:
+    operators = [n.op_type for n in applied(NET, "eliminate_identity").graph.node]
+    assert operators == ["MatMul", "Add", "Relu"]
+    three = ("eliminate_identity", "fuse_matmul_add_bias_into_gemm", "eliminate_deadend")
+    assert [n.op_type for n in applied(NET, *three).graph.node] == ["Gemm", "Relu"]
+
+
+def test_an_unknown_pass_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no_such_pass"):
+        applied(NET, "no_such_pass")
+
+
+def test_options_refuse_what_they_do_not_know() -> None:
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        OnnxOptimizerOptions(fixpoint=True)  # type: ignore[call-arg]
+
+
+def test_the_fixed_point_repeats_the_passes() -> None:
+    # The fusion leaves a dead MatMul behind, which only the next round removes.
+    passes = ("eliminate_deadend", "eliminate_identity", "fuse_matmul_add_bias_into_gemm")
+    data = onnx.parser.parse_model(NET).SerializeToString()
+    counts = []
+    for repeat in (False, True):
+        options = OnnxOptimizerOptions(fixed_point=repeat)
+        result = OnnxOptimizer().apply(data, passes, options)
+        counts.append([n.op_type for n in onnx.load_from_string(result.data).graph.node])
+    assert counts == [["MatMul", "Gemm", "Relu"], ["Gemm", "Relu"]]
+
+
+def test_an_application_leaves_the_callers_bytes_alone() -> None:
+    model = onnx.parser.parse_model(NET)
+    data = model.SerializeToString()
+    kept = bytes(bytearray(data))
+    OnnxOptimizer().apply(data, ("eliminate_identity",), OnnxOptimizerOptions())
+    assert data == kept
+    assert np.array_equal(onnx.numpy_helper.to_array(model.graph.initializer[1]), [7, -8])
+
+
+# Vetted
+
+
+def test_a_healthy_model_is_not_blamed(vet: Vet) -> None:
+    result = vet(NET, "default")
+    assert result.verdict in ("clean", "drift")
+    assert [f for f in result.findings if f.severity == "fault"] == []
+
+
+@pytest.mark.parametrize("text", [NET, LOOKUP], ids=["net", "lookup"])
+@pytest.mark.parametrize("name", ["rename_input_output", "rewrite_input_dtype"])
+def test_a_legal_change_of_the_interface_is_mapped_and_no_finding(
+    vet: Vet, name: str, text: str
+) -> None:
+    result = vet(text, name)
+    assert result.findings == []
+    assert result.verdict == "clean"
+    assert result.safe_pipeline == [name]
+
+
+def test_the_interface_really_changed() -> None:
+    (renamed,) = applied(NET, "rename_input_output").graph.input
+    assert renamed.name != "x"
+    (narrowed,) = applied(LOOKUP, "rewrite_input_dtype").graph.input
+    assert narrowed.type.tensor_type.elem_type == onnx.TensorProto.INT32
+
+
+def test_a_documented_limit_is_a_note_when_the_pass_is_asked_for(vet: Vet) -> None:
+    text = NET.replace("m = MatMul(i, w)", "v = Neg(w)  m = MatMul(i, v)")
+    result = vet(text, "split_predict")
+    assert {f.severity for f in result.findings} <= {"note"}
+    assert result.verdict != "faulty"
+    for finding in result.findings:
+        assert finding.message.startswith("documented limit of split_predict: ")
+
+
+def test_all_does_not_blame_a_healthy_model_for_passes_with_known_limits(vet: Vet) -> None:
+    result = vet(NET, "all")
+    assert [f.culprit for f in result.findings if f.severity == "fault"] == []
+    assert result.passes is not None
+    assert {r.name for r in result.passes if r.known_limit} == LIMITED
