@@ -386,7 +386,7 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise InfrastructureError(
             f"cannot write {path}: {error.strerror or error}; make room or choose another file, "
-            "then run again (the answer comes from the cache)"
+            "then run again"
         ) from error
 
 
