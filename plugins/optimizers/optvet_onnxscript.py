@@ -1,0 +1,213 @@
+"""onnxscript's optimizer: the passes of ``optimize_ir`` and, inside its rewriting, every rule.
+
+The default pipeline is read from the installed library, round by round. Rules that follow each
+other are applied as one group, node by node, as the library does; so the whole pipeline does what
+``onnxscript.optimizer.optimize`` does, and any part of it is a pipeline, too. One difference
+remains: the library leaves out the second round where the first says that it changed nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import onnx
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, KnownLimit, Optimizer, Pass, Symptom, Traits, UnknownName, hookimpl
+
+_LIMITS = {
+    "ClearMetadataAndDocString": KnownLimit(
+        frozenset({Symptom.METADATA_CHANGE}), "is there to clear metadata"
+    ),
+}
+_NO_REWRITES = {"Checker"}
+
+
+class OnnxscriptOptions(BaseModel):
+    """Options of ``onnxscript.optimizer.optimize``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    onnx_shape_inference: bool = True
+    """Infer shapes node by node while constants are folded."""
+    input_size_limit: int = 8192
+    """Elements of an input above which a node is not folded."""
+    output_size_limit: int = 512 * 512
+    """Elements of an output above which a node is not folded."""
+
+
+class Onnxscript:
+    """The ``onnxscript`` package, 0.5 and later, with ``onnx_ir``."""
+
+    name = "onnxscript"
+    preload: Sequence[str] = ("onnx", "onnxscript.optimizer", "onnxscript.rewriter.rules.common")
+    options: BaseModel = OnnxscriptOptions()
+    traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)
+
+    def version(self) -> str:
+        """Versions of both packages, since either may change without the other."""
+        from importlib.metadata import version
+
+        import onnxscript
+
+        return f"{onnxscript.__version__} (onnx_ir {version('onnx_ir')})"
+
+    def extra_rules(self) -> Mapping[str, Any]:
+        """Rules of one's own, by name, for a subclass to vet: applied after the library's."""
+        return {}
+
+    def passes(self) -> Sequence[Pass]:
+        """Passes and rules of the default pipeline, then those that a user has to ask for."""
+        steps, default = self._steps(self.options)
+        return [
+            Pass(
+                name,
+                kind="pass" if callable(step) else "rule",
+                default=name in default,
+                known_limits=(_LIMITS[name],) if name in _LIMITS else (),
+            )
+            for name, step in steps.items()
+        ]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """What ``optimize`` does; "all" goes on with everything else."""
+        steps, default = self._steps(self.options)
+        rest = [n for n in steps if n not in default and n not in _LIMITS]
+        return {"default": tuple(default), "all": (*default, *rest)}
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """Apply ``passes`` in order; neighbouring rules as one group, each at most once in it."""
+        from onnxscript import ir
+        from onnxscript.rewriter import RewritePass
+
+        steps, _ = self._steps(options)
+        graph = ir.serde.deserialize_model(onnx.load_from_string(model))
+        touched: list[str] = []
+        for group in _groups(passes, steps):
+            step = steps[group[0]]
+            if callable(step):
+                touched += group if step(graph).modified else []
+            else:
+                rules = [_spy(rule, name, touched) for name in group for rule in steps[name]]
+                RewritePass(rules)(graph)
+        data = ir.serde.serialize_model(graph).SerializeToString(deterministic=True)
+        return Artifact("onnx", data, touched=tuple(dict.fromkeys(touched)))
+
+    def touched(
+        self, model: bytes, passes: Sequence[str], options: BaseModel
+    ) -> Sequence[str] | None:
+        """Passes that say they modified the model, and rules that matched."""
+        return self.apply(model, passes, options).touched
+
+    def _steps(self, options: BaseModel) -> tuple[dict[str, Any], list[str]]:
+        """Passes, and lists of rules, by name; and the names in the default pipeline."""
+        names = {id(rule): name for name, rule in self.extra_rules().items()}
+        names |= _names_of_rules()
+        steps: dict[str, Any] = {}
+        pipeline: list[str] = []
+        for step in _flat(_passes_of_optimize(options), list(self.extra_rules().values())):
+            if callable(step):
+                name = type(step).__name__.removesuffix("Pass")
+                steps[name] = step
+            else:
+                # Commuted twins have no name, but the replacement of the rule that has.
+                twin = names.get(id(step._replacement_pattern))
+                name = names.get(id(step)) or twin or step.name or f"rule_{len(steps)}"
+                rules = steps.setdefault(name, [])
+                rules += [step] if step not in rules else []
+            if pipeline[-1:] != [name]:
+                pipeline.append(name)
+        return {**steps, **_opt_in(steps)}, pipeline
+
+
+def _passes_of_optimize(options: BaseModel) -> list[Any]:
+    """The passes that the library's own function makes, seen as it applies them to nothing."""
+    from onnxscript import ir, optimizer
+
+    real, seen = ir.passes.Sequential, list[Any]()
+
+    def record(*passes: Any) -> Any:
+        seen.extend(passes if not seen else ())
+        return real(*passes)
+
+    nothing = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 18}), ir_version=8)
+    with patch.object(ir.passes, "Sequential", record):
+        optimizer.optimize_ir(nothing, **options.model_dump())
+    return seen
+
+
+def _flat(passes: Iterable[Any], extra_rules: Sequence[Any]) -> Iterator[Any]:
+    """Single passes and rules; a manager's as often as it repeats them."""
+    from onnxscript import ir
+    from onnxscript.rewriter import RewritePass
+
+    for step in passes:
+        if isinstance(step, ir.passes.PassManager):
+            yield from list(_flat(step.passes, extra_rules)) * step.steps
+        elif isinstance(step, RewritePass):
+            yield from (*step.rules, *extra_rules)
+        else:
+            yield step
+
+
+def _names_of_rules() -> dict[int, str]:
+    """The library's names, by identity of a rule and of its replacement."""
+    from onnxscript.rewriter.rules import common
+
+    rules = {n: rule for n, rule in vars(common).items() if n.endswith("_rule")}
+    twins = {id(rule._replacement_pattern): n for n, rule in rules.items()}
+    return twins | {id(rule): n for n, rule in rules.items()}
+
+
+def _opt_in(known: Mapping[str, Any]) -> dict[str, Any]:
+    """What the library offers and its default does not use."""
+    import onnx_ir.passes.common as passes
+    from onnxscript.rewriter import RewriteRule, RewriteRuleSet
+    from onnxscript.rewriter.rules import common
+
+    found: dict[str, Any] = {}
+    for name in passes.__all__:
+        short = name.removesuffix("Pass")
+        if short not in known and short not in _NO_REWRITES:
+            found[short] = getattr(passes, name)()
+    for name, rule in sorted(vars(common).items()):
+        if name not in known and isinstance(rule, (RewriteRule, RewriteRuleSet)):
+            found[name] = [rule] if isinstance(rule, RewriteRule) else list(rule)
+    return found
+
+
+def _groups(passes: Sequence[str], steps: Mapping[str, Any]) -> list[list[str]]:
+    """Each pass alone, neighbouring rules together; a rule that comes again begins a new group."""
+    groups: list[list[str]] = []
+    for name in passes:
+        if name not in steps:
+            raise UnknownName("pass of onnxscript", name, steps)
+        together = groups and not callable(steps[name]) and not callable(steps[groups[-1][0]])
+        if together and name not in groups[-1]:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    return groups
+
+
+def _spy(rule: Any, name: str, touched: list[str]) -> Any:
+    """``rule``, but it notes its ``name`` whenever it rewrites something."""
+    spied = copy.copy(rule)
+
+    def try_rewrite(*args: Any, **kwargs: Any) -> Any:
+        delta = rule.try_rewrite(*args, **kwargs)
+        if delta is not None:
+            touched.append(name)
+        return delta
+
+    spied.try_rewrite = try_rewrite
+    return spied
+
+
+@hookimpl
+def optvet_optimizers() -> Iterable[Optimizer]:
+    """The optimizer of onnxscript."""
+    return [Onnxscript()]

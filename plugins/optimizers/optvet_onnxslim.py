@@ -1,0 +1,99 @@
+"""onnxslim: fusion and elimination patterns, and the stages around them.
+
+A pattern works inside the stage ``graph_fusion``, which any pattern switches on. The empty
+pipeline is the way through onnxslim's own graph that every stage takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from unittest.mock import patch
+
+import onnx
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl
+
+
+class OnnxslimOptions(BaseModel):
+    """Options of ``onnxslim.slim``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_iterations: int = 10
+    """Rounds at most; it stops where a round changes nothing."""
+    size_threshold: int = 0
+    """Bytes above which a constant is not folded; 0 for no limit."""
+
+
+class Onnxslim:
+    """The ``onnxslim`` package, 0.1.60 and later."""
+
+    name = "onnxslim"
+    preload: Sequence[str] = ("onnx", "onnxslim", "onnxslim.core")
+    options: BaseModel = OnnxslimOptions()
+    # Patterns are tried in the order of their registration, round after round.
+    traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        import onnxslim
+
+        return str(onnxslim.__version__)
+
+    def passes(self) -> Sequence[Pass]:
+        """Registered patterns, the stages, and the shape inference between rounds."""
+        from onnxslim.core import OptimizationSettings
+        from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
+
+        kinds = {"Elimination": "eliminate", "Fusion": "fuse"}
+        patterns = [
+            Pass(n, next((k for p, k in kinds.items() if n.startswith(p)), "rewrite"))
+            for n in DEFAULT_FUSION_PATTERNS
+        ]
+        return [*patterns, *(Pass(n, "stage") for n in (*OptimizationSettings.keys(), _SHAPES))]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """Everything: that is its default."""
+        everything = tuple(p.name for p in self.passes())
+        return {"default": everything, "all": everything}
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """Skip whatever is not among ``passes``."""
+        import onnxslim
+        from onnxslim.core import OptimizationSettings, optimize
+
+        assert isinstance(options, OnnxslimOptions)
+        known = {p.name: p.kind for p in self.passes()}
+        for name in passes:
+            if name not in known:
+                raise UnknownName("pass of onnxslim", name, known)
+        patterns = {n for n, kind in known.items() if kind != "stage"}
+        stages = set(OptimizationSettings.keys()).intersection(passes)
+        if patterns.intersection(passes):
+            stages.add("graph_fusion")
+        off = [n for n in OptimizationSettings.keys() if n not in stages]
+        # Parsed anew, since ``slim`` takes initializers out of its argument's inputs.
+        proto = onnx.load_from_string(model)
+        with patch.dict(os.environ, ONNXSLIM_MAX_ITER=str(options.max_iterations)):
+            proto = onnxslim.slim(
+                proto,
+                skip_fusion_patterns=sorted(patterns.difference(passes)),
+                skip_optimizations=off,
+                no_shape_infer=_SHAPES not in passes,
+                size_threshold=options.size_threshold or None,
+            )
+        if not stages:
+            # ``slim`` left the settings, which are global, as they are here: all off.
+            proto = optimize(proto)
+        return Artifact("onnx", proto.SerializeToString(deterministic=True))
+
+
+_SHAPES = "shape_inference"
+
+
+@hookimpl
+def optvet_optimizers() -> Iterable[Optimizer]:
+    """The slimmer onnxslim."""
+    return [Onnxslim()]

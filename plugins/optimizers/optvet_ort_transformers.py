@@ -1,0 +1,139 @@
+"""onnxruntime.transformers: fusions for transformer models, by the flags of ``FusionOptions``.
+
+It comes with ONNX Runtime. A flag relies on what others did before it, in an order of the tool's
+own. Some steps have no flag (identities, casts and reshapes of no effect, constants): these are
+what the empty pipeline does. The result is read back from where the tool saves it, since saving
+is what completes it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+from pydantic import BaseModel, ConfigDict
+
+from optvet import (
+    Artifact,
+    KnownLimit,
+    Optimizer,
+    Pass,
+    PluginError,
+    Symptom,
+    Traits,
+    UnknownName,
+    hookimpl,
+)
+
+_LOSSY = {"enable_gelu_approximation": 1e-2}
+"""Gelu by tanh is off by at most 5e-4, layer by layer."""
+_LIMITS = {
+    "enable_gemm_fast_gelu": KnownLimit(
+        frozenset({Symptom.LOAD_FAILURE}), "makes an operator that only GPU providers have"
+    ),
+}
+
+
+class OrtTransformersOptions(BaseModel):
+    """Arguments of ``optimize_model``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model_type: str = "bert"
+    """Which of the tool's model types to take it for."""
+    num_heads: int = 0
+    """Attention heads; 0 to detect them."""
+    hidden_size: int = 0
+    """Width of the hidden layers; 0 to detect it."""
+    opt_level: Literal[0, 1, 2, 99] = 0
+    """Graph optimization of the runtime itself beforehand; above 0 the tool needs torch."""
+
+
+class OrtTransformers:
+    """The ``transformers`` tool inside the ``onnxruntime`` package."""
+
+    name = "ort_transformers"
+    preload: Sequence[str] = ("onnx", "onnxruntime", "onnxruntime.transformers.optimizer")
+    options: BaseModel = OrtTransformersOptions()
+    traits = Traits(ordered=False, composable=False, single=False, max_model_bytes=2**31 - 1)
+
+    def version(self) -> str:
+        """Version of the installed package, and whether its shape inference can work."""
+        import onnxruntime
+
+        has_sympy = importlib.util.find_spec("sympy") is not None
+        return str(onnxruntime.__version__) + ("" if has_sympy else " without sympy")
+
+    def passes(self) -> Sequence[Pass]:
+        """All flags of all model types; the defaults are those of "bert"."""
+        flags: dict[str, bool] = {}
+        for model_type in _model_types():
+            for name, default in _flags(model_type).items():
+                flags.setdefault(name, default and model_type == "bert")
+        return [
+            Pass(
+                name,
+                "fuse",
+                default,
+                lossy=name in _LOSSY,
+                tolerance=_LOSSY.get(name),
+                known_limits=(_LIMITS[name],) if name in _LIMITS else (),
+            )
+            for name, default in flags.items()
+        ]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """What is on by default for each model type; "default" is that of "bert"."""
+        types = {t: tuple(n for n, on in _flags(t).items() if on) for t in _model_types()}
+        return {"default": types["bert"], **types}
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """Switch on exactly the flags in ``passes``."""
+        from onnxruntime.transformers import fusion_options, optimizer
+
+        assert isinstance(options, OrtTransformersOptions)
+        flags = _flags(options.model_type)
+        # The tool itself would swallow a flag that it does not know.
+        for name in passes:
+            if name not in flags:
+                raise UnknownName(f"flag of model type {options.model_type}", name, flags)
+        chosen = fusion_options.FusionOptions(options.model_type)
+        for name in flags:
+            setattr(chosen, name, name in passes)
+        fused = optimizer.optimize_model(
+            onnx.load_from_string(model), optimization_options=chosen, **options.model_dump()
+        )
+        with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
+            path = Path(folder) / "model.onnx"
+            fused.save_model_to_file(str(path))
+            return Artifact("onnx", onnx.load(path).SerializeToString(deterministic=True))
+
+
+def _model_types() -> list[str]:
+    """Model types of the installed version; "bert" is what it takes a model for by default."""
+    from onnxruntime.transformers import optimizer
+
+    return ["bert", *sorted(set(optimizer.MODEL_TYPES) - {"bert"})]
+
+
+def _flags(model_type: str) -> dict[str, bool]:
+    """Flags that say whether to do something, with their defaults."""
+    from onnxruntime.transformers import fusion_options
+
+    if model_type not in _model_types():
+        known = ", ".join(_model_types())
+        raise PluginError(
+            f"ort_transformers: there is no model type {model_type!r}; known: {known}"
+        )
+    flags: dict[str, Any] = vars(fusion_options.FusionOptions(model_type))
+    return {n: v for n, v in flags.items() if n.startswith("enable_") and isinstance(v, bool)}
+
+
+@hookimpl
+def optvet_optimizers() -> Iterable[Optimizer]:
+    """Fusions of onnxruntime.transformers."""
+    return [OrtTransformers()]
