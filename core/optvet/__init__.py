@@ -15,6 +15,7 @@ from optvet.spec.errors import (
 )
 from optvet.spec.hooks import hookimpl
 from optvet.spec.protocols import (
+    Comparator,
     Dataset,
     Feeds,
     ModelSource,
@@ -28,14 +29,17 @@ from optvet.spec.result import Finding, VetResult
 from optvet.spec.types import (
     NOTES,
     Artifact,
+    Comparison,
     Failure,
     InterfaceChange,
     KnownLimit,
     Model,
     ModelCard,
+    ModelConfig,
     Pass,
     Sample,
     Stage,
+    Summary,
     Symptom,
     Traits,
     ValueInfo,
@@ -46,6 +50,8 @@ __version__ = "0.1.0"
 __all__ = [
     "NOTES",
     "Artifact",
+    "Comparator",
+    "Comparison",
     "Dataset",
     "Failure",
     "Feeds",
@@ -56,6 +62,7 @@ __all__ = [
     "KnownLimit",
     "Model",
     "ModelCard",
+    "ModelConfig",
     "ModelSource",
     "NothingTested",
     "Optimizer",
@@ -67,6 +74,7 @@ __all__ = [
     "Sample",
     "Session",
     "Stage",
+    "Summary",
     "Symptom",
     "TellsTouched",
     "Traits",

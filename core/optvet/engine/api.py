@@ -30,6 +30,8 @@ def vet(
     runtime: str | None = None,
     cross_check: str | Sequence[str] = (),
     runtime_options: Mapping[str, Any] | None = None,
+    comparator: str | None = None,
+    comparator_options: Mapping[str, Any] | None = None,
     as_deployed: bool = False,
     pairs: bool | None = None,
     timeout_s: float = 120.0,
@@ -55,6 +57,8 @@ def vet(
         runtime: Name of a runtime plugin; by default one that runs what the optimizer produces.
         cross_check: Runtimes that every finding is judged on once more.
         runtime_options: Options of the runtime plugin, in place of its clean-room ones.
+        comparator: Says what a difference means; by default the one that fits the model best.
+        comparator_options: Options of the comparator plugin.
         as_deployed: Judge a second time under the runtime's own defaults.
         pairs: Whether "each" also tries ordered pairs; None: if the model is small enough.
         timeout_s: Wall-clock limit of one step in a worker.
@@ -90,6 +94,8 @@ def vet(
         jobs=jobs or default_jobs(),
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,
+        comparator=comparator,
+        comparator_options=comparator_options or {},
         as_deployed=as_deployed,
         pairs=pairs,
         cache_dir=root,

@@ -15,13 +15,14 @@ import pluggy
 
 from optvet.spec import hooks
 from optvet.spec.errors import PluginError, UnknownName
-from optvet.spec.protocols import Dataset, ModelSource, Optimizer, Runtime
+from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Runtime
 
-Family = Literal["optimizer", "runtime", "dataset", "model source"]
+Family = Literal["optimizer", "runtime", "comparator", "dataset", "model source"]
 
 _HOOKS: dict[Family, tuple[str, type]] = {
     "optimizer": ("optvet_optimizers", Optimizer),
     "runtime": ("optvet_runtimes", Runtime),
+    "comparator": ("optvet_comparators", Comparator),
     "dataset": ("optvet_datasets", Dataset),
     "model source": ("optvet_model_sources", ModelSource),
 }
@@ -122,6 +123,11 @@ class Plugins:
     def runtime(self, name: str) -> Runtime:
         """The runtime of that name; UnknownName or PluginError if there is none."""
         plugin: Runtime = self._get("runtime", name)
+        return plugin
+
+    def comparator(self, name: str) -> Comparator:
+        """The comparator of that name; UnknownName or PluginError if there is none."""
+        plugin: Comparator = self._get("comparator", name)
         return plugin
 
     def dataset(self, name: str) -> Dataset:

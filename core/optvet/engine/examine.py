@@ -22,6 +22,7 @@ from optvet.engine.oracle import (
     Thresholds,
     is_float,
     judge,
+    noise_level,
     same_distribution,
 )
 from optvet.engine.trial import Outputs
@@ -338,6 +339,16 @@ class Examiner:
         """Whether the reference is NaN wherever it could be compared numerically."""
         arrays = [v for o in self.reference.values() for v in o.values() if v.size]
         return bool(arrays) and all(is_float(v.dtype) and bool(np.all(v != v)) for v in arrays)
+
+    def levels(self) -> dict[str, dict[str, float]]:
+        """Absolute uncertainty per sample and output, where it was measured."""
+        levels: dict[str, dict[str, float]] = {}
+        for sample, noise in self._noise.items():
+            for name, value in self.reference.get(sample, {}).items():
+                level = noise_level(name, value, noise)
+                if level is not None:
+                    levels.setdefault(sample, {})[name] = level
+        return levels
 
     # --- summary -----------------------------------------------------------------------------
 

@@ -317,6 +317,15 @@ def _judge_against_noise(
     return Judgement(name, "fault", error, level, exceeds, detail)
 
 
+def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
+    """Largest change of an output under jitter, times what drift may exceed it; None if unknown."""
+    jitters = [_wide(j[name]) for j in noise.jitters if name in j]
+    jitters = [j for j in jitters if j.shape == reference.shape]
+    if not jitters or not is_float(reference.dtype):
+        return None
+    return THRESHOLDS.jitter_max * float(_spread(_wide(reference), jitters).max(initial=0.0))
+
+
 def _pattern_differs(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Where one is NaN or an infinity that the other is not."""
     with np.errstate(invalid="ignore"):

@@ -23,6 +23,7 @@ from optvet.engine import localize, structure
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
+from optvet.engine.impact import assess, choose
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial
 from optvet.engine.models import open_model
 from optvet.engine.oracle import THRESHOLDS, Judgement
@@ -32,6 +33,7 @@ from optvet.spec.errors import InputError, NothingTested, PluginError, UnknownNa
 from optvet.spec.protocols import Feeds, Optimizer, Runtime, TellsTouched
 from optvet.spec.result import (
     Finding,
+    Impact,
     ModelRecord,
     OptimizerRecord,
     PassRecord,
@@ -69,6 +71,7 @@ class Settings:
         datasets: ``NAME`` or ``NAME:ARGUMENT`` each.
         runtime: What runs the artifacts; None for one that accepts what the optimizer produces.
         cross_check: Runtimes that each finding is judged on once more.
+        comparator: Says what a difference means; None for the one that fits the model best.
         limit: Samples per dataset at most.
         jobs: Worker processes at a time.
         timeout_s: Wall-clock limit of one task.
@@ -86,6 +89,8 @@ class Settings:
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
     runtime: str | None = None
     cross_check: tuple[str, ...] = ()
+    comparator: str | None = None
+    comparator_options: Mapping[str, Any] = field(default_factory=dict)
     runtime_options: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
     seed: int = 0
@@ -260,6 +265,7 @@ class _Vetting:
         if self.settings.cross_check:
             self._cross_check(samples)
         self._notes(lab, examiner, samples, detected)
+        impact = self._impact(lab, examiner, samples)
         self._summarise_controls(examiner, samples)
         outputs = examiner.outputs(detected.judgements)
         verdict, reason = self._verdict(examiner, detected)
@@ -290,6 +296,7 @@ class _Vetting:
             outputs=outputs,
             passes=records,
             touched=self._told(records),
+            impact=impact,
             safe_pipeline=list(self.safe),
             controls=self.controls,
             samples=len(samples),
@@ -566,7 +573,8 @@ class _Vetting:
             return localize.minimal_set(
                 self._suspects(pipeline, test), test, required=self.required
             )
-        prefix = pipeline[: localize.first_bad_prefix(pipeline, coarse)]
+        length = localize.first_bad_prefix(pipeline, coarse, required=self.required)
+        prefix = localize.with_required(pipeline, length, self.required)
         return localize.minimal_sequence(prefix, fine(prefix), required=self.required)
 
     def _suspects(self, pipeline: tuple[str, ...], test: localize.Test) -> tuple[str, ...]:
@@ -789,6 +797,42 @@ class _Vetting:
         self.safe = self._blame(lab, examiner, samples, self.safe, found, as_deployed=True)
         faults = len(self.findings) - before
         self.controls["as deployed"] = f"{faults} more findings" if faults else "agrees"
+
+    # --- impact ------------------------------------------------------------------------------
+
+    def _impact(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> Impact | None:
+        """What the pipeline's differences mean on the model's task, if it changed anything."""
+        trial = lab.trial(self.pipeline, samples, "detect")
+        runs = {i: r for i, r in trial.runs.items() if not isinstance(r, Failure)}
+        first = next((s for s in samples if s.id in runs and s.id in examiner.reference), None)
+        if first is None:
+            return None
+        wanted = self.settings.comparator
+        choice = choose(self.plugins, self.model, examiner.reference[first.id], wanted)
+        comparator = choice.comparator
+        given = {**self.model.config.comparator_options, **self.settings.comparator_options}
+        if comparator.name != self.model.config.comparator:
+            given = dict(self.settings.comparator_options)
+        options = parse_options(f"comparator {comparator.name}", comparator.options, given)
+        try:
+            impact = assess(
+                choice, options, self.model, samples, examiner.reference, runs, examiner.levels()
+            )
+        except InputError as error:
+            if wanted is not None:
+                raise
+            self.controls["comparator"] = str(error)
+            return None
+        self._tell_impact(impact)
+        return impact
+
+    def _tell_impact(self, impact: Impact) -> None:
+        """Add the headline to the finding it belongs to: the only wrong output there is."""
+        wrong = [i for i, f in enumerate(self.findings) if f.symptom == Symptom.WRONG_OUTPUT]
+        if len(wrong) == 1 and impact.changed:
+            finding = self.findings[wrong[0]]
+            words = f"{finding.message}; {impact.headline}"
+            self.findings[wrong[0]] = finding.model_copy(update={"message": words})
 
     # --- other runtimes ----------------------------------------------------------------------
 

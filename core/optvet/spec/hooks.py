@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pluggy
 
-from optvet.spec.protocols import Dataset, ModelSource, Optimizer, Runtime
+from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Runtime
 
 hookspec = pluggy.HookspecMarker("optvet")
 hookimpl = pluggy.HookimplMarker("optvet")
@@ -25,6 +25,11 @@ def optvet_runtimes() -> Iterable[Runtime]:  # type: ignore[empty-body]
 @hookspec
 def optvet_datasets() -> Iterable[Dataset]:  # type: ignore[empty-body]
     """Datasets of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_comparators() -> Iterable[Comparator]:  # type: ignore[empty-body]
+    """Comparators of this plugin; called once, when plugins are discovered. Empty: none."""
 
 
 @hookspec

@@ -9,7 +9,16 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from pydantic import BaseModel
 
-from optvet.spec.types import Artifact, Model, ModelCard, Pass, Sample, Traits
+from optvet.spec.types import (
+    Artifact,
+    Comparison,
+    Model,
+    ModelCard,
+    Pass,
+    Sample,
+    Summary,
+    Traits,
+)
 
 Feeds = Mapping[str, np.ndarray]
 Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
@@ -139,6 +148,57 @@ class Dataset(Protocol):
         Raises:
             InputError: No sample can be made; the message names the input or file at fault.
         """
+        ...
+
+
+@runtime_checkable
+class Comparator(Protocol):
+    """Says what a difference means on the model's task. It adds impact; the oracle judges.
+
+    Attributes:
+        name: Unique among comparators.
+        options: Its options with their defaults.
+    """
+
+    name: str
+    options: BaseModel
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        """How well it understands the model, from 0 (not at all) to 1.
+
+        1 means that the declared task is its own; what is merely inferred from the shapes and
+        values of ``outputs`` (the reference's, on one sample) stays below 0.9.
+        """
+        ...
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: BaseModel,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        """Compare one sample's outputs.
+
+        Args:
+            model: What made them.
+            sample: The inputs, with a label where there is one.
+            reference: Outputs of the original, by name.
+            candidate: Outputs of the optimized model, by the same names.
+            options: The comparator's options.
+            noise: Absolute uncertainty of the reference per output; a choice between scores that
+                are closer than this is no choice.
+
+        Raises:
+            InputError: The outputs are not what the comparator understands.
+        """
+        ...
+
+    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+        """All samples together; ``comparisons`` is not empty."""
         ...
 
 

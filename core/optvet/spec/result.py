@@ -95,6 +95,29 @@ class OutputRecord(Record):
     noise_floor: float | None = None
 
 
+class ComparisonRecord(Record):
+    """What the comparator said of one sample."""
+
+    sample: str
+    metrics: dict[str, float | None]
+    changed: bool
+    sensitive: bool
+    detail: dict[str, Any] = Field(default_factory=dict)
+
+
+class Impact(Record):
+    """What the difference means on the model's task; ``chosen_by`` says why this comparator."""
+
+    comparator: str
+    chosen_by: str
+    headline: str
+    metrics: dict[str, float | None]
+    changed: int
+    sensitive: int
+    samples: int
+    details: list[ComparisonRecord] = Field(default_factory=list)
+
+
 class StageCost(Record):
     """Work done for one purpose; cached answers cost nothing and are not counted."""
 
@@ -122,6 +145,7 @@ class VetResult(Record):
     outputs: list[OutputRecord] = Field(default_factory=list)
     passes: list[PassRecord] | None = None
     touched: list[str] | None = None
+    impact: Impact | None = None
     safe_pipeline: list[str]
     controls: dict[str, str]
     samples: int = 0

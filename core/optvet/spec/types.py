@@ -52,6 +52,53 @@ class ValueInfo:
 
 
 @dataclass(frozen=True)
+class ModelConfig:
+    """What somebody declared of a model: a TOML beside it, or its entry in a catalogue.
+
+    Attributes:
+        task: What it is for, in words such as "image-classification".
+        comparator: Name of the comparator that understands its outputs.
+        comparator_options: Options of that comparator.
+        preprocessing: How inputs are made from images, sound or text; keys as documented for
+            the datasets.
+        inputs: Recipe per input for the dataset "random": ``{"kind": "uniform", "low": 0, …}``.
+        origin: The file that said so.
+    """
+
+    task: str | None = None
+    comparator: str | None = None
+    comparator_options: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparator says of one sample, in the task's terms.
+
+    ``changed`` tells that a user would see another answer; ``sensitive`` that the reference itself
+    was undecided between the two. ``detail`` is what a report shows: numbers, texts and lists.
+    """
+
+    sample: str
+    metrics: Mapping[str, float]
+    changed: bool = False
+    sensitive: bool = False
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a comparator says over all samples; ``headline`` is a clause such as "3 of 50 labels
+    changed".
+    """
+
+    metrics: Mapping[str, float]
+    headline: str
+
+
+@dataclass(frozen=True)
 class Model:
     """An ONNX model on disk, with all that can be said of it without running it.
 
@@ -63,7 +110,7 @@ class Model:
         inputs: Inputs that a caller must feed; initializers listed among them (IR 3) are left out.
         outputs: Graph outputs, in order.
         opsets: Operator-set version by domain; the default domain is "ai.onnx".
-        task: What it is for ("image-classification", …), if that is known.
+        config: What was declared of it beside the file, or in a catalogue.
     """
 
     source: str
@@ -76,7 +123,12 @@ class Model:
     opsets: Mapping[str, int]
     size_bytes: int
     nodes: int
-    task: str | None = None
+    config: ModelConfig = field(default_factory=lambda: ModelConfig())
+
+    @property
+    def task(self) -> str | None:
+        """What the model is for ("image-classification", …), if that was declared."""
+        return self.config.task
 
     def load(self) -> onnx.ModelProto:
         """The model with all its weights in memory."""

@@ -1,0 +1,123 @@
+"""What a difference means: the comparator for a model, chosen and applied to all samples.
+
+The verdict stays the oracle's. A comparator that does not understand what it was given is left
+out with its reason; it never stops a vet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import BaseModel
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.oracle import is_float, unit_roundoff
+from optvet.engine.trial import Outputs
+from optvet.spec.errors import InputError
+from optvet.spec.protocols import Comparator
+from optvet.spec.result import ComparisonRecord, Impact
+from optvet.spec.types import Comparison, Model, Sample
+
+FALLBACK = "tensor"
+"""Understands every model; taken when no comparator recognises the task."""
+MAX_DETAILS = 100
+"""Per-sample records kept in a result; changed samples first."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A comparator and the reason for it."""
+
+    comparator: Comparator
+    reason: str
+
+
+def choose(
+    plugins: Plugins, model: Model, outputs: Mapping[str, np.ndarray], wanted: str | None
+) -> Choice:
+    """The caller's comparator, else the declared one, else the one that matches best.
+
+    Raises:
+        UnknownName: There is no comparator of the name that was wanted or declared.
+    """
+    if wanted is not None:
+        return Choice(plugins.comparator(wanted), "--comparator")
+    if model.config.comparator is not None:
+        origin = model.config.origin or "the model's configuration"
+        return Choice(plugins.comparator(model.config.comparator), f"declared in {origin}")
+    scores = {n: plugins.comparator(n).matches(model, outputs) for n in plugins.names("comparator")}
+    best = max(sorted(scores), key=lambda name: scores[name], default=FALLBACK)
+    if scores.get(best, 0.0) <= 0.0:
+        best = FALLBACK
+    declared = model.task is not None and scores.get(best, 0.0) >= 0.9
+    reason = f"task {model.task!r}" if declared else "inferred from the outputs"
+    return Choice(plugins.comparator(best), reason)
+
+
+def assess(
+    choice: Choice,
+    options: BaseModel,
+    model: Model,
+    samples: Sequence[Sample],
+    reference: Mapping[str, Outputs],
+    candidate: Mapping[str, Outputs],
+    noise: Mapping[str, Mapping[str, float]],
+) -> Impact:
+    """Compare every sample that both sides ran on.
+
+    Raises:
+        InputError: The comparator does not understand these outputs.
+    """
+    comparator = choice.comparator
+    comparisons: list[Comparison] = []
+    for sample in samples:
+        ours, theirs = reference.get(sample.id), candidate.get(sample.id)
+        if ours is None or theirs is None or not _alike(ours, theirs):
+            continue
+        allowed = {n: noise.get(sample.id, {}).get(n, _roundoff(v)) for n, v in ours.items()}
+        compared = comparator.compare(model, sample, ours, theirs, options, noise=allowed)
+        comparisons.append(replace(compared, sample=sample.id))
+    if not comparisons:
+        raise InputError(f"comparator {comparator.name!r}: no sample has outputs on both sides")
+    summary = comparator.summarise(comparisons, options)
+    shown = sorted(comparisons, key=lambda c: not (c.changed or c.sensitive))[:MAX_DETAILS]
+    return Impact(
+        comparator=comparator.name,
+        chosen_by=choice.reason,
+        headline=summary.headline,
+        metrics=_finite(summary.metrics),
+        changed=sum(c.changed for c in comparisons),
+        sensitive=sum(c.sensitive for c in comparisons),
+        samples=len(comparisons),
+        details=[
+            ComparisonRecord(
+                sample=c.sample,
+                metrics=_finite(c.metrics),
+                changed=c.changed,
+                sensitive=c.sensitive,
+                detail=dict(c.detail),
+            )
+            for c in shown
+        ],
+    )
+
+
+def _alike(ours: Outputs, theirs: Outputs) -> bool:
+    """Whether shapes agree; where they do not, the oracle has said all there is to say."""
+    return ours.keys() == theirs.keys() and all(ours[n].shape == theirs[n].shape for n in ours)
+
+
+def _roundoff(value: np.ndarray) -> float:
+    """Absolute uncertainty that rounding alone leaves in ``value``."""
+    if not is_float(value.dtype) or value.size == 0:
+        return 0.0
+    wide = value.astype(np.float64)
+    top = float(np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0))
+    return 8 * unit_roundoff(value.dtype) * top
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as JSON holds them; None where there is no number."""
+    return {k: float(v) if np.isfinite(v) else None for k, v in metrics.items()}

@@ -1,0 +1,137 @@
+"""Outputs as plain tensors: how far apart they are, in the usual terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Comparator, Comparison, Model, Sample, Summary, hookimpl
+
+
+class TensorOptions(BaseModel):
+    """Nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TensorComparator:
+    """Differences per output; understands every model, and fits none better than its own."""
+
+    name = "tensor"
+    options: BaseModel = TensorOptions()
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        """A little more than nothing."""
+        return 0.01
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: BaseModel,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        """Every metric per output; the sample's own metrics are those of its worst output."""
+        parts = {
+            name: tensor_metrics(value, candidate[name], noise.get(name, 0.0))
+            for name, value in reference.items()
+        }
+        worst: dict[str, float] = {}
+        for metrics in parts.values():
+            for key, value in metrics.items():
+                pick = min if key == "cosine" else max
+                worst[key] = pick(worst[key], value) if key in worst else value
+        changed = worst.get("beyond_noise", 0.0) > 0
+        return Comparison(sample.id, worst, changed, detail={"outputs": parts})
+
+    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+        """The worst of each metric, and how many samples hold elements beyond the noise."""
+        keys = sorted({k for c in comparisons for k in c.metrics})
+        metrics = {
+            k: (min if k == "cosine" else max)(c.metrics[k] for c in comparisons if k in c.metrics)
+            for k in keys
+        }
+        changed = sum(c.changed for c in comparisons)
+        return Summary(metrics, f"{changed} of {len(comparisons)} samples differ beyond noise")
+
+
+def tensor_metrics(
+    reference: np.ndarray, candidate: np.ndarray, noise: float = 0.0
+) -> dict[str, float]:
+    """Distances between two arrays of one shape and dtype.
+
+    Args:
+        reference: Output of the original; any dtype. Non-numeric ones count as equal or not.
+        candidate: Output of the optimized model.
+        noise: Absolute differences up to this are not counted in ``beyond_noise``.
+
+    Returns:
+        ``max_abs`` and ``rmse`` in units of the output; ``max_rel`` = max |c - r| / |r| over
+        elements with r != 0; ``cosine`` of the flattened arrays (1 if both are zero); ``max_ulp``,
+        the largest distance in representable numbers (floats only; Goldberg 1991, "What Every
+        Computer Scientist Should Know About Floating-Point Arithmetic", section 1.2);
+        ``beyond_noise``, the share of elements; ``nonfinite``, the share of elements that are NaN
+        or infinite on one side only, or differently so.
+    """
+    if reference.dtype.kind in "OUSb" or candidate.dtype.kind in "OUSb":
+        wrong = np.asarray(reference != candidate)
+        return {"beyond_noise": float(wrong.mean()) if wrong.size else 0.0}
+    r, c = reference.astype(np.float64).ravel(), candidate.astype(np.float64).ravel()
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        same = (r == c) | (np.isnan(r) & np.isnan(c))
+        finite = np.isfinite(r) & np.isfinite(c)
+        d = np.where(same, 0.0, np.abs(c - r))[finite]
+        rel = d[r[finite] != 0] / np.abs(r[finite][r[finite] != 0])
+    odd = ~same & ~finite
+    metrics = {
+        "max_abs": float(d.max(initial=0.0)),
+        "max_rel": float(rel.max(initial=0.0)),
+        "rmse": float(math.sqrt(np.mean(d * d))) if d.size else 0.0,
+        "cosine": cosine(r[finite], c[finite]),
+        "beyond_noise": float(np.mean(odd) + np.sum(d > noise) / r.size) if r.size else 0.0,
+        "nonfinite": float(np.mean(odd)) if r.size else 0.0,
+    }
+    if reference.dtype in (np.float16, np.float32, np.float64):
+        metrics["max_ulp"] = max_ulp(reference, candidate)
+    return metrics
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine of the angle between two flat float64 arrays; 1 if both are zero, 0 if one is."""
+    # Scaled first, so that squares neither overflow nor vanish.
+    top_a, top_b = np.max(np.abs(a), initial=0.0), np.max(np.abs(b), initial=0.0)
+    if top_a == 0 or top_b == 0:
+        return 1.0 if top_a == top_b else 0.0
+    x, y = a / top_a, b / top_b
+    value = float(np.dot(x, y) / (np.linalg.norm(x) * np.linalg.norm(y)))
+    return min(1.0, max(-1.0, value))
+
+
+def max_ulp(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest number of representable steps between finite elements of two IEEE arrays."""
+    bits = {2: np.int16, 4: np.int32, 8: np.int64}[a.dtype.itemsize]
+    finite = np.isfinite(a) & np.isfinite(b)
+    steps = []
+    for array in (a, b):
+        raw = (
+            np.ascontiguousarray(array[finite])
+            .view(bits)
+            .astype(object if bits is np.int64 else np.int64)
+        )
+        # Negative numbers count downwards from zero, so that -0 and +0 are one step zero.
+        least = int(np.iinfo(bits).min)
+        steps.append(np.where(raw < 0, least - raw, raw))
+    distance = np.abs(steps[0] - steps[1])
+    return float(max(distance.ravel().tolist(), default=0))
+
+
+@hookimpl
+def optvet_comparators() -> Iterable[Comparator]:
+    """The comparator "tensor"."""
+    return [TensorComparator()]
