@@ -119,16 +119,13 @@ def max_ulp(a: np.ndarray, b: np.ndarray) -> float:
     finite = np.isfinite(a) & np.isfinite(b)
     steps = []
     for array in (a, b):
-        raw = (
-            np.ascontiguousarray(array[finite])
-            .view(bits)
-            .astype(object if bits is np.int64 else np.int64)
-        )
-        # Negative numbers count downwards from zero, so that -0 and +0 are one step zero.
+        raw = np.ascontiguousarray(array[finite]).view(bits).astype(np.int64)
+        # Negative numbers count downwards from zero, so that -0 and +0 are one number.
         least = int(np.iinfo(bits).min)
-        steps.append(np.where(raw < 0, least - raw, raw))
+        # float64 at last: the difference of two 64-bit counts may need 65 bits.
+        steps.append(np.where(raw < 0, least - raw, raw).astype(np.float64))
     distance = np.abs(steps[0] - steps[1])
-    return float(max(distance.ravel().tolist(), default=0))
+    return float(distance.max(initial=0.0))
 
 
 @hookimpl

@@ -47,9 +47,9 @@ def problems(plugins: Plugins) -> dict[str, str]:
     return {e.name: e.problem for e in plugins.all() if e.problem is not None}
 
 
-def test_the_built_in_plugins_load_without_a_problem() -> None:
+def test_the_built_in_plugins_load_or_lack_but_the_library_of_an_extra() -> None:
     plugins = Plugins()
-    assert problems(plugins) == {}
+    assert all(p.startswith("ModuleNotFoundError: ") for p in problems(plugins).values())
     assert "onnxoptimizer" in plugins.names("optimizer")
     assert "onnxruntime" in plugins.names("runtime")
     assert {"files", "random"} <= set(plugins.names("dataset"))
@@ -155,8 +155,9 @@ def test_a_plugin_object_can_be_registered_by_hand() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
+    plugins = Plugins([]).register("optimizer", Planted(name="onnxoptimizer"))
     with pytest.raises(UnknownName, match=r"did you mean 'onnxoptimizer'\?") as caught:
-        Plugins().optimizer("onnxoptimiser")
+        plugins.optimizer("onnxoptimiser")
     assert caught.value.exit_code == 2
     assert str(caught.value).startswith("unknown optimizer 'onnxoptimiser'; ")
 

@@ -18,20 +18,30 @@ Sequence_ = tuple[str, ...]
 Test = Callable[[Sequence_], Answer]
 
 
-def first_bad_prefix(pipeline: Sequence[str], test: Test) -> int:
+def first_bad_prefix(
+    pipeline: Sequence[str], test: Test, *, required: Collection[str] = ()
+) -> int:
     """Length k of a prefix that fails while the prefix of length k - 1 does not.
 
-    The whole pipeline fails and the empty one does not; both are the caller's to know. Bisection
-    needs no monotony: it ends at *some* such step, and the pass there is a culprit in context.
+    The whole pipeline fails and the one of required passes does not; both are the caller's to know.
+    Bisection needs no monotony: it ends at *some* such step, and the pass there is a culprit in
+    context. Passes in ``required`` are kept in every test, behind the prefix too: without them
+    there would be nothing to judge.
     """
-    low, high = 0, len(pipeline)
+    optional = [i for i, name in enumerate(pipeline) if name not in required]
+    low, high = 0, len(optional)
     while high - low > 1:
         middle = (low + high) // 2
-        if test(tuple(pipeline[:middle])) == "fails":
+        if test(with_required(pipeline, optional[middle - 1] + 1, required)) == "fails":
             high = middle
         else:
             low = middle
-    return high
+    return optional[high - 1] + 1 if optional else len(pipeline)
+
+
+def with_required(pipeline: Sequence[str], length: int, required: Collection[str]) -> Sequence_:
+    """The prefix of that length, and the required passes behind it."""
+    return tuple(n for i, n in enumerate(pipeline) if i < length or n in required)
 
 
 def minimal_sequence(
@@ -39,22 +49,23 @@ def minimal_sequence(
 ) -> Sequence_:
     """A 1-minimal subsequence that fails: leaving out any one pass of it makes it not fail.
 
-    ``pipeline`` fails. Its last pass is tried alone first, then the least of its predecessors is
-    sought that it needs. Passes in ``required`` are kept in every test and left out of the answer.
+    ``pipeline`` fails. Its last optional pass is tried alone first, then the least of its
+    predecessors is sought that it needs. Passes in ``required`` are kept in every test and left out
+    of the answer.
     """
-    last = len(pipeline) - 1
     fixed = [i for i, name in enumerate(pipeline) if name in required]
-    optional = [i for i in range(last) if pipeline[i] not in required]
+    optional = [i for i, name in enumerate(pipeline) if name not in required]
+    if not optional:
+        return ()
+    *before, last = optional
 
     def fails(positions: Sequence[int]) -> bool:
         return test(tuple(pipeline[i] for i in sorted({*fixed, *positions}))) == "fails"
 
-    if pipeline[last] in required:
-        kept = ddmin(optional, fails)
-    elif fails([last]):
+    if fails([last]):
         kept = [last]
     else:
-        kept = [*ddmin(optional, lambda part: fails([*part, last])), last]
+        kept = [*ddmin(before, lambda part: fails([*part, last])), last]
     kept = _one_minimal(kept, fails)
     return tuple(pipeline[i] for i in kept)
 
