@@ -115,7 +115,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 def max_ulp(a: np.ndarray, b: np.ndarray) -> float:
     """Largest number of representable steps between finite elements of two IEEE arrays."""
-    bits = {2: np.int16, 4: np.int32, 8: np.int64}[a.dtype.itemsize]
+    bits = np.dtype(f"i{a.dtype.itemsize}")
     finite = np.isfinite(a) & np.isfinite(b)
     steps = []
     for array in (a, b):
