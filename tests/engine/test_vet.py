@@ -17,10 +17,7 @@ from optvet.spec.result import Finding, VetResult
 from optvet.spec.types import Traits
 from optvet.testing import FILLERS, Planted, PlantedOptions
 from optvet.testing.faults import nothing
-from optvet_files import FilesDataset
 from optvet_onnxoptimizer import OnnxOptimizer
-from optvet_ort_runtime import OrtRuntime
-from optvet_random import RandomDataset
 
 PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer", "optvet.testing")
 
@@ -59,8 +56,9 @@ def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
 def vet_path(
     path: Path, root: Path, optimizer: Any, sandbox: Sandbox, **settings: Any
 ) -> VetResult:
-    plugins = Plugins([]).register("optimizer", optimizer).register("runtime", OrtRuntime())
-    plugins.register("dataset", RandomDataset()).register("dataset", FilesDataset())
+    plugins = Plugins()
+    if optimizer.name not in plugins.names("optimizer"):
+        plugins.register("optimizer", optimizer)
     chosen = {"limit": 3, "optimizer": optimizer.name, "cache_dir": root / "cache"} | settings
     model = open_model(path, str(path), root / "cache")
     return vet_model(model, Settings(**chosen), plugins, sandbox=sandbox)
