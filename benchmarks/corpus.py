@@ -101,8 +101,8 @@ class Case:
 
     id: str
     model: Path
-    inputs: Path | None
-    benign: Path | None
+    inputs: tuple[Path, ...]
+    benign: tuple[Path, ...]
     control: bool
     bugs: tuple[Bug, ...]
     absent: tuple[Bug, ...]
@@ -162,7 +162,9 @@ def _onnxoptimizer_case(
     if control or not has_bug:
         modes = [Mode("default"), Mode("each", {"strategy": "each"})]
     else:
-        modes = _modes(raw, bool(shows), strict, accepted & by_design)
+        # Where nothing is said of the default pipeline, either mode may find it.
+        said = not raw.keys().isdisjoint(("in_default_set", "default_set", "masked_in_default_set"))
+        modes = _modes(raw, bool(shows), strict and said, accepted & by_design)
     if raw.get("benign_inputs"):
         modes.append(Mode("benign", benign=True))
     return Case(
@@ -210,10 +212,11 @@ def _bugs(raw: Mapping[str, Any]) -> tuple[Bug, ...]:
 
 
 def symptoms_named(name: str | None) -> frozenset[Symptom]:
-    """Symptoms that a manifest's name stands for; all of them for None."""
-    if name is None:
-        return frozenset(Symptom)
-    return SYMPTOMS.get(name) or frozenset({Symptom(name)})
+    """Symptoms that a manifest's name stands for; all of them where it says nothing we know."""
+    plain = (name or "").replace("_", "-")
+    if plain in {s.value for s in Symptom}:
+        return frozenset({Symptom(plain)})
+    return SYMPTOMS.get(plain, frozenset(Symptom))
 
 
 def _modes(
@@ -238,9 +241,9 @@ def _modes(
     return modes
 
 
-def _existing(folder: Path, name: str | None) -> Path | None:
-    path = folder / name if name else None
-    return path if path is not None and path.exists() else None
+def _existing(folder: Path, names: str | Sequence[str] | None) -> tuple[Path, ...]:
+    listed = [names] if isinstance(names, str) else list(names or ())
+    return tuple(folder / name for name in listed if (folder / name).exists())
 
 
 _ROUNDTRIP = """
@@ -370,7 +373,7 @@ def run_case(case: Case, plan: Plan) -> list[Row]:
 def run_mode(case: Case, mode: Mode, plan: Plan) -> Row:
     """One vet of one case; never raises."""
     inputs = case.benign if mode.benign else case.inputs
-    datasets = [f"files:{inputs}"] if inputs and "files" in plan.datasets else []
+    datasets = [f"files:{path}" for path in inputs if "files" in plan.datasets]
     if "random" in plan.datasets or not datasets:
         datasets.append("random")
     started = time.perf_counter()
