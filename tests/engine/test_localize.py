@@ -12,6 +12,7 @@ from optvet.engine.localize import (
     first_bad_prefix,
     minimal_sequence,
     minimal_set,
+    with_required,
 )
 
 Passes = tuple[str, ...]
@@ -132,6 +133,22 @@ def test_bisection_of_a_fault_that_is_healed_and_comes_back_ends_at_either_culpr
         return "p35" in passes or ("p05" in passes and "p15" not in passes)
 
     assert first_bad_prefix(FORTY, Counted(fails)) in (6, 36)
+
+
+@given(failing(), st.sets(st.sampled_from("abcdefgh"), max_size=3))
+def test_bisection_keeps_required_passes_behind_the_prefix(
+    case: tuple[Passes, Fails], required: set[str]
+) -> None:
+    pipeline, fails = case
+    kept = tuple(n for n in pipeline if n in required)
+    if fails(kept):
+        return
+    test = Counted(fails)
+    step = first_bad_prefix(pipeline, test, required=required)
+    assert all(tuple(n for n in asked if n in required) == kept for asked in test.asked)
+    assert pipeline[step - 1] not in required
+    assert fails(with_required(pipeline, step, required))
+    assert not fails(with_required(pipeline, step - 1, required))
 
 
 # minimal_sequence and minimal_set

@@ -18,9 +18,7 @@ Sequence_ = tuple[str, ...]
 Test = Callable[[Sequence_], Answer]
 
 
-def first_bad_prefix(
-    pipeline: Sequence[str], test: Test, *, required: Collection[str] = ()
-) -> int:
+def first_bad_prefix(pipeline: Sequence[str], test: Test, *, required: Collection[str] = ()) -> int:
     """Length k of a prefix that fails while the prefix of length k - 1 does not.
 
     The whole pipeline fails and the one of required passes does not; both are the caller's to know.
@@ -55,13 +53,13 @@ def minimal_sequence(
     """
     fixed = [i for i, name in enumerate(pipeline) if name in required]
     optional = [i for i, name in enumerate(pipeline) if name not in required]
-    if not optional:
-        return ()
-    *before, last = optional
 
     def fails(positions: Sequence[int]) -> bool:
         return test(tuple(pipeline[i] for i in sorted({*fixed, *positions}))) == "fails"
 
+    if not optional or (fixed and fails([])):
+        return ()
+    *before, last = optional
     if fails([last]):
         kept = [last]
     else:
