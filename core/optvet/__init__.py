@@ -17,6 +17,7 @@ from optvet.spec.hooks import hookimpl
 from optvet.spec.protocols import (
     Comparator,
     Dataset,
+    DependsOnOptions,
     Feeds,
     ModelSource,
     Optimizer,
@@ -53,6 +54,7 @@ __all__ = [
     "Comparator",
     "Comparison",
     "Dataset",
+    "DependsOnOptions",
     "Failure",
     "Feeds",
     "Finding",

@@ -30,7 +30,7 @@ from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Subject, ask_touched, probe
 from optvet.spec.errors import InputError, NothingTested, PluginError, UnknownName, UsageError
-from optvet.spec.protocols import Feeds, Optimizer, Runtime, TellsTouched
+from optvet.spec.protocols import DependsOnOptions, Feeds, Optimizer, Runtime, TellsTouched
 from optvet.spec.result import (
     Finding,
     Impact,
@@ -222,10 +222,14 @@ class _Vetting:
         self.sandbox, self.cache, self.progress = sandbox, cache, progress
         name = optimizer.name
         self.options = parse_options(name, optimizer.options, settings.optimizer_options)
+        if isinstance(optimizer, DependsOnOptions):
+            self.optimizer = optimizer = optimizer.configured(self.options)
         self.judge = Judge(
             runtime, parse_options(runtime.name, runtime.options, settings.runtime_options)
         )
-        original = runtime if "onnx" in runtime.accepts else _runtime_for(plugins, "onnx")
+        # What an importer gets wrong shows only where another runtime read the original.
+        own = optimizer.traits.produces == "onnx"
+        original = runtime if own else _runtime_for(plugins, "onnx")
         self.reference_judge = Judge(
             original, self.judge.options if original is runtime else original.options
         )
@@ -448,7 +452,8 @@ class _Vetting:
             name, failure = next(iter(failed.items()))
             if failure.stage == "load":
                 raise InputError(
-                    f"{self.model.source}: {self.runtime.name} cannot load the original model: "
+                    f"{self.model.source}: {lab.reference_judge.runtime.name} cannot load the "
+                    "original model: "
                     f"{describe(failure)}"
                 )
             refused.append(f"{name}: {describe(failure)}")

@@ -78,6 +78,15 @@ class TellsTouched(Protocol):
 
 
 @runtime_checkable
+class DependsOnOptions(Protocol):
+    """Optional part of an optimizer: what passes it has is a matter of its options."""
+
+    def configured(self, options: BaseModel) -> Optimizer:
+        """The same optimizer as it is under ``options``; asked for once, before all else."""
+        ...
+
+
+@runtime_checkable
 class Session(Protocol):
     """A loaded artifact."""
 
