@@ -144,6 +144,10 @@ class OrtOptimizer:
 
 def _settings(passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:
     known = _installed()
+    unknown = sorted(set(passes) - {name for name, _, _ in known})
+    if unknown:
+        # ONNX Runtime ignores a name that it does not know, without a word.
+        raise ValueError(f"onnxruntime has no graph optimizer called {unknown[0]!r}")
     levels = [level for name, level, _ in known if name in passes]
     return {
         "level": max(levels, default=0),
