@@ -1,0 +1,404 @@
+"""Apache TVM (Relax): passes over the whole graph, then the lowering to an executable, as one list.
+
+A pipeline is what ``tvm.transform.Sequential`` would be given. Graph-level passes run in the order
+in which they are given; passes of the lowering behind them, in TVM's own order, since none of them
+makes sense before those that prepare for it. What a fixed lowering needs is *required*. Passes over
+the loops of the generated kernels (TIR) run inside ``relax.build`` and are a second level, which
+the option ``tir`` opens: then one that is not listed is skipped.
+
+The artifact is an executable of TVM's virtual machine, alive in the worker that built it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from optvet import Artifact, Optimizer, Pass, PluginError, Traits, UnknownName, hookimpl
+
+# Exact on paper; what each does to floating point is rounding. FoldBatchnormToConv2D goes first:
+# DecomposeOpsForInference leaves no batch normalization to fold.
+_GRAPH = (
+    "FoldBatchnormToConv2D DecomposeOpsForInference CanonicalizeBindings EliminateCommonSubexpr "
+    "FoldConstant CombineParallelMatmul ExpandMatmulOfSum AdjustMatmulOrder ReorderTakeAfterMatmul "
+    "ReorderPermuteDimsAfterConcat FuseTransposeMatmul RemoveRedundantReshape FastMathTransform "
+    "ConvertLayout ToMixedPrecision DataflowUseInplaceCalls TopologicalSort RemoveUnusedOutputs "
+    "DeadCodeElimination"
+).split()
+_ON_REQUEST = ("ConvertLayout", "FastMathTransform", "ToMixedPrecision")
+# Relative to the largest value of an output. Half precision holds 11 bits, and a deep network
+# rounds often; TVM's fast exp and tanh are polynomials of a few units in the last place.
+_TOLERANCES = {"ToMixedPrecision": 2e-2, "FastMathTransform": 1e-4}
+# relax.get_default_pipeline(llvm), flattened: TVM gives it away as one opaque pass.
+_LOWER = (
+    "DispatchSampling DispatchSortScan LegalizeOps AnnotateTIROpPattern FoldConstant#2 FuseOps "
+    "FuseTIR RewriteDataflowReshape ToNonDataflow RemovePurityChecking CallTIRRewrite "
+    "StaticPlanBlockMemory LowerAllocTensor KillAfterLastUse LowerRuntimeBuiltin ComputePrimValue "
+    "VMShapeLower AttachGlobalSymbol"
+).split()
+_OPTIONAL_LOWER = frozenset(
+    "AnnotateTIROpPattern FoldConstant#2 FuseOps FuseTIR RewriteDataflowReshape "
+    "StaticPlanBlockMemory KillAfterLastUse".split()
+)
+# Those of tvm.tirx.build that were seen to change a kernel on CPU; all others always run.
+_TIR = (
+    "tirx.BindTarget s_tir.LowerInitBlock s_tir.PlanAndUpdateBufferAllocationLocation "
+    "s_tir.ConvertBlocksToOpaque s_tir.CompactBufferAllocation s_tir.StmtSimplify "
+    "s_tir.LowerOpaqueBlock tirx.FlattenBuffer tirx.NarrowDataType tirx.StorageRewrite "
+    "s_tir.HoistIfThenElse s_tir.RenormalizeSplitPattern tirx.StmtSimplify tirx.CommonSubexprElim "
+    "tirx.MakePackedAPI tirx.FP8StorageLegalize tirx.Filter tirx.LowerTVMBuiltin tirx.LowerIntrin"
+).split()
+_OPTIONAL_TIR = frozenset(
+    "s_tir.PlanAndUpdateBufferAllocationLocation s_tir.CompactBufferAllocation s_tir.StmtSimplify "
+    "tirx.NarrowDataType tirx.StorageRewrite s_tir.HoistIfThenElse s_tir.RenormalizeSplitPattern "
+    "tirx.StmtSimplify tirx.CommonSubexprElim tirx.FP8StorageLegalize".split()
+)
+_EXTRA = re.compile(
+    r"(?:(?P<name>[^=@:,]+)=)?(?P<module>[^=@:,]+):(?P<function>\w+)(?:@(?P<position>\d+))?"
+)
+
+
+class TvmOptions(BaseModel):
+    """How models are compiled."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str = "llvm"
+    """What code is generated for; the runtime runs on the CPU."""
+    opt_level: int = 3
+    """Optimization level of TVM's pass context."""
+    tir: bool = False
+    """Passes over the loops of kernels can be left out too: they are listed, behind the others."""
+    extra_passes: tuple[str, ...] = ()
+    """Passes of your own, [NAME=]MODULE:FUNCTION[@POSITION]. MODULE is a module or a file.py,
+    FUNCTION makes a TVM pass, POSITION counts in the list of all passes (default: behind those of
+    the graph)."""
+
+    @field_validator("extra_passes", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [v for v in value.split(",") if v] if isinstance(value, str) else value
+
+    @field_validator("extra_passes")
+    @classmethod
+    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            if not _EXTRA.fullmatch(text):
+                raise ValueError(f"{text!r} is not [NAME=]MODULE:FUNCTION[@POSITION]")
+        return value
+
+
+class TvmError(RuntimeError):
+    """TVM refused; the message says in which pass."""
+
+
+class _Extra(NamedTuple):
+    name: str
+    module: str
+    function: str
+    position: int
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """A model in Relax; passes never change it, since modules are copied when written to."""
+
+    source: bytes
+    module: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class TvmOptimizer:
+    """The Relax pass infrastructure of the ``apache-tvm`` package."""
+
+    name = "tvm"
+    preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
+    traits = Traits(produces="tvm-executable")
+
+    def __init__(self, options: TvmOptions | None = None) -> None:
+        self.options: BaseModel = options or TvmOptions()
+
+    def configured(self, options: BaseModel) -> TvmOptimizer:
+        """The same with the passes that exist under ``options``."""
+        assert isinstance(options, TvmOptions)
+        return TvmOptimizer(options)
+
+    def version(self) -> str:
+        """Version of the installed package, and a digest of the passes that were added to it."""
+        try:
+            version = importlib.metadata.version("apache-tvm")
+        except importlib.metadata.PackageNotFoundError as error:
+            raise ImportError(
+                "optimizer 'tvm' needs apache-tvm; install optvet[tvm]", name="tvm"
+            ) from error
+        # Results are remembered by version: a pass that was edited is another one.
+        extras = [_source_of(e.module) for e in _extras(self._options)]
+        digest = hashlib.sha256(b"\0".join(extras)).hexdigest()[:12]
+        return f"{version}+passes.{digest}" if extras else version
+
+    def passes(self) -> Sequence[Pass]:
+        """Passes over the graph, of the lowering, over kernels: the order of a full pipeline."""
+        graph = [_graph_pass(n) for n in _GRAPH if _is_installed(n)]
+        known = [*graph, *(Pass(n, "lower", required=n not in _OPTIONAL_LOWER) for n in _LOWER)]
+        if self._options.tir:
+            known += [Pass(n, "tir", required=n not in _OPTIONAL_TIR) for n in _TIR]
+        for extra in sorted(_extras(self._options), key=lambda e: e.position):
+            at = len(graph) if extra.position < 0 else extra.position
+            known.insert(at, Pass(extra.name, "extra", description=f"{extra.module}"))
+        return known
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """``default``; ``cpu``, TVM's own for CPUs; ``lowering``, the required alone; ``all``."""
+        known = self.passes()
+        return {
+            "default": [p.name for p in known if p.default],
+            "cpu": [p.name for p in known if p.kind in ("lower", "tir")],
+            "lowering": [p.name for p in known if p.required],
+            "all": [p.name for p in known],
+        }
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """An executable of the model after ``passes``, alive in this process."""
+        self = self.configured(options)
+        imported = _import(model)
+        order = self._arranged(passes)
+        try:
+            module, touched = self._transform(imported.module, order)
+            executable, kernels = self._build(module, order)
+        except TvmError as error:
+            missing = [p.name for p in self.passes() if p.required and p.name not in order]
+            if not missing:
+                raise
+            words = f"{error}; the pipeline lacks the required {', '.join(missing)}"
+            raise TvmError(words) from error
+        return Artifact(
+            "tvm-executable",
+            handle={
+                "executable": executable,
+                "inputs": imported.inputs,
+                "outputs": imported.outputs,
+            },
+            fingerprint=self._fingerprint(module, kernels),
+            touched=(*touched, *(n for n in order if n in kernels)),
+        )
+
+    def touched(
+        self, model: bytes, passes: Sequence[str], options: BaseModel
+    ) -> Sequence[str] | None:
+        """Passes after which the module was another one; None if it cannot be built."""
+        try:
+            return self.apply(model, passes, options).touched
+        except TvmError:
+            return None
+
+    @property
+    def _options(self) -> TvmOptions:
+        assert isinstance(self.options, TvmOptions)
+        return self.options
+
+    def _arranged(self, passes: Sequence[str]) -> list[str]:
+        """``passes`` in the order in which they can run: the lowering last, as TVM has it."""
+        place = {p.name: i for i, p in enumerate(self.passes())}
+        for name in passes:
+            if name not in place:
+                raise UnknownName("pass of tvm", name, place)
+        lowering = next(i for i, name in enumerate(place) if name == _LOWER[0])
+        # Stable: passes over the graph share one key, so they stay as they were given.
+        return sorted(passes, key=lambda n: max(place[n], lowering - 1))
+
+    def _transform(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
+        """The module after all passes that precede ``relax.build``, and those that changed it."""
+        import tvm
+        import tvm_ffi
+
+        extras = {e.name: e for e in _extras(self._options)}
+        touched = []
+        context = tvm.transform.PassContext(opt_level=self._options.opt_level)
+        with tvm.target.Target(self._options.target), context:
+            for name in order:
+                if name in _TIR:
+                    continue
+                try:
+                    after = (_own(extras[name]) if name in extras else _make(name))(module)
+                except Exception as error:
+                    raise TvmError(f"pass {name}: {_brief(error)}") from error
+                # Most passes hand out a new object even where they changed nothing.
+                if not tvm_ffi.structural_equal(module, after):
+                    touched.append(name)
+                module = after
+        return module, touched
+
+    def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, dict[str, int]]:
+        """The executable, and which of the listed passes over kernels changed them."""
+        import tvm
+        from tvm import relax
+
+        listed = [n for n in order if n in _TIR]
+        watch = _watch(set(_TIR) - set(listed), listed) if self._options.tir else None
+        # Armed here only: FoldConstant compiles too, by the same passes, and must stay whole.
+        context = tvm.transform.PassContext(
+            opt_level=self._options.opt_level, instruments=[watch] if watch else []
+        )
+        target = tvm.target.Target(self._options.target)
+        try:
+            with target, context:
+                executable = relax.build(module, target, relax_pipeline=None)
+        except Exception as error:
+            raise TvmError(f"relax.build: {_brief(error)}") from error
+        return executable, watch.changed if watch else {}
+
+    def _fingerprint(self, module: Any, kernels: Mapping[str, int]) -> str:
+        import tvm_ffi
+
+        options = self._options
+        parts = [options.target, options.opt_level, tvm_ffi.structural_hash(module)]
+        return "|".join(map(str, [*parts, *sorted(kernels.items())]))
+
+
+def _graph_pass(name: str) -> Pass:
+    tolerance = _TOLERANCES.get(name)
+    return Pass(
+        name,
+        "graph",
+        default=name not in _ON_REQUEST,
+        lossy=tolerance is not None,
+        tolerance=tolerance,
+    )
+
+
+@lru_cache
+def _is_installed(name: str) -> bool:
+    """Whether this release has the pass; read from its sources, as importing it takes seconds."""
+    spec = importlib.util.find_spec("tvm")
+    folders = spec.submodule_search_locations if spec else None
+    files = [f for d in folders or () for f in Path(d, "relax", "transform").glob("*.py")]
+    wanted = re.compile(rf"^(def|class) {name}\b", re.MULTILINE)
+    return not files or any(wanted.search(f.read_text("utf-8")) for f in files)
+
+
+def _make(name: str) -> Any:
+    from tvm import relax
+
+    if name == "ConvertLayout":
+        return relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})
+    kind = name.partition("#")[0]
+    room = relax.backend if kind.startswith("Dispatch") else relax.transform
+    return getattr(room, kind)()
+
+
+def _extras(options: TvmOptions) -> list[_Extra]:
+    found = []
+    for text in options.extra_passes:
+        match = _EXTRA.fullmatch(text)
+        assert match is not None
+        name = match["name"] or match["function"]
+        position = int(match["position"]) if match["position"] else -1
+        found.append(_Extra(name, match["module"], match["function"], position))
+    return found
+
+
+def _source_of(module: str) -> bytes:
+    """The text of a module or file, by which its content is told."""
+    spec = None if module.endswith(".py") else importlib.util.find_spec(module)
+    path = Path(module if spec is None else spec.origin or "")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PluginError(
+            f"optimizer 'tvm': extra pass from {module!r}: {error}; give an importable module or "
+            "a file.py"
+        ) from error
+
+
+def _own(extra: _Extra) -> Any:
+    """The pass of the user's own."""
+    import tvm
+
+    if extra.module.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(extra.module).stem, extra.module)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(extra.module)
+    made = getattr(module, extra.function)
+    return made if isinstance(made, tvm.ir.transform.Pass) else made()
+
+
+_last: _Imported | None = None
+
+
+def _import(model: bytes) -> _Imported:
+    """The model in Relax; the last one is remembered, as importing takes longer than passes."""
+    global _last
+    if _last is None or (_last.source is not model and _last.source != model):
+        _last = None
+        from tvm.relax.frontend.onnx import from_onnx
+
+        proto = onnx.load_from_string(model)
+        try:
+            module = from_onnx(proto)
+        except Exception as error:
+            raise TvmError(f"import from ONNX: {_brief(error)}") from error
+        weights = {w.name for w in proto.graph.initializer}
+        inputs = tuple(i.name for i in proto.graph.input if i.name not in weights)
+        outputs = tuple(o.name for o in proto.graph.output)
+        if len(module["main"].params) != len(inputs):
+            raise TvmError(
+                f"import from ONNX: {len(inputs)} inputs became {len(module['main'].params)}"
+            )
+        _last = _Imported(model, module, inputs, outputs)
+    return _last
+
+
+def _watch(skipped: Iterable[str], listed: Iterable[str]) -> Any:
+    """An instrument that keeps passes over kernels from running, and notes who changed what."""
+    import tvm
+    import tvm_ffi
+
+    skip, note = frozenset(skipped), frozenset(listed)
+
+    @tvm.ir.instrument.pass_instrument
+    class Watch:
+        def __init__(self) -> None:
+            self.changed: dict[str, int] = {}
+            self.before: list[Any] = []
+
+        def should_run(self, module: Any, info: Any) -> bool:
+            return info.name not in skip
+
+        def run_before_pass(self, module: Any, info: Any) -> None:
+            self.before.append(module)
+
+        def run_after_pass(self, module: Any, info: Any) -> None:
+            before = self.before.pop()
+            if info.name in note and not tvm_ffi.structural_equal(before, module):
+                self.changed[info.name] = tvm_ffi.structural_hash(module, map_free_vars=True)
+
+    return Watch()
+
+
+def _brief(error: Exception) -> str:
+    """Type and first lines of an error: TVM's stack traces fill pages."""
+    text = str(error).strip()
+    lines = [line for line in text.splitlines() if line.strip()][:4]
+    return f"{type(error).__name__}: {' '.join(lines)}"
+
+
+@hookimpl
+def optvet_optimizers() -> Iterable[Optimizer]:
+    """TVM Relax."""
+    return [TvmOptimizer()]

@@ -1,0 +1,119 @@
+"""TVM's virtual machine on the CPU: runs what the optimizer built, or a model lowered as it is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+
+# What an executable cannot be built without, in TVM's order; nothing here optimizes.
+_LOWERING = (
+    "DispatchSampling DispatchSortScan LegalizeOps ToNonDataflow RemovePurityChecking "
+    "CallTIRRewrite LowerAllocTensor LowerRuntimeBuiltin ComputePrimValue VMShapeLower "
+    "AttachGlobalSymbol"
+).split()
+
+
+class TvmRuntimeOptions(BaseModel):
+    """How kernels are run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threads: int = 1
+    """Threads within a kernel; 0 lets TVM choose."""
+
+
+class TvmSession:
+    """A virtual machine with one executable."""
+
+    def __init__(self, executable: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        import tvm
+        from tvm import relax
+
+        self._main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs by name, in the graph's order."""
+        import tvm
+
+        if set(feeds) != set(self._inputs):
+            raise ValueError(f"inputs are {sorted(feeds)}, expected {sorted(self._inputs)}")
+        arrays = [np.ascontiguousarray(feeds[name]) for name in self._inputs]
+        # ascontiguousarray makes a vector of a scalar.
+        shaped = [a.reshape(np.shape(feeds[n])) for a, n in zip(arrays, self._inputs, strict=True)]
+        result = self._main(*[tvm.runtime.tensor(a) for a in shaped])
+        values = [result] if hasattr(result, "numpy") else list(result)
+        return {
+            name: np.array(value.numpy()) for name, value in zip(self._outputs, values, strict=True)
+        }
+
+
+class TvmRuntime:
+    """The virtual machine of the ``apache-tvm`` package."""
+
+    name = "tvm"
+    # "tvm-executable": a live executable, with the names of its inputs and outputs in the handle.
+    accepts = frozenset({"onnx", "tvm-executable"})
+    preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
+    options: BaseModel = TvmRuntimeOptions()
+    deployed: BaseModel = TvmRuntimeOptions(threads=0)
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        try:
+            return importlib.metadata.version("apache-tvm")
+        except importlib.metadata.PackageNotFoundError as error:
+            raise ImportError(
+                "runtime 'tvm' needs apache-tvm; install optvet[tvm]", name="tvm"
+            ) from error
+
+    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+        """A virtual machine of the executable; a model in ONNX is lowered first."""
+        assert isinstance(options, TvmRuntimeOptions)
+        _use_threads(options.threads)
+        if artifact.format == "onnx":
+            return TvmSession(*_lowered(artifact.data))
+        if artifact.handle is None:
+            raise ValueError("a TVM executable lives in the process that built it; there is none")
+        handle = artifact.handle
+        return TvmSession(handle["executable"], handle["inputs"], handle["outputs"])
+
+
+def _use_threads(count: int) -> None:
+    import tvm
+
+    wanted = count or os.cpu_count() or 1
+    tvm.get_global_func("runtime.config_threadpool")(1, wanted)
+
+
+def _lowered(model: bytes) -> tuple[Any, list[str], list[str]]:
+    """Executable, inputs and outputs of a model, with no optimization."""
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = onnx.load_from_string(model)
+    module = from_onnx(proto)
+    target = tvm.target.Target("llvm")
+    with target, tvm.transform.PassContext(opt_level=3):
+        for name in _LOWERING:
+            room = relax.backend if name.startswith("Dispatch") else relax.transform
+            module = getattr(room, name)()(module)
+        executable = relax.build(module, target, relax_pipeline=None)
+    weights = {w.name for w in proto.graph.initializer}
+    inputs = [i.name for i in proto.graph.input if i.name not in weights]
+    return executable, inputs, [o.name for o in proto.graph.output]
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """TVM."""
+    return [TvmRuntime()]
