@@ -376,6 +376,14 @@ def test_lost_properties_are_told() -> None:
     }
 
 
+def test_properties_that_are_added_are_no_loss() -> None:
+    model, more = parsed(NET), parsed(NET)
+    onnx.helper.set_model_props(model, {"author": "someone"})
+    onnx.helper.set_model_props(more, {"author": "someone", "optimized_by": "a tool"})
+    assert lost(model, more) == lost(NET, more) == {}
+    assert lost(more, model).keys() == {"metadata_props"}
+
+
 def test_another_operator_set_is_told() -> None:
     assert lost(NET, NET.replace('"" : 17', '"" : 18')) == {
         "opset_import": ("ai.onnx 17", "ai.onnx 18")

@@ -149,13 +149,18 @@ def _present(items: Iterable[str]) -> str:
 def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     """What ``after`` says differently about itself, as {what: (before, after)}.
 
-    A function whose every use was inlined is no loss, nor is an operator set raised for it.
+    A function whose every use was inlined is no loss, nor is an operator set raised for it, nor
+    are properties that an optimizer adds about itself.
     """
     changed = {
         key: (was, after.metadata[key])
         for key, was in before.metadata.items()
         if after.metadata[key] != was
     }
+    for key in changed.keys() & {"metadata_props", "graph metadata_props"}:
+        had, has = (set(side.split("; ")) for side in changed[key])
+        if had - {"none"} <= has:
+            changed.pop(key)
     if "functions" in changed:
         had, has = (set(side.split("; ")) for side in changed["functions"])
         if has - {"none"} <= had and not (had - has) & after.operators.keys():
