@@ -87,8 +87,14 @@ def command(
         ),
     ] = None,
     runtime: Annotated[
-        str, typer.Option(metavar="NAME", help="What runs the models.", rich_help_panel=_HOW)
-    ] = "onnxruntime",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What runs the models.",
+            show_default="onnxruntime where it can",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
     as_deployed: Annotated[
         bool,
         typer.Option(
@@ -220,7 +226,7 @@ def command(
         as_deployed,
         datasets,
         _repeat("--optimizer", [optimizer] if optimizer != "onnxoptimizer" else [])
-        + _repeat("--runtime", [runtime] if runtime != "onnxruntime" else [])
+        + _repeat("--runtime", [runtime] if runtime else [])
         + _repeat("--option", option or [])
         + _repeat("--runtime-option", runtime_option or [])
         + _repeat("--dataset-option", dataset_option or [])
