@@ -373,8 +373,9 @@ def run_case(case: Case, plan: Plan) -> list[Row]:
 def run_mode(case: Case, mode: Mode, plan: Plan) -> Row:
     """One vet of one case; never raises."""
     inputs = case.benign if mode.benign else case.inputs
-    datasets = [f"files:{path}" for path in inputs if "files" in plan.datasets]
-    if "random" in plan.datasets or not datasets:
+    # Other inputs than the benign ones may well show the bug.
+    datasets = [f"files:{path}" for path in inputs if "files" in plan.datasets or mode.benign]
+    if not datasets or ("random" in plan.datasets and not mode.benign):
         datasets.append("random")
     started = time.perf_counter()
     row = Row(case.id, mode.name, "crashed")
