@@ -1,0 +1,272 @@
+"""OpenVINO, by the switches that it has: single transformations cannot be turned off.
+
+What a release build lets one choose is whether the model transformations of ``convert_model`` run
+(MOC), constant folding, the compression of weights, whether quantized models run on integers (LPT),
+whether kernels are generated for chains of operators (snippets), the execution mode, and the
+inference precision. Each is a pass; which of the transformations behind them changed the graph is
+told by OpenVINO's own log (``changed_by``). Everything else that compilation does is the fixed
+lowering: the empty pipeline is import and compilation in float32.
+
+Left out on purpose: LowLatency2 and MakeStateful, which turn inputs and outputs into state that
+outlives a run; and the cap on the instruction set (OV_CPU_MAX_ISA), which a process reads only once
+while its workers make many trials: set it for the whole of optvet to vet another instruction set.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, Optimizer, Pass, Traits, hookimpl
+
+_PASSES = (
+    Pass("moc", "rewrite", description="model transformations of convert_model, without folding"),
+    Pass("constant_folding", "eliminate", description="evaluates what depends on no input"),
+    Pass(
+        "low_precision",
+        "lower",
+        description="runs quantized models on integers (LP_TRANSFORMS_MODE)",
+    ),
+    Pass("snippets", "fuse", description="generates kernels for subgraphs (SNIPPETS_MODE)"),
+    Pass(
+        "performance_mode",
+        "lower",
+        description="execution mode PERFORMANCE, not ACCURACY, with float32 still asked for",
+    ),
+    Pass(
+        "compress_to_fp16",
+        "rewrite",
+        default=False,
+        lossy=True,
+        tolerance=1e-2,
+        description="stores weights in half precision, as save_model does by default",
+    ),
+    Pass(
+        "inference_bf16",
+        "lower",
+        default=False,
+        lossy=True,
+        tolerance=5e-2,
+        description="INFERENCE_PRECISION_HINT=bf16, the default on processors that have it",
+    ),
+    Pass(
+        "inference_f16",
+        "lower",
+        default=False,
+        lossy=True,
+        tolerance=5e-2,
+        description="INFERENCE_PRECISION_HINT=f16",
+    ),
+)
+_NAMES = tuple(p.name for p in _PASSES)
+_LINE = re.compile(
+    r"== (?P<step>\w+)| *(?:PassManager (?P<edge>started|finished): +)?"
+    r"(?P<name>\S+)(?: +\d+ms (?P<mark>[+-]))?"
+)
+# Transformation managers inside compilation whose work one pass asked for.
+_MANAGERS = {"low_precision": ("CPU:LPT", "LowPrecision"), "snippets": ("CPU:Snippets",)}
+_TRACE_S = 100.0
+
+
+class OpenVinoOptimizerOptions(BaseModel):
+    """There are none: what OpenVINO lets one choose is among the passes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OpenVinoOptimizer:
+    """The ``openvino`` package, from import to compilation for the CPU."""
+
+    name = "openvino"
+    preload: Sequence[str] = ()  # see _openvino
+    options: BaseModel = OpenVinoOptimizerOptions()
+    traits = Traits(
+        ordered=False,
+        composable=False,
+        single=True,
+        max_model_bytes=2**31 - 1,
+        optimizes_on_load=True,
+        produces="openvino-model",
+    )
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("openvino")  # importing it takes a third of a second
+        except PackageNotFoundError as error:
+            raise ImportError("it needs openvino; install optvet[openvino]") from error
+
+    def passes(self) -> Sequence[Pass]:
+        """The switches, in the order in which what they switch happens."""
+        return _PASSES
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        """What convert_model and compile_model do, but in float32; and everything at once."""
+        default = tuple(p.name for p in _PASSES if p.default)
+        # One session has one precision: bfloat16 stands for both.
+        return {"default": default, "all": tuple(n for n in _NAMES if n != "inference_f16")}
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """Import, transform as ``passes`` say, and leave compilation properties to the runtime."""
+        on = _checked(passes)
+        transformed = None
+        for _, transformed in _transform(model, on):
+            pass
+        handle = {"model": transformed, "properties": _properties(on)}
+        return Artifact("openvino-model", model, handle, fingerprint=",".join(sorted(on)))
+
+    def touched(
+        self, model: bytes, passes: Sequence[str], options: BaseModel
+    ) -> Sequence[str] | None:
+        """Passes whose transformations changed the graph; hints leave no trace and always count."""
+        changed = changed_by(model, passes)
+        if changed is None:
+            return None
+        seen = {step for step, _ in changed}
+        untold = {"performance_mode", "inference_bf16", "inference_f16"}
+        return [name for name in passes if name in seen | untold]
+
+
+def changed_by(model: bytes, passes: Sequence[str]) -> list[tuple[str, str]] | None:
+    """What changed the graph, by OpenVINO's own log, in order.
+
+    Args:
+        model: A serialized ONNX model.
+        passes: Passes to apply together.
+
+    Returns:
+        Pairs of a step and a transformation. The step is a pass, or "import" or "compile" for
+        what no pass asked for. None if compilation fails, or this release logs nothing.
+    """
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as log:
+        given.write(model)
+        given.seek(0)
+        # In an interpreter of its own: the log goes to the process's standard output, the switch
+        # is read from its environment, and a fork would lack OpenVINO's threads.
+        code = f"import {__name__} as plugin; plugin._trace({list(passes)!r})"
+        environment = os.environ | {
+            "OV_ENABLE_PROFILE_PASS": "1",
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                stdin=given,
+                stdout=log,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                timeout=_TRACE_S,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        log.seek(0)
+        text = log.read().decode("utf-8", "replace")
+    return list(_changes(text)) if done.returncode == 0 and "PassManager" in text else None
+
+
+def _trace(passes: Sequence[str]) -> None:
+    """Transform and compile what comes on standard input, each step announced in the log."""
+    model, on = sys.stdin.buffer.read(), _checked(passes)
+    transformed = None
+    _announce("import")
+    for step, transformed in _transform(model, on):
+        _announce(step)
+    _core().compile_model(transformed, "CPU", _properties(on))
+
+
+def _announce(step: str) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).fflush(None)  # what C++ has written comes before this line
+    os.write(1, f"== {step}\n".encode())
+
+
+def _changes(log: str) -> Iterator[tuple[str, str]]:
+    step, managers = "import", list[str]()
+    for line in log.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        if match["step"]:
+            step, managers = match["step"], []
+        elif match["edge"] == "started":
+            managers.append(match["name"])
+        elif match["edge"] == "finished":
+            del managers[-1:]
+        elif match["mark"] == "+":
+            owners = (p for p, names in _MANAGERS.items() if not set(names).isdisjoint(managers))
+            yield next(owners, step), match["name"]
+
+
+def _checked(passes: Sequence[str]) -> frozenset[str]:
+    for name in passes:
+        if name not in _NAMES:
+            raise ValueError(f"OpenVINO has no pass {name!r}; it has {', '.join(_NAMES)}")
+    if {"inference_bf16", "inference_f16"} <= set(passes):
+        raise ValueError("inference_bf16 and inference_f16 exclude each other; choose one")
+    return frozenset(passes)
+
+
+def _transform(model: bytes, on: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """The imported model, transformed in place; yields the step that comes next."""
+    openvino = _openvino()
+    offline = openvino._offline_transformations
+    imported = _core().read_model(model)
+    if "moc" in on:
+        yield "moc", imported
+        offline.apply_moc_transformations(imported, cf=False)
+    if "constant_folding" in on:
+        yield "constant_folding", imported
+        folding = openvino.passes.Manager()
+        folding.register_pass(openvino.passes.ConstantFolding())
+        folding.run_passes(imported)
+    if "compress_to_fp16" in on:
+        yield "compress_to_fp16", imported
+        offline.compress_model_transformation(imported)
+    yield "compile", imported
+
+
+def _properties(on: frozenset[str]) -> dict[str, Any]:
+    precision = "bf16" if "inference_bf16" in on else "f16" if "inference_f16" in on else "f32"
+    return {
+        "INFERENCE_PRECISION_HINT": precision,
+        "EXECUTION_MODE_HINT": "PERFORMANCE" if "performance_mode" in on else "ACCURACY",
+        "LP_TRANSFORMS_MODE": "low_precision" in on,
+        "SNIPPETS_MODE": "ENABLE" if "snippets" in on else "DISABLE",
+    }
+
+
+@functools.cache
+def _core() -> Any:
+    return _openvino().Core()
+
+
+def _openvino() -> Any:
+    """The library, imported without its telemetry, which sends an event from every process."""
+    silenced = "openvino_telemetry" not in sys.modules
+    if silenced:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # "cannot be imported"
+    try:
+        import openvino
+        import openvino._offline_transformations
+        import openvino.passes
+    finally:
+        if silenced:
+            del sys.modules["openvino_telemetry"]
+    return openvino
+
+
+@hookimpl
+def optvet_optimizers() -> Iterable[Optimizer]:
+    """OpenVINO's CPU path."""
+    return [OpenVinoOptimizer()]

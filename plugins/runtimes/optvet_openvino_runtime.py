@@ -1,0 +1,220 @@
+"""OpenVINO on CPU, in float32: left to itself it computes in bfloat16 where the processor can.
+
+What an importer does to names is undone here. Import drops inputs that nothing uses, and may give
+an input the name of what an eliminated node made of it (``Identity``, ``Dropout``), so inputs are
+matched by name first and by position then; outputs keep their positions.
+
+Two types are not what they seem. A double is computed in float32, so models with such inputs or
+outputs are refused: no tolerance for doubles could be kept. Integers of more than 32 bits are
+computed in 32, so inputs beyond that range are refused rather than wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+
+_SUPPORTED = frozenset(
+    "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
+)
+_INT32 = np.iinfo(np.int32)
+
+
+class OpenVinoOptions(BaseModel):
+    """Properties of the compiled model that decide what is computed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    precision: Literal["f32", "bf16", "f16", "device"] = "f32"
+    """Inference precision; "device" leaves it to OpenVINO, which may choose bfloat16."""
+    mode: Literal["accuracy", "performance"] = "accuracy"
+    """Execution mode; "performance" also allows dynamic quantization."""
+    low_precision: bool = False
+    """Run quantized models on integers, not on dequantized floats."""
+    snippets: bool = False
+    """Fuse chains of elementwise and attention operators into generated kernels."""
+    threads: int = 1
+    """Threads of one inference; 0 lets OpenVINO choose."""
+
+
+class OpenVinoRuntime:
+    """The ``openvino`` package on CPU."""
+
+    name = "openvino"
+    # "openvino-model": an ONNX model and, in its handle, {"model": what became of it (an
+    # openvino.Model), "properties": the compilation properties that go before the options}.
+    accepts = frozenset({"onnx", "openvino-model"})
+    # A plain import would start its telemetry's thread in the server that forks; see _openvino.
+    preload: Sequence[str] = ()
+    options: BaseModel = OpenVinoOptions()
+    deployed: BaseModel = OpenVinoOptions(
+        precision="device", mode="performance", low_precision=True, snippets=True, threads=0
+    )
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("openvino")  # importing it takes a third of a second
+        except PackageNotFoundError as error:
+            raise ImportError("it needs openvino; install optvet[openvino]") from error
+
+    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+        """Import where that has not been done, and compile; import alone runs no transformation."""
+        assert isinstance(options, OpenVinoOptions)
+        source = onnx.load_from_string(artifact.data)
+        _refuse_types(source.graph)
+        if artifact.format == "openvino-model":
+            model, properties = artifact.handle["model"], artifact.handle["properties"]
+        else:
+            model, properties = _core().read_model(artifact.data), {}
+        compiled = _core().compile_model(model, "CPU", {**_properties(options), **properties})
+        return OpenVinoSession(compiled, source.graph)
+
+
+class OpenVinoSession:
+    """A compiled model."""
+
+    def __init__(self, compiled: Any, graph: onnx.GraphProto) -> None:
+        weights = {t.name for t in graph.initializer}
+        inputs = [i for i in graph.input if i.name not in weights]
+        self._dtypes = {i.name: _dtype(i) for i in inputs}
+        self._ranks = {i.name: _rank(i) for i in inputs}
+        self._order = _match([p.get_names() for p in compiled.inputs], graph, list(self._dtypes))
+        self._outputs = {o.name: _dtype(o) for o in graph.output}
+        if len(compiled.outputs) != len(self._outputs):
+            raise ValueError(
+                f"the model has {len(self._outputs)} outputs; OpenVINO's import of it has "
+                f"{len(compiled.outputs)}"
+            )
+        self._request = compiled.create_infer_request()
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs by name, in the graph's order."""
+        self._check(feeds)
+        for index, name in enumerate(self._order):
+            self._request.set_input_tensor(index, _tensor(feeds[name]))
+        self._request.infer()
+        return {
+            name: _array(self._request.get_output_tensor(i), dtype)
+            for i, (name, dtype) in enumerate(self._outputs.items())
+        }
+
+    def _check(self, feeds: Feeds) -> None:
+        for name, dtype in self._dtypes.items():
+            if name not in feeds:
+                raise ValueError(f"input {name!r} is missing")
+            value, rank = feeds[name], self._ranks[name]
+            if value.dtype != dtype:
+                raise TypeError(f"input {name!r} is {value.dtype}, expected {dtype}")
+            if rank is not None and value.ndim != rank:
+                raise ValueError(f"input {name!r} has rank {value.ndim}, expected {rank}")
+            if value.dtype.kind in "iu" and value.dtype.itemsize >= 4 and value.size:
+                if value.min() < _INT32.min or value.max() > _INT32.max:
+                    raise ValueError(
+                        f"input {name!r} does not fit int32, in which OpenVINO computes integers"
+                    )
+
+
+def _properties(options: OpenVinoOptions) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        "EXECUTION_MODE_HINT": options.mode.upper(),
+        "LP_TRANSFORMS_MODE": options.low_precision,
+        "SNIPPETS_MODE": "ENABLE" if options.snippets else "DISABLE",
+    }
+    if options.precision != "device":
+        properties["INFERENCE_PRECISION_HINT"] = options.precision
+    if options.threads:
+        properties |= {"INFERENCE_NUM_THREADS": options.threads, "NUM_STREAMS": 1}
+    return properties
+
+
+@functools.cache
+def _core() -> Any:
+    return _openvino().Core()
+
+
+def _openvino() -> Any:
+    """The library, imported without its telemetry, which sends an event from every process."""
+    silenced = "openvino_telemetry" not in sys.modules
+    if silenced:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # "cannot be imported"
+    try:
+        import openvino
+    finally:
+        if silenced:
+            del sys.modules["openvino_telemetry"]
+    return openvino
+
+
+def _refuse_types(graph: onnx.GraphProto) -> None:
+    for value in (*graph.input, *graph.output):
+        kind = value.type.WhichOneof("value")
+        name = TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+        if kind != "tensor_type" or name not in _SUPPORTED:
+            what = f"a {name.lower()} tensor" if kind == "tensor_type" else f"a {kind}"
+            why = " (it would be computed in float32)" if name == "DOUBLE" else ""
+            raise TypeError(
+                f"{value.name!r} is {what}, which OpenVINO cannot be judged on{why}; "
+                "choose another runtime"
+            )
+
+
+def _match(names: Sequence[set[str]], graph: onnx.GraphProto, inputs: Sequence[str]) -> list[str]:
+    """The graph's input behind each compiled input: by name, those left over by position."""
+    matched = [next((i for i in inputs if i in each), None) for each in names]
+    used = set(_used(graph))
+    rest = [i for i in inputs if i not in matched and i in used]
+    if len(rest) != matched.count(None):
+        seen = [sorted(each) for each in names]
+        raise ValueError(f"OpenVINO's inputs {seen} cannot be matched with {list(inputs)}")
+    left = iter(rest)
+    return [next(left) if name is None else name for name in matched]
+
+
+def _used(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (output.name for output in graph.output)
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _used(body)
+
+
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+
+
+def _rank(value: onnx.ValueInfoProto) -> int | None:
+    kind = value.type.tensor_type
+    return len(kind.shape.dim) if kind.HasField("shape") else None
+
+
+def _tensor(value: np.ndarray) -> Any:
+    openvino = _openvino()
+    if value.dtype.name == "bfloat16":
+        tensor = openvino.Tensor(openvino.Type.bf16, list(value.shape))
+        tensor.data[...] = value.view(tensor.data.dtype)  # the bits, in a type that numpy has
+        return tensor
+    return openvino.Tensor(np.array(value, order="C", copy=True))
+
+
+def _array(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    value = np.array(tensor.data, copy=True)
+    return value.view(dtype) if dtype.name == "bfloat16" else value
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """OpenVINO."""
+    return [OpenVinoRuntime()]
