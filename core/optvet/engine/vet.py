@@ -360,8 +360,8 @@ class _Vetting:
                 "probe",
                 CODE_VERSION,
                 self.model.digest,
-                self.runtime.name,
-                self.runtime.version(),
+                lab.reference_judge.runtime.name,
+                lab.reference_judge.runtime.version(),
                 lab.sample_digest(s),
             )
             for s in samples
