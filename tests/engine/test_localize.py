@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from optvet.engine.localize import (
     Answer,
+    completed,
     ddmin,
     first_bad_prefix,
     minimal_sequence,
@@ -149,6 +150,39 @@ def test_bisection_keeps_required_passes_behind_the_prefix(
     assert pipeline[step - 1] not in required
     assert fails(with_required(pipeline, step, required))
     assert not fails(with_required(pipeline, step - 1, required))
+
+
+@given(failing(), st.sets(st.sampled_from("abcdefgh")))
+def test_suspects_are_a_hint_that_may_be_wrong(
+    case: tuple[Passes, Fails], suspects: set[str]
+) -> None:
+    pipeline, fails = case
+    test = Counted(fails)
+    step = first_bad_prefix(pipeline, test, suspects=suspects)
+    assert fails(pipeline[:step])
+    assert fails(minimal_sequence(pipeline[:step], test))
+
+
+def test_few_suspects_take_few_tests() -> None:
+    test = Counted(needs("p20"))
+    assert first_bad_prefix(FORTY, test, suspects={"p03", "p20", "p31"}) == 21
+    assert len(test.asked) <= 2
+
+
+# completed
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((), ("lower", "link")),
+        (("a", "z"), ("a", "lower", "link", "z")),
+        (("b", "a"), ("lower", "b", "a", "link")),
+        (("link", "b"), ("lower", "link", "b")),
+    ],
+)
+def test_required_passes_come_before_what_follows_them(names: Passes, expected: Passes) -> None:
+    assert completed(names, ("a", "lower", "b", "link", "z"), {"lower", "link"}) == expected
 
 
 # minimal_sequence and minimal_set

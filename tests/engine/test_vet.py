@@ -349,6 +349,13 @@ def test_a_required_pass_is_in_every_trial_and_never_dropped(vet: Vet) -> None:
     assert result.controls["empty pipeline"] == "innocent"
 
 
+def test_a_list_of_passes_gets_those_that_are_required(vet: Vet) -> None:
+    optimizer = planted("drop_relu", "lower", required=("lower",))
+    result = vet(NET, optimizer, pipeline="drop_relu")
+    assert result.optimizer.pipeline == ["drop_relu", "lower"]
+    assert culprits(result) == [["drop_relu"]]
+
+
 @pytest.mark.parametrize("strategy", ["walk", "subset", "each"])
 def test_every_strategy_finds_a_single_culprit(vet: Vet, strategy: str) -> None:
     result = vet(NET, planted("drop_relu"), strategy=strategy)

@@ -18,28 +18,49 @@ Sequence_ = tuple[str, ...]
 Test = Callable[[Sequence_], Answer]
 
 
-def first_bad_prefix(pipeline: Sequence[str], test: Test, *, required: Collection[str] = ()) -> int:
-    """Length k of a prefix that fails while the prefix of length k - 1 does not.
+def first_bad_prefix(
+    pipeline: Sequence[str],
+    test: Test,
+    *,
+    required: Collection[str] = (),
+    suspects: Collection[str] | None = None,
+) -> int:
+    """Length k of a prefix that fails while a shorter one, of which it is the next, does not.
 
     The whole pipeline fails and the one of required passes does not; both are the caller's to know.
     Bisection needs no monotony: it ends at *some* such step, and the pass there is a culprit in
     context. Passes in ``required`` are kept in every test, behind the prefix too: without them
-    there would be nothing to judge.
+    there would be nothing to judge. ``suspects`` are the passes that are said to do something:
+    steps end at these, and at the end. That is a hint: what it leaves out is in the prefix still.
     """
-    optional = [i for i, name in enumerate(pipeline) if name not in required]
-    low, high = 0, len(optional)
+    ends = [i + 1 for i, name in enumerate(pipeline) if name not in required]
+    if suspects is not None:
+        ends = [k for k in ends[:-1] if pipeline[k - 1] in suspects] + ends[-1:]
+    low, high = 0, len(ends)
     while high - low > 1:
         middle = (low + high) // 2
-        if test(with_required(pipeline, optional[middle - 1] + 1, required)) == "fails":
+        if test(with_required(pipeline, ends[middle - 1], required)) == "fails":
             high = middle
         else:
             low = middle
-    return optional[high - 1] + 1 if optional else len(pipeline)
+    return ends[high - 1] if ends else len(pipeline)
 
 
 def with_required(pipeline: Sequence[str], length: int, required: Collection[str]) -> Sequence_:
     """The prefix of that length, and the required passes behind it."""
     return tuple(n for i, n in enumerate(pipeline) if i < length or n in required)
+
+
+def completed(names: Sequence[str], order: Sequence[str], required: Collection[str]) -> Sequence_:
+    """``names`` as they stand, each preceded by the required passes that ``order`` puts before."""
+    place = {name: i for i, name in enumerate(order)}
+    missing = [n for n in order if n in required and n not in names]
+    result: list[str] = []
+    for name in names:
+        while missing and place[missing[0]] < place[name]:
+            result.append(missing.pop(0))
+        result.append(name)
+    return (*result, *missing)
 
 
 def minimal_sequence(

@@ -169,7 +169,10 @@ def _runtime_for(plugins: Plugins, format: str) -> Runtime:
 
 
 def parse_pipeline(text: str, optimizer: Optimizer) -> tuple[str, ...]:
-    """Pass names of a named pipeline, or of a list separated by commas."""
+    """Pass names of a named pipeline, or of a list separated by commas.
+
+    A list that names no required pass gets them all; one that names some is taken at its word.
+    """
     pipelines = optimizer.pipelines()
     if text in pipelines:
         return tuple(pipelines[text])
@@ -185,6 +188,9 @@ def parse_pipeline(text: str, optimizer: Optimizer) -> tuple[str, ...]:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice and not optimizer.traits.repeatable:
         raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
+    required = [p.name for p in optimizer.passes() if p.required]
+    if set(names).isdisjoint(required):
+        return localize.completed(names, [p.name for p in optimizer.passes()], required)
     return names
 
 
@@ -552,6 +558,7 @@ class _Vetting:
             return other is not None and _akin(observation, other)
 
         return self._search(
+            lab,
             pipeline,
             lambda passes: _answer(observe(passes, "walk"), akin),
             lambda basis: (
@@ -564,6 +571,7 @@ class _Vetting:
 
     def _search(
         self,
+        lab: Lab,
         pipeline: tuple[str, ...],
         coarse: localize.Test,
         fine: Callable[[tuple[str, ...]], localize.Test],
@@ -578,7 +586,8 @@ class _Vetting:
             return localize.minimal_set(
                 self._suspects(pipeline, test), test, required=self.required
             )
-        length = localize.first_bad_prefix(pipeline, coarse, required=self.required)
+        told = lab.trial(pipeline, (), "walk").build.touched
+        length = localize.first_bad_prefix(pipeline, coarse, required=self.required, suspects=told)
         prefix = localize.with_required(pipeline, length, self.required)
         return localize.minimal_sequence(prefix, fine(prefix), required=self.required)
 
@@ -645,7 +654,7 @@ class _Vetting:
         if not self.required:
             return tuple(culprit)
         order = self.pipeline if set(culprit) <= set(self.pipeline) else tuple(self.passes)
-        return tuple(n for n in order if n in culprit or n in self.required)
+        return localize.completed(culprit, order, self.required)
 
     def _reference_agrees(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> bool:
         again = lab.fresh(examiner.base, samples)
@@ -752,7 +761,8 @@ class _Vetting:
         self.controls["pairs"] = f"{trials} ordered pairs tried"
         pairs.sort(key=lambda pair: not self.passes[pair[1]].default)
         blamed: dict[tuple[str, tuple[str, str]], int] = {}
-        for pair, trial in zip(pairs, lab.trials(pairs, samples, "each"), strict=True):
+        sequences = [self._with_required(pair) for pair in pairs]
+        for pair, trial in zip(pairs, lab.trials(sequences, samples, "each"), strict=True):
             observation = examiner.examine(trial, samples).observation
             if observation is None:
                 continue
@@ -903,7 +913,7 @@ class _Vetting:
             culprit: tuple[str, ...] = ()
             if not trip:
                 test = self._metadata_test(lab, original, frozenset(mine))
-                culprit = self._search(self.pipeline, test, lambda _, t=test: t)  # type: ignore[misc]
+                culprit = self._search(lab, self.pipeline, test, lambda _, t=test: t)  # type: ignore[misc]
             words = "; ".join(
                 f"{k}: {_short(a)} became {_short(b)}" for k, (a, b) in sorted(mine.items())
             )
@@ -958,7 +968,7 @@ class _Vetting:
         culprit = (
             ()
             if test(self._base()) == "fails"
-            else self._search(self.pipeline, test, lambda _: test)
+            else self._search(lab, self.pipeline, test, lambda _: test)
         )
         self._report(
             Finding(
