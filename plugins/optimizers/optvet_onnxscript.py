@@ -104,11 +104,11 @@ class Onnxscript:
 
     def _steps(self, options: BaseModel) -> tuple[dict[str, Any], list[str]]:
         """Passes, and lists of rules, by name; and the names in the default pipeline."""
-        names = {id(rule): name for name, rule in self.extra_rules().items()}
-        names |= _names_of_rules()
+        extra = self.extra_rules()
+        names = _names_of_rules() | {id(rule): name for name, rule in extra.items()}
         steps: dict[str, Any] = {}
         pipeline: list[str] = []
-        for step in _flat(_passes_of_optimize(options), list(self.extra_rules().values())):
+        for step in _flat(_passes_of_optimize(options), list(extra.values())):
             if callable(step):
                 name = type(step).__name__.removesuffix("Pass")
                 steps[name] = step

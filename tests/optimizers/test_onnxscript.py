@@ -1,0 +1,200 @@
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import optvet
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
+from optvet.engine.vet import Settings, vet_model
+from optvet.spec.errors import UnknownName
+from optvet.spec.result import VetResult
+from optvet.spec.types import Artifact
+from optvet.testing import check_optimizer
+from optvet_onnxscript import Onnxscript, _groups
+
+pytest.importorskip("onnxscript", reason="needs onnxscript; install optvet[onnxscript]")
+
+
+def numbers(*shape: int, seed: int = 0) -> str:
+    values = np.random.default_rng(seed).uniform(0.1, 1, size=shape).ravel()
+    return "{" + ", ".join(f"{v:.3f}" for v in values) + "}"
+
+
+NET = f"""
+<ir_version: 8, opset_import: ["" : 13]>
+net (float[1,2,5,5] x) => (float[1,3,3,3] y)
+<float[3,2,3,3] w = {numbers(3, 2, 3, 3)}, float[3] s = {numbers(3)}, float[3] b = {{-3, 0, 2}},
+ float[3] m = {numbers(3, seed=1)}, float[3] v = {numbers(3, seed=2)}>
+{{
+    c = Conv(x, w)
+    n = BatchNormalization(c, s, b, m, v)
+    a = Transpose<perm = [0, 2, 3, 1]>(n)
+    r = Relu(a)
+    t = Transpose<perm = [0, 2, 3, 1]>(r)
+    u = Transpose<perm = [0, 2, 3, 1]>(t)
+    y = Identity(u)
+}}
+"""
+"""A convolution with batch normalization, transposes that can be one, and an identity."""
+
+SCRIPT = Onnxscript()
+
+
+def as_bytes(text: str) -> bytes:
+    return bytes(onnx.parser.parse_model(text).SerializeToString())
+
+
+def operators(artifact: Artifact) -> Counter[str]:
+    return Counter(n.op_type for n in onnx.load_from_string(artifact.data).graph.node)
+
+
+BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
+
+
+def apply(*passes: str) -> Artifact:
+    return SCRIPT.apply(as_bytes(NET), passes, SCRIPT.options)
+
+
+def test_it_conforms() -> None:
+    check_optimizer(SCRIPT)
+
+
+def test_rules_are_named_as_the_library_names_them() -> None:
+    from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
+    from onnxscript.rewriter.rules import common
+
+    rules = {p.name for p in SCRIPT.passes() if p.kind == "rule" and p.default}
+    assert rules <= {n for n in vars(common) if n.endswith("_rule")}
+    # Multiplication and addition are each matched from both sides.
+    assert len(rules) == len(_DEFAULT_REWRITE_RULES) - 2
+    assert {"fuse_batchnorm_into_conv_rule", "mul_by_1_rule"} <= rules
+
+
+def test_passes_are_those_of_the_installed_library() -> None:
+    import onnx_ir.passes.common as library
+
+    passes = {p.name: p for p in SCRIPT.passes() if p.kind == "pass"}
+    offered = {n.removesuffix("Pass") for n in library.__all__}
+    assert set(passes) == offered - {"Checker"} | {"FoldConstants"}
+    assert passes["CommonSubexpressionElimination"].default
+    assert not passes["IdentityElimination"].default
+
+
+def test_the_default_pipeline_has_two_rounds() -> None:
+    default = SCRIPT.pipelines()["default"]
+    assert default[0] == "Inline"
+    assert default.count("FoldConstants") == default.count("transpose_transpose_rule") == 2
+    assert default.count("RemoveUnusedNodes") == 3
+    assert default[-1] == "NameFix"
+
+
+@pytest.mark.parametrize("relu", ["Relu", "Identity", "Neg"])
+def test_the_default_pipeline_is_what_the_library_does(relu: str) -> None:
+    from onnxscript import optimizer
+
+    model = onnx.parser.parse_model(NET.replace("Relu", relu))
+    expected = optimizer.optimize(model).SerializeToString(deterministic=True)
+    passes = SCRIPT.pipelines()["default"]
+    assert SCRIPT.apply(model.SerializeToString(), passes, SCRIPT.options).data == expected
+
+
+def test_no_passes_leave_every_node() -> None:
+    assert operators(apply()) == BEFORE
+    assert apply().touched == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("fuse_batchnorm_into_conv_rule", {"BatchNormalization": 1}),
+        ("transpose_transpose_rule", {"Transpose": 1}),
+        ("IdentityElimination", {"Identity": 1}),
+        ("matmul_add_to_gemm_rule", {}),
+    ],
+)
+def test_a_single_pass_does_only_its_own_work(name: str, gone: Mapping[str, int]) -> None:
+    artifact = apply(name)
+    assert BEFORE - operators(artifact) == Counter(gone)
+    assert artifact.touched == ((name,) if gone else ())
+
+
+def test_what_a_pass_says_of_itself_is_kept() -> None:
+    touched = apply(*SCRIPT.pipelines()["default"]).touched
+    assert touched is not None
+    assert {"fuse_batchnorm_into_conv_rule", "transpose_transpose_rule"} <= set(touched)
+    assert "fuse_pad_into_conv_rule" not in touched
+
+
+def test_a_rule_that_comes_again_begins_a_new_group() -> None:
+    steps = {"a": [], "b": [], "p": len}
+    groups = _groups(["a", "b", "a", "p", "p", "b"], steps)
+    assert groups == [["a", "b"], ["a"], ["p"], ["p"], ["b"]]
+
+
+def test_both_sides_of_a_commutative_rule_have_one_name() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    g (float[2] x) => (float[2] y)
+    <float one = {1}> { a = Mul(x, one)  b = Mul(one, a)  y = Neg(b) }
+    """
+    artifact = SCRIPT.apply(as_bytes(text), ["mul_by_1_rule"], SCRIPT.options)
+    assert operators(artifact) == {"Identity": 2, "Neg": 1}
+
+
+def test_a_name_that_it_does_not_know_is_refused() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'FoldConstants'"):
+        apply("FoldConstant")
+
+
+# Vetting
+
+
+def test_a_small_network_is_optimized_soundly(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(NET), path)
+    result = optvet.vet(path, optimizer="onnxscript", jobs=1, limit=2, cache_dir=tmp_path)
+    assert result.verdict in ("clean", "drift")
+    assert result.findings == []
+
+
+class PlantedOnnxscript(Onnxscript):
+    """One more rule: x + y → x - y."""
+
+    name = "planted-onnxscript"
+
+    def extra_rules(self) -> Mapping[str, Any]:
+        from onnxscript.rewriter import RewriteRule
+
+        def add(op: Any, x: Any, y: Any) -> Any:
+            return op.Add(x, y)
+
+        def subtract(op: Any, x: Any, y: Any) -> Any:
+            return op.Sub(x, y)
+
+        return {"planted_rule": RewriteRule(add, subtract)}
+
+
+def vet(root: Path, text: str, optimizer: Any) -> VetResult:
+    path = root / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    plugins = Plugins().register("optimizer", optimizer)
+    settings = Settings(optimizer=optimizer.name, limit=2, jobs=1, cache_dir=root / "cache")
+    return vet_model(open_model(path, str(path), root / "cache"), settings, plugins)
+
+
+def test_a_planted_rule_is_named(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(pytestconfig.rootpath)
+    text = NET.replace("y = Identity(u)", "y = Add(u, u)")
+    result = vet(tmp_path, text, PlantedOnnxscript())
+    assert result.verdict == "faulty"
+    assert [f.culprit for f in result.findings] == [["planted_rule"]]
+    assert result.findings[0].confirmed
+    assert result.safe_pipeline == list(SCRIPT.pipelines()["default"])
