@@ -191,11 +191,12 @@ def _flips_explain(
     jitters = [j[name] for j in noise.jitters if name in j]
     if any(j.shape != ref.shape for j in jitters):
         return True
-    flips = [np.asarray(_differs(ref, j)) for j in jitters]
     truth = noise.truth.get(name)
     if truth is not None and truth.shape == ref.shape and not is_float(truth.dtype):
         # The exact decision: where the reference itself decides otherwise, it sits on the edge.
-        flips.append(np.asarray(ref != truth))
+        # A model of integers hardly feels jitter, so there this is the only measure.
+        jitters.append(truth)
+    flips = [np.asarray(_differs(ref, j)) for j in jitters]
     if not flips:
         return False
     ever = np.logical_or.reduce(flips)
@@ -208,7 +209,7 @@ def _flips_explain(
     largest = max(
         (
             float(np.max(np.abs(_wide(ref)[f] - _wide(j)[f])))
-            for f, j in zip(flips, jitters, strict=False)
+            for f, j in zip(flips, jitters, strict=True)
             if f.any()
         ),
         default=0.0,
