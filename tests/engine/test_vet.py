@@ -8,6 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from optvet.engine.cache import Cache
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
@@ -237,6 +238,14 @@ def test_two_independent_culprits_are_both_found(vet: Vet) -> None:
     assert sorted(culprits(result)) == [["drop_relu"], ["scale_weight"]]
     assert all(f.confirmed for f in result.findings)
     assert set(result.safe_pipeline) == set(FILLERS[:8])
+
+
+def test_an_output_that_is_wrong_in_a_later_round_is_a_fault(vet: Vet) -> None:
+    result = vet(NET, planted("abort", "scale_weight"))
+    assert {f.symptom for f in result.findings} == {"optimizer-abort", "wrong-output"}
+    wrong = {n for f in result.findings for n in f.outputs}
+    assert wrong
+    assert {o.name for o in result.outputs if o.verdict == "fault"} == wrong
 
 
 def test_culprits_of_different_symptoms_are_all_found(vet: Vet) -> None:
@@ -550,6 +559,35 @@ def test_an_option_of_the_optimizer_reaches_it(vet: Vet) -> None:
     result = vet(NET, planted("scale_weight"), optimizer_options={"factor": 3})
     assert result.findings[0].error == pytest.approx(2, rel=1e-3)
     assert result.optimizer.options["factor"] == 3
+
+
+def test_an_option_that_no_dataset_has_is_refused(vet: Vet) -> None:
+    with pytest.raises(UnknownName, match="unknown option of dataset random 'nosuch'"):
+        vet(NET, planted(count=2), dataset_options={"nosuch": 1})
+
+
+def test_a_dataset_gets_only_the_options_that_it_has(vet: Vet, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 8), np.float32))
+    datasets = ("random", f"files:{tmp_path / 'x.npz'}")
+    result = vet(
+        NET, planted(count=2), datasets=datasets, dataset_options={"samples": 2}, limit=None
+    )
+    assert result.samples == 3
+
+
+def test_names_of_other_runtimes_and_comparators_are_checked_before_the_work(vet: Vet) -> None:
+    with pytest.raises(UnknownName, match="unknown runtime 'nosuch'"):
+        vet(NET, planted(count=2), cross_check=("nosuch",))
+    with pytest.raises(UnknownName, match="unknown comparator 'nosuch'"):
+        vet(NET, planted(count=2), comparator="nosuch")
+
+
+def test_a_cache_that_cannot_be_written_is_told(vet: Vet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Cache, *_: object) -> None:
+        self.degraded = "no space left"
+
+    monkeypatch.setattr(Cache, "put", refuse)
+    assert vet(NET, planted(count=2)).controls["cache"] == "no space left"
 
 
 def test_a_model_too_large_for_the_optimizer_is_refused(vet: Vet) -> None:

@@ -36,6 +36,7 @@ from optvet.spec.result import (
     Impact,
     ModelRecord,
     OptimizerRecord,
+    OutputRecord,
     PassRecord,
     RuntimeRecord,
     Verdict,
@@ -249,6 +250,11 @@ class _Vetting:
                 f"{model.source}: the model has {model.size_bytes:,} bytes; {name} takes at most "
                 f"{limit:,}"
             )
+        # A wrong name is found out before the work, not when a fault asks for it.
+        for other in settings.cross_check:
+            plugins.runtime(other)
+        if settings.comparator is not None:
+            plugins.comparator(settings.comparator)
         self.ledger = Ledger()
         self.findings: list[Finding] = []
         self.controls: dict[str, str] = {}
@@ -267,6 +273,7 @@ class _Vetting:
         sound = not self.findings
         if sound:
             self.safe = self._blame(lab, examiner, samples, self.pipeline, found)
+        blamed = tuple(self.findings)
         records = None
         if self._studies() and sound:
             records = self._study(lab, examiner, samples)
@@ -277,7 +284,9 @@ class _Vetting:
         self._notes(lab, examiner, samples, detected)
         impact = self._impact(lab, examiner, samples)
         self._summarise_controls(examiner, samples)
-        outputs = examiner.outputs(detected.judgements)
+        outputs = _with_faults(examiner.outputs(detected.judgements), blamed)
+        if self.cache.degraded is not None:
+            self.controls["cache"] = self.cache.degraded
         verdict, reason = self._verdict(examiner, detected)
         return VetResult(
             schema="optvet.vet/1",
@@ -338,12 +347,19 @@ class _Vetting:
 
     def _samples(self, lab: Lab) -> list[Sample]:
         self.progress("making inputs", 0, None)
+        names = [spec.partition(":")[0] for spec in self.settings.datasets]
+        datasets = {name: self.plugins.dataset(name) for name in names}
+        known = {k for d in datasets.values() for k in type(d.options).model_fields}
+        for key in self.settings.dataset_options:
+            if key not in known:
+                raise UnknownName(f"option of dataset {' and '.join(datasets)}", key, known)
         samples: list[Sample] = []
         for spec in self.settings.datasets:
             name, _, argument = spec.partition(":")
-            dataset = self.plugins.dataset(name)
-            given = self.settings.dataset_options if name == "random" else {}
-            options = parse_options(f"dataset {name}", dataset.options, given)
+            dataset = datasets[name]
+            given = self.settings.dataset_options
+            own = {k: v for k, v in given.items() if k in type(dataset.options).model_fields}
+            options = parse_options(f"dataset {name}", dataset.options, own)
             for sample in dataset.samples(
                 self.model,
                 argument or None,
@@ -1043,6 +1059,21 @@ def _akin(a: Observation, b: Observation) -> bool:
     if a.symptom != b.symptom:
         return False
     return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
+
+
+def _with_faults(records: Sequence[OutputRecord], blamed: Sequence[Finding]) -> list[OutputRecord]:
+    """``records`` with the outputs of confirmed faults that a later round found."""
+    worst: dict[str, Finding] = {}
+    for finding in blamed:
+        if finding.confirmed and finding.severity == "fault":
+            for name in finding.outputs:
+                worst.setdefault(name, finding)
+    return [
+        OutputRecord(name=r.name, verdict="fault", error=f.error, noise_floor=f.noise_floor)
+        if (f := worst.get(r.name)) is not None and r.verdict in ("same", "drift", "not-judged")
+        else r
+        for r in records
+    ]
 
 
 def _opinion(runtime: str, answers: Mapping[str, str]) -> str:
