@@ -1,6 +1,6 @@
 """onnxruntime.transformers: fusions for transformer models, by the flags of ``FusionOptions``.
 
-It comes with ONNX Runtime. A flag relies on what others did before it, in an order of the tool's
+It comes with ONNX Runtime, but for sympy. A flag relies on what others did before it, in an order of the tool's
 own. Some steps have no flag (identities, casts and reshapes of no effect, constants): these are
 what the empty pipeline does. The result is read back from where the tool saves it, since saving
 is what completes it.
@@ -62,11 +62,12 @@ class OrtTransformers:
     traits = Traits(ordered=False, composable=False, single=False, max_model_bytes=2**31 - 1)
 
     def version(self) -> str:
-        """Version of the installed package, and whether its shape inference can work."""
+        """Version of the installed package; without sympy, the tool fails on most models."""
         import onnxruntime
 
-        has_sympy = importlib.util.find_spec("sympy") is not None
-        return str(onnxruntime.__version__) + ("" if has_sympy else " without sympy")
+        if importlib.util.find_spec("sympy") is None:
+            raise ImportError("its shape inference needs sympy; install optvet[transformers]")
+        return str(onnxruntime.__version__)
 
     def passes(self) -> Sequence[Pass]:
         """All flags of all model types; the defaults are those of "bert"."""

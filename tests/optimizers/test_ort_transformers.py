@@ -19,6 +19,7 @@ from optvet.spec.types import Artifact, Pass
 from optvet.testing import check_optimizer
 from optvet_ort_transformers import OrtTransformers, OrtTransformersOptions
 
+pytest.importorskip("sympy", reason="needs sympy; install optvet[transformers]")
 fusion_options = pytest.importorskip(
     "onnxruntime.transformers.fusion_options", reason="needs ONNX Runtime's transformers tool"
 )
