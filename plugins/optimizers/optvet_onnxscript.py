@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Any
 from unittest.mock import patch
 
@@ -29,7 +30,7 @@ _NO_REWRITES = {"Checker"}
 class OnnxscriptOptions(BaseModel):
     """Options of ``onnxscript.optimizer.optimize``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     onnx_shape_inference: bool = True
     """Infer shapes node by node while constants are folded."""
@@ -49,11 +50,12 @@ class Onnxscript:
 
     def version(self) -> str:
         """Versions of both packages, since either may change without the other."""
-        from importlib.metadata import version
-
-        import onnxscript
-
-        return f"{onnxscript.__version__} (onnx_ir {version('onnx_ir')})"
+        # Importing it takes a second or more, and every command asks every plugin.
+        try:
+            return f"{metadata.version('onnxscript')} (onnx_ir {metadata.version('onnx_ir')})"
+        except metadata.PackageNotFoundError as error:
+            words = "optimizer 'onnxscript' needs onnxscript; install optvet[onnxscript]"
+            raise ImportError(words, name="onnxscript") from error
 
     def extra_rules(self) -> Mapping[str, Any]:
         """Rules of one's own, by name, for a subclass to vet: applied after the library's."""

@@ -7,6 +7,7 @@ here: which of those that a user has to ask for deviate on purpose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 
 import onnx
 from pydantic import BaseModel, ConfigDict
@@ -73,7 +74,7 @@ _EXACT = (
 class OnnxsimOptions(BaseModel):
     """Options of ``onnxsim.simplify``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     include_subgraph: bool = False
     """Simplify the branches of control flow, too."""
@@ -90,9 +91,12 @@ class Onnxsim:
 
     def version(self) -> str:
         """Version of the installed package."""
-        import onnxsim
-
-        return str(onnxsim.__version__).removeprefix("v")
+        # Importing it takes a second or more, and every command asks every plugin.
+        try:
+            return metadata.version("onnxsim")
+        except metadata.PackageNotFoundError as error:
+            words = "optimizer 'onnxsim' needs onnxsim; install optvet[onnxsim]"
+            raise ImportError(words, name="onnxsim") from error
 
     def passes(self) -> Sequence[Pass]:
         """Its default optimizers and stages, then those that a user has to ask for."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from unittest.mock import patch
 
 import onnx
@@ -19,7 +20,7 @@ from optvet import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl
 class OnnxslimOptions(BaseModel):
     """Options of ``onnxslim.slim``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_iterations: int = 10
     """Rounds at most; it stops where a round changes nothing."""
@@ -38,9 +39,12 @@ class Onnxslim:
 
     def version(self) -> str:
         """Version of the installed package."""
-        import onnxslim
-
-        return str(onnxslim.__version__)
+        # Importing it takes a second or more, and every command asks every plugin.
+        try:
+            return metadata.version("onnxslim")
+        except metadata.PackageNotFoundError as error:
+            words = "optimizer 'onnxslim' needs onnxslim; install optvet[onnxslim]"
+            raise ImportError(words, name="onnxslim") from error
 
     def passes(self) -> Sequence[Pass]:
         """Registered patterns, the stages, and the shape inference between rounds."""

@@ -1,9 +1,9 @@
 """onnxruntime.transformers: fusions for transformer models, by the flags of ``FusionOptions``.
 
-It comes with ONNX Runtime, but for sympy. A flag relies on what others did before it, in an order of the tool's
-own. Some steps have no flag (identities, casts and reshapes of no effect, constants): these are
-what the empty pipeline does. The result is read back from where the tool saves it, since saving
-is what completes it.
+It comes with ONNX Runtime, but for sympy. A flag relies on what others did before it, in an order
+of the tool's own. Some steps have no flag (identities, casts and reshapes of no effect,
+constants): these are what the empty pipeline does. The result is read back from where the tool
+saves it, since saving is what completes it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LIMITS = {
 class OrtTransformersOptions(BaseModel):
     """Arguments of ``optimize_model``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model_type: str = "bert"
     """Which of the tool's model types to take it for."""
@@ -66,7 +66,8 @@ class OrtTransformers:
         import onnxruntime
 
         if importlib.util.find_spec("sympy") is None:
-            raise ImportError("its shape inference needs sympy; install optvet[transformers]")
+            words = "optimizer 'ort_transformers' needs sympy; install optvet[transformers]"
+            raise ImportError(words)
         return str(onnxruntime.__version__)
 
     def passes(self) -> Sequence[Pass]:
