@@ -1,0 +1,25 @@
+"""Reducing a model to the smallest one for which a condition still holds.
+
+``reduce_model`` knows nothing of optimizers: it is given a condition, and a way to run the model
+that tells the values of all its tensors.
+"""
+
+from optvet.engine.reduce.search import (
+    Budget,
+    Candidate,
+    Interesting,
+    Recorder,
+    Reduction,
+    inferred_types,
+    reduce_model,
+)
+
+__all__ = [
+    "Budget",
+    "Candidate",
+    "Interesting",
+    "Recorder",
+    "Reduction",
+    "inferred_types",
+    "reduce_model",
+]

@@ -1,0 +1,117 @@
+"""Taking nodes away: from one end, in chunks, one by one, and whole stretches by substitution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from optvet.engine.reduce.graph import (
+    Graph,
+    Node,
+    cut,
+    renamed,
+    restricted,
+    same_type,
+    substituted,
+)
+
+_COLLAPSED = 48
+"""Substitutions that are tried in a row at most; the longest stretches first."""
+
+
+def first_nodes(graph: Graph, count: int) -> Graph | None:
+    """G → G[0 … count): what the rest read becomes an output."""
+    return cut(graph, range(count))
+
+
+def last_nodes(graph: Graph, count: int) -> Graph | None:
+    """G → G[n - count … n): what they read of the rest is fed."""
+    return cut(graph, range(len(graph.nodes) - count, len(graph.nodes)))
+
+
+def without_chunk(graph: Graph, chunk: Sequence[int]) -> Iterator[Graph | None]:
+    """G → G without ``chunk``: what it made is fed; else ``y := x`` wherever types allow."""
+    gone = set(chunk)
+    yield cut(graph, [i for i in range(len(graph.nodes)) if i not in gone])
+    yield _bridged(graph, gone)
+
+
+def _bridged(graph: Graph, gone: set[int]) -> Graph | None:
+    names: dict[str, str] = {}
+    for index in sorted(gone):
+        node = graph.nodes[index]
+        for made in node.makes:
+            for read in node.proto.input:
+                source = names.get(read, read)
+                if source and same_type(graph.type_of(source), graph.type_of(made)):
+                    names[made] = source
+                    break
+    if not names:
+        return None
+    nodes: list[Node] = []
+    for i, node in enumerate(graph.nodes):
+        if i not in gone:
+            nodes.append(renamed(node, {n: s for n, s in names.items() if n in node.uses}))
+    return restricted(graph, nodes)
+
+
+def collapsed(graph: Graph) -> Iterator[Graph | None]:
+    """``v := w`` for values v, w of one type, w made before v: all that only v needed goes.
+
+    This takes away what no single node can be spared of: a pair of Transposes, a whole block.
+    """
+    order = [*graph.inputs, *(name for node in graph.nodes for name in node.makes)]
+    pairs: list[tuple[int, Graph]] = []
+    for j, later in enumerate(order):
+        if later not in graph.producer or later not in graph.consumers:
+            continue
+        for earlier in order[:j]:
+            if graph.producer.get(earlier) == graph.producer[later]:
+                continue
+            if same_type(graph.type_of(earlier), graph.type_of(later)):
+                smaller = substituted(graph, {later: earlier})
+                if smaller is not None and len(smaller.nodes) < len(graph.nodes):
+                    pairs.append((len(smaller.nodes), smaller))
+        if len(pairs) > 8 * _COLLAPSED:
+            break
+    pairs.sort(key=lambda pair: pair[0])
+    yield from (smaller for _, smaller in pairs[:_COLLAPSED])
+
+
+def without_node(graph: Graph, index: int) -> Iterator[Graph | None]:
+    """Every way to do without one node: y = op(x …).
+
+    In order: y and what else it made is fed (or fixed, if the same for all inputs); ``y := x`` for
+    an x of y's type; fixed (or fed) instead; what it read becomes an output too; the types of what
+    is fed are left open.
+    """
+    node = graph.nodes[index]
+    rest = [i for i in range(len(graph.nodes)) if i != index]
+    yield cut(graph, rest)
+    made = [n for n in node.makes if n in graph.consumers or n in graph.outputs]
+    if len(made) == 1:
+        kind = graph.type_of(made[0])
+        for name in node.proto.input:
+            if name and same_type(graph.type_of(name), kind):
+                yield _bypassed(graph, index, made[0], name)
+    yield cut(graph, rest, fixed=True)
+    yield cut(graph, rest, fixed=False)
+    yield cut(graph, rest, frontier=True)
+    yield cut(graph, rest, loose=True)
+
+
+def _bypassed(
+    graph: Graph,
+    index: int,
+    made: str,
+    read: str,
+) -> Graph | None:
+    if made not in graph.outputs:
+        return substituted(graph, {made: read})
+    if read in graph.outputs or read not in graph.producer:
+        return None
+    # y is an output: what is left takes its name.
+    nodes = [renamed(n, {read: made}) for i, n in enumerate(graph.nodes) if i != index]
+    result = restricted(graph, nodes)
+    if result is None:
+        return None
+    return result.with_(outputs={n: k for n, k in result.outputs.items() if n in graph.outputs})

@@ -1,0 +1,467 @@
+"""The order in which reductions are tried.
+
+Coarse first: on a model of hundreds of nodes, two bisections leave the few between the ends of the
+interesting region; then chunks; then every single node in every way. What is left is made plain.
+All of it is repeated until nothing helps: a step that failed may work on a smaller graph.
+
+Everything goes through ``_Reducer.offer``, which is where the promises are kept: nothing is offered
+twice, nothing is accepted that is not smaller, and whatever is accepted was found interesting.
+
+Source: Zeller and Hildebrandt 2002 (ddmin); the passes over single parts are as in C-Reduce
+(Regehr et al. 2012) and shrinkray.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TypeProto
+
+from optvet.engine.reduce import remove, simplify, unfold
+from optvet.engine.reduce.graph import (
+    Graph,
+    Recorded,
+    Size,
+    agrees,
+    corrected,
+    has_negative,
+    is_cuttable,
+    type_of_array,
+)
+from optvet.spec.errors import UsageError
+
+Feeds = Mapping[str, np.ndarray]
+Progress = Callable[[str, int, int | None], None]
+Recorder = Callable[[ModelProto, Feeds], "Mapping[str, np.ndarray] | None"]
+"""All values of a model by name, inner ones included, when it runs on feeds; None: it does not."""
+
+_BATCH = 8
+_MANY = 64
+"""Up to so many nodes whole stretches are substituted; the number of pairs grows as its square."""
+
+
+class Candidate:
+    """A model and what to feed it; the model is built when it is first asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    @property
+    def model(self) -> ModelProto:
+        """The model; do not change it."""
+        return self._graph.model
+
+    @property
+    def feeds(self) -> dict[str, np.ndarray] | None:
+        """Inputs by name; None where the condition does not run the model."""
+        return None if self._graph.feeds is None else self._graph.arrays
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, those of subgraphs and functions included."""
+        return self._graph.size[0]
+
+    @property
+    def size(self) -> Size:
+        """What is compared: every accepted candidate has less, in this order."""
+        return self._graph.size
+
+    @property
+    def digest(self) -> bytes:
+        """Equal for equal models on equal feeds."""
+        return self._graph.digest
+
+
+Interesting = Callable[[Sequence[Candidate]], Iterable[bool]]
+"""Answers for candidates in their order; read only up to the first True, so it may be lazy."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop with the best so far: after so many checks, or seconds of wall clock."""
+
+    checks: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The answer.
+
+    Attributes:
+        model: The smallest interesting model that was found.
+        feeds: Its inputs.
+        nodes: Its nodes, those of subgraphs and functions included; before and after.
+        checks: How often the condition was asked.
+        steps: How many candidates were accepted.
+        complete: False if it was interrupted or the budget ran out.
+    """
+
+    model: ModelProto
+    feeds: dict[str, np.ndarray] | None
+    nodes: tuple[int, int]
+    checks: int
+    steps: int
+    complete: bool
+
+
+Effort = Literal["nodes", "full"]
+
+
+def reduce_model(
+    model: ModelProto,
+    feeds: Feeds | None,
+    interesting: Interesting,
+    *,
+    record: Recorder | None = None,
+    types: Mapping[str, TypeProto] | None = None,
+    effort: Effort = "full",
+    width: int = 1,
+    budget: Budget | None = None,
+    progress: Progress = lambda text, done, total: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Reduction:
+    """A model, as small as it gets, that is still interesting.
+
+    Deterministic if ``interesting`` and ``record`` are. ``KeyboardInterrupt`` ends it early with
+    the best so far, unless not even the model itself was judged yet.
+
+    Args:
+        model: Where to begin; it is not changed, and must not be while this runs.
+        feeds: Inputs by name. None if the condition looks at the graph alone: nothing is run
+            then, and types come from ``types``, or else from onnx's shape inference, which is
+            native code that runs in this process.
+        interesting: Judges candidates; see ``Interesting``. Candidates of one call are
+            independent of each other and can be judged in parallel.
+        record: Runs the reference with all its values as outputs. It makes cuts well-typed and
+            gives what cut values are fed.
+        types: What is known of the types of inner values beforehand, by name.
+        effort: "nodes" stops when no node can go; "full" makes the rest plain as well.
+        width: How many cuts are tried at once where a search would otherwise bisect.
+        budget: When to stop.
+        progress: Called with what is being done, checks so far, and None.
+        clock: Seconds; for the budget.
+
+    Raises:
+        UsageError: ``model`` itself is not interesting.
+    """
+    reducer = _Reducer(
+        Graph.of_model(model, feeds), interesting, record, types, width, budget or Budget(), clock
+    )
+    reducer.progress = progress
+    return reducer.run(effort)
+
+
+class _Stop(Exception):
+    """The budget is used up."""
+
+
+class _Reducer:
+    """The best so far, and how it gets better."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        interesting: Interesting,
+        record: Recorder | None,
+        types: Mapping[str, TypeProto] | None,
+        width: int,
+        budget: Budget,
+        clock: Callable[[], float],
+    ) -> None:
+        self.best = graph
+        self.interesting, self.record, self.types = interesting, record, types
+        self.width, self.budget, self.clock = max(1, width), budget, clock
+        self.progress: Progress = lambda text, done, total: None
+        self.began = clock()
+        self.checks = self.steps = 0
+        self.doing = "checking"
+        self._seen: set[bytes] = set()
+        self._typed: set[bytes] = set()
+
+    def run(self, effort: Effort) -> Reduction:
+        before = self.best.size[0]
+        self._begin()
+        complete = True
+        try:
+            self._ends()
+            while True:
+                steps = self.steps
+                self._remove_nodes()
+                if effort == "full":
+                    self._make_plain()
+                if self.steps == steps:
+                    break
+        except (_Stop, KeyboardInterrupt):
+            complete = False
+        best = self.best
+        model = ModelProto()
+        model.CopyFrom(best.model)
+        feeds = None if best.feeds is None else dict(best.arrays)
+        return Reduction(model, feeds, (before, best.size[0]), self.checks, self.steps, complete)
+
+    def _begin(self) -> None:
+        candidate = Candidate(self.best)
+        self._seen.add(self.best.digest)
+        self.checks += 1
+        if not next(iter(self.interesting([candidate])), False):
+            raise UsageError("the model does not satisfy the condition; there is nothing to reduce")
+        known = self._known(self.best)
+        if known is not None:
+            self.best = self.best.with_(recorded=known)
+
+    # --- offering ----------------------------------------------------------------------------
+
+    def offer(self, candidates: Iterable[Graph | None], *, stale: bool = False) -> bool:
+        """Offer candidates in batches until one is interesting; that one is the best now.
+
+        Args:
+            candidates: Looked at lazily; None is skipped.
+            stale: The types of values may have changed, and are found out anew.
+        """
+        fresh = iter(self._worthwhile(candidates, stale=stale))
+        while batch := list(itertools.islice(fresh, _BATCH)):
+            if self._judge(batch):
+                return True
+        return False
+
+    def _worthwhile(self, candidates: Iterable[Graph | None], *, stale: bool) -> Iterator[Graph]:
+        offered: set[bytes] = set()
+        for graph in candidates:
+            if graph is None or not graph.size < self.best.size or graph.digest in self._typed:
+                continue
+            typed: Graph | None = graph
+            if stale:
+                self._typed.add(graph.digest)
+                typed = self._retyped(graph)
+            if typed is None or not typed.size < self.best.size:
+                continue
+            if typed.digest not in self._seen and typed.digest not in offered:
+                offered.add(typed.digest)
+                yield typed
+
+    def _judge(self, batch: Sequence[Graph]) -> bool:
+        self._check_budget()
+        answers = iter(self.interesting([Candidate(graph) for graph in batch]))
+        try:
+            for graph, answer in zip(batch, answers, strict=False):
+                self._seen.add(graph.digest)
+                self.checks += 1
+                self.progress(self.doing, self.checks, None)
+                if answer:
+                    self.best = graph
+                    self.steps += 1
+                    return True
+                self._check_budget()
+        finally:
+            close = getattr(answers, "close", None)
+            if close is not None:
+                close()
+        return False
+
+    def _check_budget(self) -> None:
+        budget = self.budget
+        if budget.checks is not None and self.checks >= budget.checks:
+            raise _Stop
+        if budget.seconds is not None and self.clock() - self.began >= budget.seconds:
+            raise _Stop
+
+    # --- types -------------------------------------------------------------------------------
+
+    def _known(self, graph: Graph) -> Recorded | None:
+        """Types and values of all values of ``graph``; None if it does not run or type-check."""
+        if graph.feeds is None or self.record is None:
+            types = inferred_types(graph.model) if graph.shell.opset_import else None
+            if types is None:
+                return None
+            return Recorded({**(self.types or {}), **types})
+        values = self.record(graph.model, graph.arrays)
+        if values is None:
+            return None
+        known = {**values, **graph.arrays}
+        types = dict(self.types or {})
+        for name, array in known.items():
+            kind = type_of_array(array)
+            # What shape inference left open stays open, as it was for the optimizer.
+            if kind is not None and not (name in types and agrees(types[name], kind)):
+                types[name] = kind
+        return Recorded(types, known)
+
+    def _retyped(self, graph: Graph) -> Graph | None:
+        """``graph`` with the types of its outputs and inner values as they are now."""
+        # What the graph says of its inner values and outputs may be wrong now.
+        untyped = {name: TypeProto() for name in graph.outputs}
+        known = self._known(graph.with_(outputs=untyped, value_info={}))
+        if known is None or not known.types.keys() >= graph.outputs.keys():
+            return None
+        outputs = {n: _now(k, known.types.get(n)) for n, k in graph.outputs.items()}
+        inner = {n: _now(k, known.types.get(n)) for n, k in graph.value_info.items()}
+        if any(map(has_negative, outputs.values())):
+            return None
+        return graph.with_(
+            outputs=outputs,
+            value_info={n: k for n, k in inner.items() if n in graph.producer},
+            recorded=known,
+        )
+
+    # --- nodes -------------------------------------------------------------------------------
+
+    def _ends(self) -> None:
+        """The shortest interesting beginning, then the shortest interesting end of that.
+
+        Bisection takes it that longer parts are interesting if shorter ones are; where that is
+        not so, it still ends at some part that is.
+        """
+        self.doing = "cutting out"
+        for part in (remove.first_nodes, remove.last_nodes):
+            self._bisect(part)
+
+    def _bisect(self, part: Callable[[Graph, int], Graph | None]) -> None:
+        whole = self.best
+        low, high = 0, len(whole.nodes)
+        while high - low > 1:
+            step = (high - low) / (self.width + 1)
+            counts = sorted(
+                {min(high - 1, low + max(1, round(step * (i + 1)))) for i in range(self.width)}
+            )
+            cuts = {n: part(whole, n) for n in counts}
+            before = self.best
+            # A longer part is worth looking at only if the shorter ones failed: ascending.
+            self.offer(g for g in cuts.values() if g is not None)
+            if self.best is before:
+                low = counts[-1]
+            else:
+                high = next(n for n, g in cuts.items() if g is self.best)
+                low = max([n for n in counts if n < high], default=low)
+
+    def _remove_nodes(self) -> None:
+        while True:
+            steps = self.steps
+            self._chunks()
+            self.doing = "unfolding"
+            while self.offer(unfold.unfolded(self.best), stale=True):
+                pass
+            self.doing = "removing stretches"
+            while len(self.best.nodes) <= _MANY and self.offer(remove.collapsed(self.best)):
+                pass
+            self._singles()
+            self.doing = "reducing subgraphs"
+            while self.offer(unfold.smaller_bodies(self.best), stale=True):
+                pass
+            self.doing = "dropping outputs"
+            while self.offer(simplify.fewer_outputs(self.best)):
+                pass
+            if self.steps == steps:
+                return
+
+    def _chunks(self) -> None:
+        """Chunks of nodes, halves first, from the end: consumers go before what they consume."""
+        self.doing = "removing chunks"
+        size = len(self.best.nodes) // 2
+        while size > 1:
+            end = len(self.best.nodes)
+            while end > 0 and len(self.best.nodes) > 1:
+                chunk = range(max(0, end - size), end)
+                if len(chunk) == len(self.best.nodes):
+                    break
+                count = len(self.best.nodes)
+                if self.offer(remove.without_chunk(self.best, chunk)):
+                    # More may have gone than the chunk, or less; go on below it.
+                    end = min(chunk.start, len(self.best.nodes))
+                    end = max(end, 0) if count > len(self.best.nodes) else chunk.start
+                else:
+                    end = chunk.start
+            size = min(size // 2, len(self.best.nodes) // 2)
+
+    def _singles(self) -> None:
+        self.doing = "removing nodes"
+        index = len(self.best.nodes) - 1
+        while index >= 0:
+            self.offer(remove.without_node(self.best, index))
+            # After a removal the index holds another node, which has been tried unless it is new.
+            index = min(index, len(self.best.nodes)) - 1
+
+    # --- what is left ------------------------------------------------------------------------
+
+    def _make_plain(self) -> None:
+        plan: Sequence[tuple[str, Callable[[Graph], Iterator[Graph | None]], bool]] = (
+            ("cleaning", simplify.cleaner, False),
+            ("dropping arguments", simplify.fewer_arguments, True),
+            ("shrinking dimensions", simplify.smaller_dimensions, True),
+            ("fixing dimensions", simplify.concrete_dimensions, True),
+            ("merging inputs", simplify.merged_inputs, False),
+            ("dropping attributes", simplify.fewer_attributes, True),
+            ("feeding weights", simplify.weights_fed, False),
+            ("simplifying contents", simplify.plainer_contents, True),
+            ("cleaning", simplify.cleaner, False),
+        )
+        for self.doing, step, stale in plan:
+            while self.offer(step(self.best), stale=stale):
+                pass
+
+
+def _now(declared: TypeProto, seen: TypeProto | None) -> TypeProto:
+    return declared if seen is None else corrected(declared, seen)
+
+
+def inferred_types(model: ModelProto) -> dict[str, TypeProto] | None:
+    """Types of inner values and outputs by onnx's shape inference; None if it refuses the model.
+
+    Large weights are left out of what is copied into native code; only small ones say anything
+    about shapes.
+    """
+    light = _light(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            light, check_type=True, strict_mode=True, data_prop=True
+        )
+    except Exception:  # refused, in whatever way: the answer to the question
+        return None
+    graph = inferred.graph
+    known = {v.name: v.type for v in (*graph.value_info, *graph.output)}
+    return {name: kind for name, kind in known.items() if is_cuttable(kind) or _is_other(kind)}
+
+
+def _is_other(kind: TypeProto) -> bool:
+    return kind.WhichOneof("value") in ("sequence_type", "optional_type")
+
+
+_LIGHT_ELEMENTS = 1 << 10
+
+
+def _light(model: ModelProto) -> ModelProto:
+    """The model with large initializers as inputs of their type."""
+    if all(_elements(t.dims) <= _LIGHT_ELEMENTS for t in model.graph.initializer):
+        return model
+    light = ModelProto(ir_version=max(model.ir_version, 4))
+    light.opset_import.extend(model.opset_import)
+    light.functions.extend(model.functions)
+    source, target = model.graph, light.graph
+    target.name = source.name
+    target.node.extend(source.node)
+    target.output.extend(source.output)
+    target.value_info.extend(source.value_info)
+    target.input.extend(source.input)
+    listed = {i.name for i in source.input}
+    for tensor in source.initializer:
+        if _elements(tensor.dims) <= _LIGHT_ELEMENTS:
+            target.initializer.append(tensor)
+        elif tensor.name not in listed:
+            target.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    target.sparse_initializer.extend(source.sparse_initializer)
+    return light
+
+
+def _elements(dims: Iterable[int]) -> int:
+    count = 1
+    for dim in dims:
+        count *= dim
+    return count

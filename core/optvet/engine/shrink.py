@@ -1,0 +1,388 @@
+"""From a finding to a minimal model with the same culprit and the same signature.
+
+What has to stay while a model shrinks, each checked by trials in the sandbox:
+
+- the reference is a valid model that runs on its inputs (and agrees with itself where outputs are
+  compared, which the examiner sees to);
+- the culprit shows the same signature: symptom, stage, words, and the kind of wrong output;
+- no proper subsequence of the culprit does, so that a pair does not turn into a single pass;
+- import and export alone are innocent, unless they are the culprit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TypeProto, ValueInfoProto
+from pydantic import BaseModel
+
+from optvet.engine import structure
+from optvet.engine.cache import Cache
+from optvet.engine.examine import Examiner, Observation
+from optvet.engine.lab import Lab, Ledger, Progress, Trial
+from optvet.engine.reduce import Budget, Candidate, Reduction, inferred_types, reduce_model
+from optvet.engine.sandbox import Sandbox, enter
+from optvet.engine.trial import Judge
+from optvet.spec.errors import UsageError
+from optvet.spec.protocols import Optimizer
+from optvet.spec.types import (
+    Artifact,
+    Failure,
+    InterfaceChange,
+    Model,
+    Sample,
+    Symptom,
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What makes two faults the same one; ``kind`` is "form" or "value" of wrong outputs."""
+
+    symptom: Symptom
+    stage: str
+    words: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Accused:
+    """What is to blame, and how it is judged; the same for all candidates.
+
+    Attributes:
+        culprit: The minimal pass sequence; empty for import and export alone.
+        complete: Puts the required passes back into a subsequence.
+        interface: How passes change the interface on purpose.
+        tolerance: What lossy passes declare.
+        timeout_s: Patience with one trial; None for the sandbox's own.
+    """
+
+    optimizer: Optimizer
+    options: BaseModel
+    culprit: tuple[str, ...]
+    judge: Judge
+    reference_judge: Judge | None = None
+    complete: Callable[[Sequence[str]], tuple[str, ...]] = tuple
+    interface: Callable[[Sequence[str]], frozenset[InterfaceChange]] = lambda passes: frozenset()
+    tolerance: Callable[[Sequence[str]], float | None] = lambda passes: None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A reduction with what it preserved; ``applications`` and ``inferences`` are what it cost."""
+
+    reduction: Reduction
+    signature: Signature
+    applications: int = 0
+    inferences: int = 0
+
+
+def reduce_finding(
+    model: Model,
+    accused: Accused,
+    witness: Sample,
+    *,
+    sandbox: Sandbox,
+    jobs: int = 2,
+    symptom: Symptom | None = None,
+    budget: Budget | None = None,
+    progress: Progress = lambda text, done, total: None,
+) -> Shrunk:
+    """Reduce ``model`` while ``accused`` shows on ``witness`` what it shows on the whole model.
+
+    Args:
+        model: The model of the finding.
+        accused: Optimizer, culprit, and how they are judged.
+        witness: The sample that shows it; its feeds are reduced with the model.
+        sandbox: Runs all trials.
+        jobs: Candidates that are judged at a time.
+        symptom: What to look for; needed for notes (bloat, changed metadata), which no trial
+            stops at.
+        budget: When to stop with the best so far.
+        progress: Called with what is being done, checks so far, and None.
+
+    Raises:
+        UsageError: The culprit does not show a fault on this model and sample, or not alone.
+    """
+    ledger = Ledger()
+    with tempfile.TemporaryDirectory(prefix="optvet-shrink-") as folder:
+        court = _Court(accused, sandbox, Path(folder), jobs, symptom, ledger)
+        with court:
+            proto = model.load()
+            court.open(proto, witness.feeds)
+            reduction = reduce_model(
+                proto,
+                witness.feeds,
+                court.judge_all,
+                record=court.record,
+                types=court.types(proto),
+                width=max(1, jobs),
+                budget=budget,
+                progress=progress,
+            )
+    assert court.target is not None
+    cost = ledger.cost(0.0)
+    return Shrunk(reduction, court.target, cost.applications, cost.inferences)
+
+
+# --- in workers -----------------------------------------------------------------------------------
+
+
+def record_values(
+    data: bytes, feeds: Mapping[str, np.ndarray], judge: Judge
+) -> dict[str, np.ndarray]:
+    """All values of a model that are arrays, from one run. Called in a worker."""
+    enter("load")
+    proto = onnx.load_from_string(data)
+    try:
+        values = _run_with_all(proto, None, feeds, judge)
+    except Exception:  # some value cannot leave the runtime: leave out all but plain tensors
+        known = inferred_types(proto) or {}
+        plain = {n for n, k in known.items() if k.WhichOneof("value") == "tensor_type"}
+        values = _run_with_all(proto, plain, feeds, judge)
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _run_with_all(
+    proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], judge: Judge
+) -> dict[str, np.ndarray]:
+    model = ModelProto()
+    model.CopyFrom(proto)
+    graph = model.graph
+    outputs = {o.name: o for o in proto.graph.output}
+    del graph.output[:]
+    made = [o for node in graph.node for o in node.output if o]
+    for name in dict.fromkeys((*made, *outputs)):
+        # Without a type: what the model says of an output may be what is to be found out.
+        if only is None or name in only or name in outputs:
+            graph.output.append(ValueInfoProto(name=name))
+    artifact = Artifact("onnx", model.SerializeToString())
+    return judge.runtime.load(artifact, judge.options).run(feeds)
+
+
+def infer(data: bytes) -> dict[str, bytes]:
+    """Serialized types of inner values. Called in a worker: shape inference may crash."""
+    enter("check")
+    types = inferred_types(onnx.load_from_string(data)) or {}
+    return {name: bytes(kind.SerializeToString()) for name, kind in types.items()}
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Case:
+    """One candidate before the court."""
+
+    lab: Lab
+    examiner: Examiner
+    sample: Sample
+    reference: Trial
+    seen: dict[tuple[str, ...], Signature | None] = field(default_factory=dict)
+
+
+class _Court:
+    """Judges candidates against the signature of the whole model, several at a time."""
+
+    def __init__(
+        self,
+        accused: Accused,
+        sandbox: Sandbox,
+        folder: Path,
+        jobs: int,
+        symptom: Symptom | None,
+        ledger: Ledger,
+    ) -> None:
+        self.accused, self.sandbox, self.folder = accused, sandbox, folder
+        self.jobs, self.symptom, self.ledger = max(1, jobs), symptom, ledger
+        self.target: Signature | None = None
+        self.full_check = True
+        self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="optvet-shrink")
+        self._cache = Cache(None)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> _Court:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._cache.close()
+
+    @property
+    def reference_judge(self) -> Judge:
+        return self.accused.reference_judge or self.accused.judge
+
+    # --- for the reducer ---------------------------------------------------------------------
+
+    def judge_all(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
+        """Answers in order; what was begun in vain is waited for, never counted."""
+        waiting: list[Future[bool]] = []
+        following = iter(candidates)
+        try:
+            for candidate in itertools.islice(following, self.jobs):
+                waiting.append(self._pool.submit(self.is_interesting, candidate))
+            while waiting:
+                answer = waiting.pop(0).result()
+                yield answer
+                for candidate in itertools.islice(following, 1):
+                    waiting.append(self._pool.submit(self.is_interesting, candidate))
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def record(
+        self, model: ModelProto, feeds: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray] | None:
+        """All values of ``model`` on ``feeds`` under the reference's runtime."""
+        data = model.SerializeToString()
+        outcome = self.sandbox.call(record_values, data, dict(feeds), self.reference_judge)
+        return outcome.value
+
+    def types(self, model: ModelProto) -> dict[str, TypeProto]:
+        """What shape inference says of ``model``."""
+        outcome = self.sandbox.call(infer, model.SerializeToString())
+        return {name: TypeProto.FromString(data) for name, data in (outcome.value or {}).items()}
+
+    # --- the judgement -----------------------------------------------------------------------
+
+    def open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
+        """Learn the signature that must stay from the whole model."""
+        case = self._case(model, feeds)
+        if case is None:
+            self.full_check = False
+            case = self._case(model, feeds)
+        if case is None:
+            raise UsageError("the model itself is not valid, or does not run on the witness")
+        self.target = self._observed(case, self.accused.culprit)
+        if self.target is None:
+            raise UsageError(
+                f"{' then '.join(self.accused.culprit) or 'the round trip'} shows no fault on "
+                "this model and sample; give the culprit and witness of a finding"
+            )
+
+    def is_interesting(self, candidate: Candidate) -> bool:
+        """Whether culprit and signature are those of the whole model."""
+        assert candidate.feeds is not None
+        case = self._case(candidate.model, candidate.feeds)
+        if case is None:
+            return False
+        try:
+            return self._same(case)
+        finally:
+            case.lab.model.blob.unlink(missing_ok=True)
+
+    def _same(self, case: _Case) -> bool:
+        culprit = self.accused.culprit
+        if self._observed(case, culprit) != self.target:
+            return False
+        fewer = (s for n in range(len(culprit)) for s in itertools.combinations(culprit, n))
+        return all(self._observed(case, s) != self.target for s in dict.fromkeys(fewer))
+
+    def _case(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> _Case | None:
+        """The candidate with its reference; None if that is not valid or does not run."""
+        sample = Sample("witness", feeds)
+        lab = Lab(
+            self._stored(model),
+            self.accused.optimizer,
+            self.accused.options,
+            self.accused.judge,
+            self.sandbox,
+            self._cache,
+            jobs=1,
+            reference_judge=self.accused.reference_judge,
+            interface=self.accused.interface,
+            ledger=self.ledger,
+        )
+        lab.full_check, lab.timeout_s = self.full_check, self.accused.timeout_s
+        reference = lab.reference([sample])
+        run = reference.runs.get(sample.id)
+        if reference.build.failure is not None or run is None or isinstance(run, Failure):
+            lab.model.blob.unlink(missing_ok=True)
+            return None
+        examiner = Examiner(lab, [sample], tolerance=self.accused.tolerance)
+        examiner.learn_reference(reference)
+        if self.accused.optimizer.traits.produces != "onnx":
+            base = lab.trial(self.accused.complete(()), [sample], "control")
+            examiner.learn_reference(base)
+        return _Case(lab, examiner, sample, reference)
+
+    def _observed(self, case: _Case, passes: tuple[str, ...]) -> Signature | None:
+        if passes not in case.seen:
+            case.seen[passes] = self._observe(case, passes)
+        return case.seen[passes]
+
+    def _observe(self, case: _Case, passes: tuple[str, ...]) -> Signature | None:
+        # A fault of the build is judged without running what was built.
+        early = self.target is not None and self.target.stage in ("build", "check")
+        early = early and self.target is not None and not self._compares(self.target)
+        samples = [] if early or self.symptom in _STRUCTURAL else [case.sample]
+        trial = case.lab.trial(self.accused.complete(passes), samples, "localize")
+        if self.symptom in _STRUCTURAL:
+            return _note(self.symptom, case.reference, trial, self.target)
+        observation = case.examiner.examine(trial, samples).observation
+        return None if observation is None else _signature(observation)
+
+    @staticmethod
+    def _compares(signature: Signature) -> bool:
+        # A changed interface is noticed only on the way to a run.
+        return signature.symptom in (Symptom.INTERFACE_CHANGE, Symptom.WRONG_OUTPUT)
+
+    def _stored(self, model: ModelProto) -> Model:
+        data = model.SerializeToString(deterministic=True)
+        digest = hashlib.sha256(data).hexdigest()
+        # Two candidates of equal bytes may differ in their feeds and be judged at once.
+        path = self.folder / f"{digest}-{threading.get_ident():x}.onnx"
+        path.write_bytes(data)
+        return Model(
+            source=digest,
+            path=path,
+            blob=path,
+            digest=digest,
+            inputs=structure.graph_inputs(model),
+            outputs=structure.graph_outputs(model),
+            ir_version=model.ir_version,
+            opsets=structure.opset_versions(model),
+            size_bytes=len(data),
+            nodes=structure.node_count(model),
+        )
+
+
+_STRUCTURAL = frozenset({Symptom.BLOAT, Symptom.METADATA_CHANGE})
+
+
+def _signature(observation: Observation) -> Signature:
+    symptom, words = observation.signature
+    kind = ""
+    if observation.stage == "compare":
+        form = any(j.structural and j.error is None for j in observation.judgements)
+        kind = "form" if form else "value"
+    if symptom == Symptom.INTERFACE_CHANGE:
+        words = ""  # it is made of the names and shapes of this very model
+    return Signature(Symptom(symptom), observation.stage, words, kind)
+
+
+def _note(
+    symptom: Symptom | None, reference: Trial, trial: Trial, target: Signature | None
+) -> Signature | None:
+    """Bloat and metadata: what comparing two structures says."""
+    before, after = reference.build.facts, trial.build.facts
+    if before is None or after is None:
+        return None
+    if symptom == Symptom.BLOAT:
+        grown = after.nodes >= 1.5 * before.nodes + 1
+        return Signature(Symptom.BLOAT, "build") if grown else None
+    lost = set(structure.lost_metadata(before, after))
+    wanted = set(target.words.split("; ")) if target is not None else lost
+    if not lost or not wanted <= lost:
+        return None
+    return Signature(Symptom.METADATA_CHANGE, "build", "; ".join(sorted(wanted)))
