@@ -4,6 +4,7 @@ Everything that plugins and library users may import is here.
 """
 
 from optvet.engine.api import vet
+from optvet.engine.float64 import evaluator as reference_evaluator
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -86,5 +87,6 @@ __all__ = [
     "VetResult",
     "__version__",
     "hookimpl",
+    "reference_evaluator",
     "vet",
 ]

@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -79,7 +79,7 @@ _TRACE_S = 100.0
 class OpenVinoOptimizerOptions(BaseModel):
     """There are none: what OpenVINO lets one choose is among the passes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class OpenVinoOptimizer:
@@ -119,10 +119,7 @@ class OpenVinoOptimizer:
     def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Import, transform as ``passes`` say, and leave compilation properties to the runtime."""
         on = _checked(passes)
-        transformed = None
-        for _, transformed in _transform(model, on):
-            pass
-        handle = {"model": transformed, "properties": _properties(on)}
+        handle = {"model": _transformed(model, on), "properties": _properties(on)}
         return Artifact("openvino-model", model, handle, fingerprint=",".join(sorted(on)))
 
     def touched(
@@ -176,11 +173,9 @@ def changed_by(model: bytes, passes: Sequence[str]) -> list[tuple[str, str]] | N
 
 def _trace(passes: Sequence[str]) -> None:
     """Transform and compile what comes on standard input, each step announced in the log."""
-    model, on = sys.stdin.buffer.read(), _checked(passes)
-    transformed = None
-    _announce("import")
-    for step, transformed in _transform(model, on):
-        _announce(step)
+    on = _checked(passes)
+    transformed = _transformed(sys.stdin.buffer.read(), on, _announce)
+    _announce("compile")
     _core().compile_model(transformed, "CPU", _properties(on))
 
 
@@ -217,23 +212,26 @@ def _checked(passes: Sequence[str]) -> frozenset[str]:
     return frozenset(passes)
 
 
-def _transform(model: bytes, on: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """The imported model, transformed in place; yields the step that comes next."""
+def _transformed(
+    model: bytes, on: frozenset[str], announce: Callable[[str], None] = lambda step: None
+) -> Any:
+    """``model`` imported and transformed in place, each step announced before it begins."""
     openvino = _openvino()
     offline = openvino._offline_transformations
+    announce("import")
     imported = _core().read_model(model)
     if "moc" in on:
-        yield "moc", imported
+        announce("moc")
         offline.apply_moc_transformations(imported, cf=False)
     if "constant_folding" in on:
-        yield "constant_folding", imported
+        announce("constant_folding")
         folding = openvino.passes.Manager()
         folding.register_pass(openvino.passes.ConstantFolding())
         folding.run_passes(imported)
     if "compress_to_fp16" in on:
-        yield "compress_to_fp16", imported
+        announce("compress_to_fp16")
         offline.compress_model_transformation(imported)
-    yield "compile", imported
+    return imported
 
 
 def _properties(on: frozenset[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ _INT32 = np.iinfo(np.int32)
 class OpenVinoOptions(BaseModel):
     """Properties of the compiled model that decide what is computed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     precision: Literal["f32", "bf16", "f16", "device"] = "f32"
     """Inference precision; "device" leaves it to OpenVINO, which may choose bfloat16."""

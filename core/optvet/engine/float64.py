@@ -133,20 +133,61 @@ def evaluate(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     Raises:
         NotPromotable: The model cannot be evaluated, or the evaluator fails on these inputs.
     """
-    promoted = promote(model)
-    opsets = {entry.domain: entry.version for entry in promoted.opset_import}
-    names = [output.name for output in promoted.graph.output]
-    try:
-        # Overflow and NaN are results here, to be compared like any other.
-        with np.errstate(all="ignore"):
-            evaluator = ReferenceEvaluator(promoted, new_ops=list(_operators(opsets)))
-            values = evaluator.run(None, {name: _doubled(x) for name, x in feeds.items()})
-    except MemoryError:
-        raise
-    except Exception as error:
-        reason = f"the reference evaluator fails: {type(error).__name__}: {str(error)[:300]}"
-        raise NotPromotable(reason) from error
-    return {name: _doubled(value) for name, value in zip(names, values, strict=True)}
+    return evaluator(model)(feeds)
+
+
+Evaluation = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
+    """``model`` made ready for many runs of ONNX's reference evaluator, its defects corrected.
+
+    Args:
+        model: Any model with all its weights in memory.
+        double: Compute in float64 and return floats as float64; else every tensor keeps its type.
+
+    Returns:
+        A function from inputs to outputs, both by name; it raises NotPromotable where the
+        evaluator fails.
+
+    Raises:
+        NotPromotable: The model cannot be evaluated, or only wrongly.
+    """
+    ready = promote(model) if double else _checked(model)
+    opsets = {entry.domain: entry.version for entry in ready.opset_import}
+    names = [output.name for output in ready.graph.output]
+    widened = _doubled if double else _unchanged
+
+    def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            # Overflow and NaN are results here, to be compared like any other.
+            with np.errstate(all="ignore"):
+                session = ReferenceEvaluator(ready, new_ops=list(_operators(opsets, double)))
+                values = session.run(None, {name: widened(x) for name, x in feeds.items()})
+        except MemoryError:
+            raise
+        except Exception as error:
+            reason = f"the reference evaluator fails: {type(error).__name__}: {str(error)[:300]}"
+            raise NotPromotable(reason) from error
+        return {name: widened(value) for name, value in zip(names, values, strict=True)}
+
+    return run
+
+
+def _checked(model: ModelProto) -> ModelProto:
+    """A copy of ``model`` for evaluation as it is; NotPromotable if that would go wrong."""
+    model = _inlined(model)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    check = _Promotion(opsets, True, {}, double=False)
+    for graph in _graphs(model.graph):
+        for node in graph.node:
+            if reason := check.refusal(node):
+                raise NotPromotable(f"operator {node.op_type} {node.name!r}: {reason}")
+    return model
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> int | None:
@@ -240,9 +281,15 @@ class _Promotion:
     """One run of ``promote``: rewrites graphs in place and names the Casts that it adds."""
 
     def __init__(
-        self, opsets: Mapping[str, int], keeps_half_casts: bool, types: Mapping[str, int]
+        self,
+        opsets: Mapping[str, int],
+        keeps_half_casts: bool,
+        types: Mapping[str, int],
+        *,
+        double: bool = True,
     ) -> None:
         self.opsets, self.keeps_half_casts, self.types = opsets, keeps_half_casts, types
+        self.double = double
         self.own = {(op.op_domain, op.__name__) for op in _operators(opsets)}
         self.fresh = itertools.count()
 
@@ -281,17 +328,18 @@ class _Promotion:
                 return "it broadcasts along an axis, as before opset 7"
         if (node.domain, node.op_type) in self.own:
             return None
-        if node.domain == "ai.onnx.ml":
+        if node.domain == "ai.onnx.ml" and self.double:
             return None if node.op_type in _EXACT_ML else "evaluated in single precision only"
-        if node.domain != "":
+        if node.domain not in ("", "ai.onnx.ml"):
             return f"domain {node.domain!r} has no reference implementation"
-        if node.op_type in _SINGLE_INSIDE:
+        if self.double and node.op_type in _SINGLE_INSIDE:
             return "evaluated in single precision only"
-        if node.op_type == "BitCast":
+        if self.double and node.op_type == "BitCast":
             return "depends on the bits of a single-precision number"
         if node.op_type in _RECURRENT and (ignored := _ignored(node)):
             return f"the reference evaluator ignores its {ignored}"
-        return None if _is_implemented(node.op_type, self.opsets[""]) else "not implemented"
+        opset = self.opsets.get(node.domain, 1)
+        return None if _is_implemented(node.op_type, opset, node.domain) else "not implemented"
 
     def rounding_cast(self, node: NodeProto) -> list[NodeProto]:
         half = self.name(node.output[0])
@@ -414,9 +462,9 @@ def _cast_to(node: NodeProto) -> int:
 
 
 @functools.cache
-def _is_implemented(op_type: str, opset: int) -> bool:
+def _is_implemented(op_type: str, opset: int, domain: str) -> bool:
     """Whether the reference evaluator knows a standard operator, perhaps as a function."""
-    node = onnx.helper.make_node(op_type, [], [])
+    node = onnx.helper.make_node(op_type, [], [], domain=domain)
     try:
         from onnx.reference.op_run import RuntimeContextError
         from onnx.reference.ops import load_op
@@ -436,6 +484,18 @@ def _doubled(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) and _is_float(value.dtype):
         return np.asarray(value, np.float64)
     return value
+
+
+def _float_type(inputs: Sequence[Any]) -> np.dtype[Any]:
+    """Type of the first input that is a float."""
+    types = (x.dtype for x in inputs if isinstance(x, np.ndarray) and _is_float(x.dtype))
+    return next(types, np.dtype(np.float32))
+
+
+def _at_least_single(x: Any) -> Any:
+    """Halves as float32: their products are not to be summed up in a half."""
+    half = isinstance(x, np.ndarray) and _is_float(x.dtype) and x.dtype.itemsize < 4
+    return x.astype(np.float32) if half else x
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
@@ -1160,14 +1220,14 @@ class Loop(_StockLoop):
         return (*carried, *stacked)
 
 
-def _operators(opsets: Mapping[str, int]) -> tuple[type[OpRun], ...]:
+def _operators(opsets: Mapping[str, int], double: bool = True) -> tuple[type[OpRun], ...]:
     return _operators_of(
-        opsets.get("", onnx.defs.onnx_opset_version()), opsets.get("ai.onnx.ml", 1)
+        opsets.get("", onnx.defs.onnx_opset_version()), opsets.get("ai.onnx.ml", 1), double
     )
 
 
 @functools.cache
-def _operators_of(opset: int, ml_opset: int) -> tuple[type[OpRun], ...]:
+def _operators_of(opset: int, ml_opset: int, double: bool) -> tuple[type[OpRun], ...]:
     """What the evaluator uses in place of its own operators, for one pair of opsets."""
     kernels: dict[str, Callable[..., Any]] = {
         "Affine": affine,
@@ -1198,21 +1258,28 @@ def _operators_of(opset: int, ml_opset: int) -> tuple[type[OpRun], ...]:
         kernels["Resize"] = upsample
     return (
         Loop,
-        _operator("FusedConv", fused_conv, 1, "com.microsoft"),
-        _operator("TreeEnsembleClassifier", tree_classifier, ml_opset, "ai.onnx.ml"),
-        _operator("TreeEnsembleRegressor", tree_regressor, ml_opset, "ai.onnx.ml"),
-        *(_operator(name, kernel, opset) for name, kernel in kernels.items()),
+        _operator("FusedConv", fused_conv, 1, "com.microsoft", double),
+        _operator("TreeEnsembleClassifier", tree_classifier, ml_opset, "ai.onnx.ml", double),
+        _operator("TreeEnsembleRegressor", tree_regressor, ml_opset, "ai.onnx.ml", double),
+        *(_operator(name, kernel, opset, "", double) for name, kernel in kernels.items()),
     )
 
 
-def _operator(name: str, kernel: Callable[..., Any], opset: int, domain: str = "") -> type[OpRun]:
-    """A class of the evaluator that runs ``kernel``."""
+def _operator(
+    name: str, kernel: Callable[..., Any], opset: int, domain: str, double: bool
+) -> type[OpRun]:
+    """A class of the evaluator that runs ``kernel``, in float64 or rounded to its inputs' type."""
 
     def run(self: Any, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
         # The evaluator passes float32 scalars, whose arithmetic with each other is float32 too.
         exact = {k: float(v) if isinstance(v, np.floating) else v for k, v in attributes.items()}
-        result = kernel(*inputs, **exact, outputs=len(self.onnx_node.output))
-        return result if isinstance(result, tuple) else (result,)
+        values = inputs if double else [_at_least_single(x) for x in inputs]
+        result = kernel(*values, **exact, outputs=len(self.onnx_node.output))
+        results = result if isinstance(result, tuple) else (result,)
+        if double:
+            return results
+        kind = np.dtype(np.float32) if domain == "ai.onnx.ml" else _float_type(inputs)
+        return tuple(r.astype(kind) if _is_float(r.dtype) else r for r in results)
 
     members: dict[str, Any] = {"_run": run, "op_domain": domain}
     try:

@@ -1,0 +1,186 @@
+"""PyTorch on CPU, of ONNX through onnx2torch: a reading of the model by another community.
+
+The converter returns what the nodes behind the outputs return, each node once; which of that is
+which output is worked out here from the graph.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+
+
+class TorchOptions(BaseModel):
+    """How PyTorch computes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threads: int = 1
+    """Threads within an operator; 0 lets PyTorch choose."""
+    deterministic: bool = True
+    """Refuse operators that may give another result on every run."""
+
+
+class TorchRuntime:
+    """The ``onnx2torch`` package on PyTorch."""
+
+    name = "torch"
+    accepts = frozenset({"onnx"})
+    preload: Sequence[str] = ("torch",)
+    options: BaseModel = TorchOptions()
+    deployed: BaseModel = TorchOptions(threads=0, deterministic=False)
+
+    def version(self) -> str:
+        """Versions of PyTorch and of the converter."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            # Importing PyTorch takes more than a second.
+            return f"{version('torch')} (onnx2torch {version('onnx2torch')})"
+        except PackageNotFoundError as error:
+            raise ImportError("it needs torch and onnx2torch; install optvet[torch]") from error
+
+    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+        """Convert the model; raises NotImplementedError for an operator without a converter."""
+        assert isinstance(options, TorchOptions)
+        torch = _torch()
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        torch.use_deterministic_algorithms(options.deterministic)
+        model = onnx.load_from_string(artifact.data)
+        _refuse(model.graph)
+        return TorchSession(_convert(model).eval(), model.graph)
+
+
+class TorchSession:
+    """A converted model."""
+
+    def __init__(self, module: Any, graph: onnx.GraphProto) -> None:
+        weights = {t.name for t in graph.initializer}
+        self._module = module
+        self._inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in weights}
+        self._outputs = {o.name: o.type.tensor_type.elem_type for o in graph.output}
+        self._places = _places(graph)
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs by name, in the graph's order."""
+        torch = _torch()
+        arguments = [_tensor(name, feeds, kind) for name, kind in self._inputs.items()]
+        with torch.no_grad():
+            returned = self._module(*arguments)
+        if len({node for node, _ in self._places}) == 1:
+            returned = [returned]
+        outputs = {}
+        for (name, code), (node, index) in zip(self._outputs.items(), self._places, strict=True):
+            value = returned[node] if index is None else returned[node][index]
+            outputs[name] = _array(value, code)
+        return outputs
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _convert(model: onnx.ModelProto) -> Any:
+    _ensure_torchvision()
+    from onnx2torch import convert
+
+    return convert(model)
+
+
+def _ensure_torchvision() -> None:
+    """Put a stub where torchvision belongs if it is absent or does not fit the installed PyTorch.
+
+    The converter imports it for NonMaxSuppression and RoiAlign alone; with the stub, only these
+    fail. Workers alone come here, so no program that uses optvet sees the stub.
+    """
+    try:
+        import torchvision.ops  # noqa: F401
+    except Exception:  # a wheel for another PyTorch raises RuntimeError: no operator nms
+        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        package, ops = types.ModuleType("torchvision"), types.ModuleType("torchvision.ops")
+        package.ops = ops  # type: ignore[attr-defined]
+        package.__path__ = []
+        for module in (package, ops):
+            # Others ask whether torchvision is there, and stumble over a module without a spec.
+            module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+            sys.modules[module.__name__] = module
+        for name in ("nms", "roi_align", "box_convert"):
+            setattr(ops, name, _missing)
+
+
+def _missing(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("this operator needs a torchvision that fits the installed torch")
+
+
+def _refuse(graph: onnx.GraphProto) -> None:
+    """What the converter would stumble over, said more clearly."""
+    for value in (*graph.input, *graph.output):
+        if value.type.WhichOneof("value") != "tensor_type":
+            raise NotImplementedError(f"{value.name!r} is no tensor; choose another runtime")
+        if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+            raise NotImplementedError(f"{value.name!r} holds strings; choose another runtime")
+    made = {name for node in graph.node for name in node.output}
+    for output in graph.output:
+        if output.name not in made:
+            raise NotImplementedError(
+                f"output {output.name!r} is an input or a weight, which onnx2torch cannot return"
+            )
+
+
+def _places(graph: onnx.GraphProto) -> list[tuple[int, int | None]]:
+    """For each output, which of the returned values holds it, and where in that."""
+    producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    nodes = list(dict.fromkeys(producer[o.name] for o in graph.output))
+    places: list[tuple[int, int | None]] = []
+    for output in graph.output:
+        node = graph.node[producer[output.name]]
+        several = len(node.output) > 1
+        index = list(node.output).index(output.name) if several else None
+        places.append((nodes.index(producer[output.name]), index))
+    return places
+
+
+def _tensor(name: str, feeds: Feeds, kind: onnx.TypeProto.Tensor) -> Any:
+    if name not in feeds:
+        raise ValueError(f"input {name!r} is missing")
+    value = feeds[name]
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    if value.dtype != dtype:
+        raise TypeError(f"input {name!r} is {value.dtype}, expected {dtype}")
+    rank = len(kind.shape.dim) if kind.HasField("shape") else value.ndim
+    if value.ndim != rank:
+        raise ValueError(f"input {name!r} has rank {value.ndim}, expected {rank}")
+    torch = _torch()
+    if dtype.name == "bfloat16":
+        bits = np.array(value, order="C").view(np.int16)
+        return torch.from_numpy(bits).view(torch.bfloat16)
+    return torch.from_numpy(np.array(value, order="C"))
+
+
+def _array(value: Any, code: int) -> np.ndarray:
+    torch = _torch()
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    if value.dtype == torch.bfloat16:
+        kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16))
+        return np.array(value.contiguous().view(torch.int16).numpy()).view(kind)
+    return np.array(value.numpy())
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """PyTorch."""
+    return [TorchRuntime()]
