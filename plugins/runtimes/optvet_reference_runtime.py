@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl, reference_evaluator
+from optvet import Artifact, Feeds, Runtime, Session, hookimpl
 
 
 class ReferenceOptions(BaseModel):
@@ -30,7 +30,7 @@ class ReferenceRuntime:
 
     name = "onnx_reference"
     accepts = frozenset({"onnx"})
-    preload: Sequence[str] = ("onnx.reference",)
+    preload: Sequence[str] = ("onnx.reference", "scipy.special")
     options: BaseModel = ReferenceOptions()
     deployed: BaseModel = ReferenceOptions()
 
@@ -40,6 +40,8 @@ class ReferenceRuntime:
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """Check that every operator can be evaluated, and prepare the graph."""
+        from optvet import reference_evaluator  # imports the engine, which plugins need not
+
         assert isinstance(options, ReferenceOptions)
         model = onnx.load_from_string(artifact.data)
         run = reference_evaluator(model, double=options.precision == "float64")
