@@ -81,7 +81,7 @@ class OnnxsimOptions(BaseModel):
 
 
 class Onnxsim:
-    """The ``onnxsim`` package, 0.7 and later."""
+    """The ``onnxsim`` package, 0.8 and later."""
 
     name = "onnxsim"
     preload: Sequence[str] = ("onnx", "onnxsim", "onnxruntime")

@@ -29,7 +29,7 @@ class OnnxslimOptions(BaseModel):
 
 
 class Onnxslim:
-    """The ``onnxslim`` package, 0.1.60 and later."""
+    """The ``onnxslim`` package, 0.1.88 and later."""
 
     name = "onnxslim"
     preload: Sequence[str] = ("onnx", "onnxslim", "onnxslim.core")
