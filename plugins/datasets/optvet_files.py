@@ -51,15 +51,12 @@ _TENSORS = frozenset(onnx.TensorProto.DataType.keys()) - {"UNDEFINED"}
 
 
 class FilesOptions(BaseModel):
-    """Options of the dataset "files".
+    """How files are read."""
 
-    Attributes:
-        on_bad: What to do with a file that does not fit the model: refuse all, or skip it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     on_bad: Literal["refuse", "skip"] = "refuse"
+    """What to do with a file that does not fit the model: refuse all, or skip it."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ _MANDATORY = {"RemoveDuplicateCastTransformer", "CastFloat16Transformer", "Memcp
 class OrtOptimizerOptions(BaseModel):
     """How the optimizer is driven."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     mode: Literal["online", "offline"] = "online"
     """online: the session optimizes as it loads. offline: the optimized model is saved, and run

@@ -10,14 +10,13 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet import Artifact, Feeds, Runtime, Session, hookimpl
 
-
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 
 
 class OrtOptions(BaseModel):
     """Session options that decide what is computed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     optimization: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
     """Graph optimization level of the session."""

@@ -19,31 +19,28 @@ from optvet_random.values import FINITE, Domain, Regime, array_of, describe
 
 
 class RandomOptions(BaseModel):
-    """Options of the dataset "random".
+    """How many samples are made, of which values and sizes."""
 
-    Attributes:
-        samples: Number of samples where the caller sets no limit.
-        regimes: Distributions of values, cycled in this order.
-        nonfinite: Ends the cycle with a regime that has NaN and infinities.
-        dims: Sizes of chosen symbols; an unnamed dimension is "INPUT.AXIS".
-        batch_sizes: Tried for leading dimensions.
-        sequence_sizes: Tried for dimensions such as length or number of features.
-        spatial_sizes: Tried for height and width.
-        max_elements: Larger sets of inputs are made only where nothing smaller exists.
-        max_probes: Bound on the inferences spent on finding inputs that run.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     samples: int = Field(default=10, ge=1)
+    """Number of samples where the caller sets no limit."""
     regimes: tuple[Regime, ...] = Field(default=FINITE, min_length=1)
+    """Distributions of values, cycled in this order."""
     nonfinite: bool = False
+    """Ends the cycle with a regime that has NaN and infinities."""
     dims: dict[str, int] = Field(default_factory=dict)
+    """Sizes of chosen symbols; an unnamed dimension is "INPUT.AXIS"."""
     batch_sizes: tuple[int, ...] = Field(default=(1, 2, 3, 5), min_length=1)
+    """Tried for leading dimensions."""
     sequence_sizes: tuple[int, ...] = Field(default=(16, 9, 4, 25, 1), min_length=1)
+    """Tried for dimensions such as length or number of features."""
     spatial_sizes: tuple[int, ...] = Field(default=(64, 96, 128, 224), min_length=1)
+    """Tried for height and width."""
     max_elements: int = Field(default=1 << 19, ge=1)
+    """Larger sets of inputs are made only where nothing smaller exists."""
     max_probes: int = Field(default=40, ge=1)
+    """Bound on the inferences spent on finding inputs that run."""
 
     def cycle(self) -> tuple[Regime, ...]:
         """Regimes in the order in which samples take them."""
