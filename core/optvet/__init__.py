@@ -3,8 +3,8 @@
 Everything that plugins and library users may import is here.
 """
 
-from optvet.engine.api import vet
-from optvet.engine.float64 import evaluator as reference_evaluator
+from typing import TYPE_CHECKING, Any
+
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -46,6 +46,10 @@ from optvet.spec.types import (
     Traits,
     ValueInfo,
 )
+
+if TYPE_CHECKING:
+    from optvet.engine.api import vet
+    from optvet.engine.float64 import evaluator as reference_evaluator
 
 __version__ = "0.1.0"
 
@@ -90,3 +94,21 @@ __all__ = [
     "reference_evaluator",
     "vet",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The engine takes half a second to import; `optvet --version` and plugins do without it.
+    if name == "vet":
+        from optvet.engine.api import vet
+
+        globals()["vet"] = vet
+        return vet
+    if name == "reference_evaluator":
+        from optvet.engine.float64 import evaluator
+
+        return evaluator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
