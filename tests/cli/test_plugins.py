@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -26,7 +27,27 @@ def test_plugins_are_listed_by_family(run: Run) -> None:
     entries = json.loads(run("plugins", "--json").out)
     names = {(e["family"], e["name"]) for e in entries}
     assert {("runtime", "onnxruntime"), ("dataset", "files"), ("model source", "zoo")} <= names
-    assert all(e["problem"] is None and "optvet" in e["origin"] for e in entries)
+    assert all("optvet" in e["origin"] for e in entries)
+    # What cannot be used is but absent, and its extra is known.
+    assert [e["name"] for e in entries if e["problem"] and not e["extra"]] == []
+
+
+def test_absent_library_is_told_with_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxslim", None)
+    (entry,) = json.loads(run("plugins", "show", "onnxslim", "--json").out)
+    assert entry["extra"] == "optvet[onnxslim]"
+    listed = " ".join(run("plugins").out.split())
+    assert "not installed; install optvet[onnxslim]" in listed
+    model = "zoo:digits-cnn"
+    assert "install optvet[onnxslim]" in run("vet", model, "--optimizer", "onnxslim").err
+
+
+def test_options_are_described(run: Run) -> None:
+    entries = json.loads(run("plugins", "--json").out)
+    for name in {e["name"] for e in entries if e["problem"] is None}:
+        for shown in json.loads(run("plugins", "show", name, "--json").out):
+            options = shown.get("options", [])
+            assert [o["name"] for o in options if not o["description"]] == [], name
 
 
 def test_plugin_that_cannot_load_is_listed_with_its_reason(

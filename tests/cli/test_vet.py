@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,12 @@ import onnx
 import pytest
 
 import optvet
-from optvet import NOTES, NothingTested, VetResult
+from optvet import NOTES, Finding, NothingTested, VetResult
+from optvet.cli import render
+from optvet.cli import vet as cli_vet
 from optvet.cli.errors import worst
 from optvet.cli.options import Note
+from optvet.engine.vet import STRATEGIES
 
 Run = Callable[..., Any]
 Write = Callable[[str, str], Path]
@@ -102,7 +106,8 @@ def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.Mon
     options = """--optimizer o --pipeline a,b --strategy subset --dataset random --dataset files:x
         --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs
         --runtime r --no-cache --cache-dir c --option k=true --option l=O2 --dataset-option m=3
-        --runtime-option n=[1,2]"""
+        --runtime-option n=[1,2] --cross-check x,y --cross-check x --comparator c
+        --comparator-option k=0.5"""
     assert run("vet", clean, *options.split()).code == 5
     del seen["progress"]
     assert seen == {
@@ -124,7 +129,77 @@ def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.Mon
         "optimizer_options": {"k": True, "l": "O2"},
         "dataset_options": {"m": 3},
         "runtime_options": {"n": [1, 2]},
+        "cross_check": ["x", "y"],
+        "comparator": "c",
+        "comparator_options": {"k": 0.5},
     }
+
+
+def test_what_is_not_asked_for_is_left_to_the_engine(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def vet(model: str, **settings: Any) -> VetResult:
+        seen.update(settings)
+        raise NothingTested("nothing; --dataset")
+
+    monkeypatch.setattr(optvet, "vet", vet)
+    run("vet", clean)
+    assert (seen["runtime"], seen["cross_check"], seen["comparator"]) == (None, [], None)
+
+
+def test_strategies_are_those_of_the_engine() -> None:
+    assert cli_vet.STRATEGIES == STRATEGIES
+
+
+def test_empty_name_in_a_list_is_refused(run: Run, clean: Path) -> None:
+    ran = run("vet", clean, "--cross-check", "onnxruntime,,x")
+    assert ran.code == 2
+    assert "expected names separated by commas" in words(ran.err)
+
+
+def test_unknown_comparator_exits_2_before_the_work(run: Run, clean: Path) -> None:
+    ran = run("vet", clean, "--comparator", "tensr")
+    assert ran.code == 2
+    assert "did you mean 'tensor'" in ran.err
+
+
+def test_impact_is_told_with_its_comparator_and_the_reason(run: Run, clean: Path) -> None:
+    ran = run("vet", clean, "--comparator", "tensor")
+    assert re.search(r"^impact .*\n +tensor \(--comparator\): ", ran.out, re.MULTILINE), ran.out
+
+
+def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
+    finding = Finding(
+        symptom=optvet.Symptom.WRONG_OUTPUT,
+        severity="fault",
+        stage="compare",
+        culprit=["a"],
+        confirmed=True,
+        cross_check={"two": "no fault", "three": "cannot run onnx-session"},
+    )
+    lines = render._blame(finding).plain.splitlines()
+    assert lines[-2:] == ["on two: no fault", "on three: cannot run onnx-session"]
+
+
+def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
+    result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
+    told = result.model_copy(update={"touched": ["a", "b"]})
+    assert render._touched(told) == (
+        "the optimizer's log names 2 passes that changed the model: a, b"
+    )
+    many = result.model_copy(update={"touched": [f"p{i}" for i in range(40)]})
+    assert render._touched(many).endswith("p11, …")
+
+
+def test_help_and_version_do_not_import_the_engine() -> None:
+    code = (
+        "import sys, optvet.cli; optvet.cli.main(['--version']); optvet.cli.main(['vet', '-h']);"
+        "sys.exit('optvet.engine.vet' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_note_can_be_made_a_finding() -> None:
@@ -279,7 +354,7 @@ BAD_OPTIONS = [
     (["--pipeline", "defualt"], "did you mean 'default'"),
     (["--optimizer", "onnxoptimiser"], "unknown optimizer 'onnxoptimiser'; did you mean"
      " 'onnxoptimizer'"),
-    (["--runtime", "onnxruntme"], "unknown runtime 'onnxruntme'; did you mean 'onnxruntime'?"),
+    (["--runtime", "onnxruntme"], "unknown runtime 'onnxruntme'; did you mean 'onnxruntime'"),
     (["--dataset", "randm"], "unknown dataset 'randm'; did you mean 'random'?"),
     (["--dataset", "files:nowhere.npz"], "'nowhere.npz' does not exist"),
     (["--dataset", "files"], "no path was given; say --dataset files:PATH"),

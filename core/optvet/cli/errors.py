@@ -6,8 +6,9 @@ import errno
 import traceback
 from collections.abc import Iterable
 
-from optvet import InfrastructureError, NothingTested, OptvetError, VetResult
+from optvet import InfrastructureError, NothingTested, OptvetError, PluginError, VetResult
 from optvet.cli.terminal import Terminal, one_line
+from optvet.engine.extras import extra_for
 
 CLEAN, FINDINGS, USAGE, ERROR, UNDECIDED, NOTHING = range(6)
 INTERRUPTED = 130
@@ -63,6 +64,9 @@ def _advice(error: OptvetError) -> str:
     text = str(error)
     if isinstance(error, NothingTested) and "--dataset" not in text:
         return "; supply inputs with --dataset files:PATH"
+    extra = extra_for(text) if isinstance(error, PluginError) else None
+    if extra is not None and extra not in text:
+        return f"; install {extra}"
     if isinstance(error, InfrastructureError) and ";" not in text:
         return "; run again with --debug for the details"
     return ""

@@ -90,3 +90,15 @@ def mapping_of(option: str, pairs: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             values[key.strip()] = value
     return values
+
+
+def names_of(option: str, lists: Sequence[str]) -> list[str]:
+    """The names in ``lists``, each separated by commas, once each.
+
+    >>> names_of("--cross-check", ["tvm,openvino", "tvm"])
+    ['tvm', 'openvino']
+    """
+    names = [part.strip() for text in lists for part in text.split(",")]
+    if not all(names):
+        raise UsageError(f"{option} {','.join(lists)!r}: expected names separated by commas")
+    return list(dict.fromkeys(names))

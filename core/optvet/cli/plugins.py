@@ -18,6 +18,7 @@ from optvet.cli.options import AsJson, Debug
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Loaded, Plugins
+from optvet.engine.extras import missing_extra
 
 app = typer.Typer(help="Plugins that are installed.", invoke_without_command=True)
 
@@ -26,7 +27,7 @@ AsJsonToo = Annotated[bool, typer.Option("--json", help="Print JSON instead of t
 
 @app.callback()
 def _plugins(context: typer.Context, as_json: AsJson = False, debug: Debug = False) -> None:
-    """List every plugin by family: version, origin, and why it could not be loaded."""
+    """List every plugin by family: version, origin, and what is missing where it cannot be used."""
     if context.invoked_subcommand is not None:
         return
     terminal, found = context.ensure_object(Terminal), Plugins().all()
@@ -65,6 +66,7 @@ def _entry(plugin: Loaded) -> dict[str, Any]:
         "version": plugin.version,
         "origin": plugin.origin,
         "problem": plugin.problem,
+        "extra": missing_extra(plugin),
     }
 
 
@@ -143,11 +145,19 @@ def _list(found: list[Loaded]) -> Table:
         family = plugin.family or "not loaded"
         origin = text(plugin.origin)
         if plugin.problem is not None:
-            origin.append_text(text(f"\n{one_line(plugin.problem)}", "not dim red"))
+            origin.append_text(text("\n").append_text(_trouble(plugin)))
         shown = "" if family == before else family
         table.add_row(text(shown), text(plugin.name), text(plugin.version or "–"), origin)
         before = family
     return table
+
+
+def _trouble(plugin: Loaded) -> Text:
+    """Why a plugin cannot be used; an absent library is no fault, and has a cure."""
+    extra = missing_extra(plugin)
+    if extra is not None:
+        return text(f"not installed; install {extra}", "not dim yellow")
+    return text(one_line(plugin.problem or ""), "not dim red")
 
 
 def _screen(plugin: Loaded) -> Iterator[RenderableType]:
@@ -156,7 +166,7 @@ def _screen(plugin: Loaded) -> Iterator[RenderableType]:
     title.append_text(text(f"  {about}, {plugin.origin}", "not bold dim"))
     yield title
     if plugin.problem is not None:
-        yield text(f"cannot be used: {one_line(plugin.problem)}", "red")
+        yield text("cannot be used: ", "red").append_text(_trouble(plugin))
         return
     described = _describe(plugin)
     yield Padding(_option_table(described), (1, 0, 1, 0))

@@ -15,11 +15,15 @@ from rich.text import Text
 
 from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line, plain
+from optvet.spec.result import Impact
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LABEL_COLUMNS = 10
 _MESSAGE_CHARS = 300
 _LISTED_PASSES = 6
+_LISTED_TOUCHED = 12
+_LISTED_METRICS = 4
+_ANSWER_CHARS = 120
 _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 
@@ -158,6 +162,8 @@ def _blame(finding: Finding) -> Text:
         blame.append("\nonly under the runtime's own defaults", "dim")
     if finding.message:
         blame.append_text(text(f"\n{_words(finding.message)}"))
+    for runtime, answer in finding.cross_check.items():
+        blame.append_text(text(f"\non {runtime}: {one_line(answer, _ANSWER_CHARS)}", "dim"))
     return blame
 
 
@@ -196,11 +202,35 @@ def _facts(result: VetResult, asked: Asked) -> Table:
     rows.append(("controls", text("; ".join(controls))))
     if result.outputs:
         rows.append(("outputs", text(_outputs(result))))
+    if result.impact is not None:
+        rows.append(("impact", _impact(result.impact)))
     if result.touched is not None:
-        rows.append(("changed by", text(", ".join(result.touched) or "no pass")))
+        rows.append(("touched", text(_touched(result))))
     rows.append(("safe", text(_safe(result, asked))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
+
+
+def _impact(impact: Impact) -> Text:
+    """What the difference means on the model's task, by which comparator, and its numbers."""
+    told = text(impact.headline)
+    metrics = [f"{k} {number(v)}" for k, v in impact.metrics.items()]
+    shown = ", ".join(metrics[:_LISTED_METRICS]) + (", …" * (len(metrics) > _LISTED_METRICS))
+    who = f"{impact.comparator} ({impact.chosen_by})"
+    told.append_text(text(f"\n{who}{': ' if shown else ''}{shown}", "dim"))
+    return told
+
+
+def _touched(result: VetResult) -> str:
+    """Which passes changed the model, and who says so."""
+    names = result.touched or []
+    listed = ", ".join(names[:_LISTED_TOUCHED]) + (", …" * (len(names) > _LISTED_TOUCHED))
+    if result.passes is not None:
+        return listed or "no pass"
+    passes = count(len(names), "pass", "es")
+    return f"the optimizer's log names {passes} that changed the model" + (
+        f": {listed}" if listed else ""
+    )
 
 
 def _note(finding: Finding) -> Text:

@@ -32,16 +32,19 @@ from optvet.cli.options import (
     bytes_of,
     cache_folder,
     mapping_of,
+    names_of,
     seconds_of,
 )
 from optvet.cli.render import Asked
 from optvet.cli.terminal import Report, Terminal
-from optvet.engine.vet import STRATEGIES, Strategy
 
 _INPUTS, _HOW, _LIMITS, _ANSWER = "Inputs", "How to vet", "Limits and cache", "The answer"
 
 
-def _strategy(text: str) -> Strategy:
+STRATEGIES = ("auto", "walk", "subset", "each")
+
+
+def _strategy(text: str) -> str:
     if text not in STRATEGIES:
         raise UnknownName("strategy", text, STRATEGIES)
     return text
@@ -91,7 +94,15 @@ def command(
         typer.Option(
             metavar="NAME",
             help="What runs the models.",
-            show_default="onnxruntime where it can",
+            show_default="one that runs what the optimizer makes",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    cross_check: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="R1,R2,…",
+            help="Runtimes that every finding is judged on once more.",
             rich_help_panel=_HOW,
         ),
     ] = None,
@@ -111,6 +122,19 @@ def command(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Option of the runtime.", rich_help_panel=_HOW),
     ] = None,
+    comparator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What says what a difference means.",
+            show_default="the one that fits the model best",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    comparator_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Option of the comparator.", rich_help_panel=_HOW),
+    ] = None,
     dataset: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,7 +147,9 @@ def command(
     dataset_option: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="Option of the dataset `random`.", rich_help_panel=_INPUTS
+            metavar="KEY=VALUE",
+            help="Option of the datasets that have it.",
+            rich_help_panel=_INPUTS,
         ),
     ] = None,
     limit: Annotated[
@@ -200,6 +226,7 @@ def command(
     if json_to not in (None, "-"):
         _check_writable(Path(json_to))
     datasets = dataset or ["random"]
+    others = names_of("--cross-check", cross_check or [])
     settings: dict[str, Any] = {
         "optimizer": optimizer,
         "pipeline": pipeline,
@@ -212,6 +239,9 @@ def command(
         "dataset_options": mapping_of("--dataset-option", dataset_option or []),
         "runtime": runtime,
         "runtime_options": mapping_of("--runtime-option", runtime_option or []),
+        "cross_check": others,
+        "comparator": comparator,
+        "comparator_options": mapping_of("--comparator-option", comparator_option or []),
         "as_deployed": as_deployed,
         "pairs": pairs,
         "timeout_s": timeout,
@@ -229,6 +259,9 @@ def command(
         + _repeat("--runtime", [runtime] if runtime else [])
         + _repeat("--option", option or [])
         + _repeat("--runtime-option", runtime_option or [])
+        + _repeat("--cross-check", [",".join(others)] if others else [])
+        + _repeat("--comparator", [comparator] if comparator else [])
+        + _repeat("--comparator-option", comparator_option or [])
         + _repeat("--dataset-option", dataset_option or [])
         + _repeat("--limit", [str(limit)] if limit else [])
         + _repeat("--seed", [str(seed)] if seed else [])
