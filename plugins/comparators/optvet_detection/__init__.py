@@ -1,0 +1,365 @@
+"""Detections: which boxes and labels a user would see, and how they differ.
+
+Outputs of either side are decoded to boxes, scores and labels (``decoders``), thresholded and,
+where the head is raw, suppressed (``boxes``); the two sets are then matched one-to-one within each
+label (``matching``) and scored as COCO scores detections, the reference being the ground truth
+(``coco``). Where a sample has annotations, ``{"boxes": [[x, y, width, height], …], "labels": […]}``
+in pixels of the model's input, both sides are scored against these too.
+
+Every metric against the reference is exactly 1 for equal detections, and for none on both sides.
+What a head says that is not a number, or has no area, is not a detection: it is counted as
+``invalid``, and a candidate whose outputs are all NaN has lost every box.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet_detection.boxes import Detections, Proposals, select
+from optvet_detection.coco import Truth, average_precision, is_available, truth_from_detections
+from optvet_detection.decoders import DECODERS, Head, Outputs, Scene, choose, image_size
+from optvet_detection.matching import (
+    Counts,
+    Difference,
+    count,
+    detections_from_detail,
+    difference,
+    ratios,
+)
+
+DecoderName = Literal[
+    "boxes-scores",
+    "final",
+    "retinanet",
+    "rows",
+    "yolo",
+    "yolov2",
+    "yolov3",
+    "yolov3-grid",
+    "yolov4-grid",
+    "yolov5-grid",
+    "yolov8",
+    "yolox",
+]
+
+# Neither "text-detection", a map of pixels, nor "voice-activity detection" are boxes.
+_TASK = re.compile(
+    r"((object|face|person|people|pedestrian|vehicle|car|animal|hand|palm|head|plate|license-plate"
+    r"|logo|product|fruit|box|bounding-box|2d)-)?detection|instance-segmentation"
+)
+_COCO_NUMBERS = tuple(n for n in range(1, 91) if n not in {12, 26, 29, 30, 45, 66, 68, 69, 71, 83})
+
+
+class DetectionOptions(BaseModel):
+    """Options of the comparator "detection".
+
+    Attributes:
+        decoder: How outputs are read; None to tell from their shapes, names and values.
+        score_threshold: Least score of a box that a user sees.
+        iou_threshold: Overlap beyond which suppression drops the lesser box (raw heads only).
+        class_agnostic: Whether suppression also drops boxes of other labels.
+        max_detections: At most so many boxes per image; COCO's ``maxDets``.
+        same_iou: Least overlap at which a box of the same label counts as the same box.
+        anchors: Widths and heights in pixels of a grid's anchors, from the finest level.
+        classes: The annotations' label of each class number of the model; "coco" for COCO's
+            category ids of a model with 80 classes; None where they are the same.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    decoder: DecoderName | None = None
+    score_threshold: float = Field(default=0.25, ge=0.0, le=1.0)
+    iou_threshold: float = Field(default=0.45, ge=0.0, le=1.0)
+    class_agnostic: bool = True
+    max_detections: int = Field(default=100, ge=1)
+    same_iou: float = Field(default=0.9, gt=0.0, le=1.0)
+    anchors: tuple[tuple[float, float], ...] | None = None
+    classes: Literal["coco"] | tuple[int | str, ...] | None = None
+
+
+class DetectionComparator:
+    """Boxes and labels that appear, vanish or move."""
+
+    name = "detection"
+    options: BaseModel = DetectionOptions()
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        """1 for a task of boxes; without a task, what the decoder of these outputs is sure of."""
+        if model.task is not None:
+            return 1.0 if is_detection(model.task) else 0.0
+        size = image_size([i.shape for i in model.inputs])
+        head = choose(Scene(outputs, size))
+        return 0.0 if head is None else head.certainty
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: BaseModel,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        """Match the boxes of both sides, image by image.
+
+        ``changed``: a box of one side has no partner of its label on the other with an overlap of
+        ``same_iou``; ``sensitive``: only boxes are concerned whose score, or that of what hides
+        them, crosses the line by less than the noise.
+        """
+        opts = _options(options)
+        size = image_size([v.shape for v in sample.feeds.values()])
+        head = choose(Scene(reference, size, opts.anchors), opts.decoder)
+        if head is None:
+            raise InputError(_not_understood(reference, opts))
+        level = head.gain * max((noise.get(n, 0.0) for n in head.scores), default=0.0)
+        ours = _detections(head, reference, opts, level)
+        theirs = _detections(head, candidate, opts, level)
+        truth = _truth(sample, opts, len(ours))
+        known: Sequence[Truth | None] = truth or [None] * len(ours)
+        pairs = list(zip(ours, theirs, strict=True))
+        counts = sum((count(r, c) for r, c in pairs), Counts())
+        differences = [difference(r, c, opts.same_iou) for r, c in pairs]
+        changed = any(d.changed for d in differences)
+        images = [
+            _image_detail(r, c, d, t)
+            for (r, c), d, t in zip(pairs, differences, known, strict=True)
+        ]
+        return Comparison(
+            sample.id,
+            {**ratios(counts), **_coco_metrics(ours, theirs, truth, opts)},
+            changed=changed,
+            sensitive=not changed and any(d.sensitive for d in differences),
+            detail={"decoder": head.decoder, "images": images},
+        )
+
+    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+        """Metrics over the boxes of all images together, as COCO pools them."""
+        opts = _options(options)
+        images = [i for c in comparisons for i in c.detail["images"]]
+        ours = [detections_from_detail(i["reference"]) for i in images]
+        theirs = [detections_from_detail(i["candidate"]) for i in images]
+        annotated = [i["truth"] for i in images if "truth" in i]
+        counts = sum((count(r, c) for r, c in zip(ours, theirs, strict=True)), Counts())
+        metrics = {**ratios(counts), **_coco_metrics(ours, theirs, None, opts)}
+        if annotated:
+            with_truth = [n for n, i in enumerate(images) if "truth" in i]
+            truth = [_truth_from_detail(t) for t in annotated]
+            pick = ([ours[n] for n in with_truth], [theirs[n] for n in with_truth])
+            metrics.update(_against_truth(*pick, truth, opts))
+        changed = sum(c.changed for c in comparisons)
+        undecided = sum(c.sensitive for c in comparisons)
+        return Summary(metrics, _headline(changed, undecided, len(comparisons), counts, metrics))
+
+
+def is_detection(task: str) -> bool:
+    """Whether a task is to find boxes.
+
+    >>> is_detection("object-detection (COCO 80)"), is_detection("text-detection")
+    (True, False)
+    """
+    words = re.sub(r"[\s_]+", "-", task.split("(")[0].split(",")[0].strip().lower())
+    return _TASK.fullmatch(words) is not None
+
+
+def _options(options: BaseModel) -> DetectionOptions:
+    return options if isinstance(options, DetectionOptions) else DetectionOptions()
+
+
+def _not_understood(outputs: Outputs, options: DetectionOptions) -> str:
+    shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in outputs.items())
+    wanted = f"decoder {options.decoder!r}" if options.decoder else f"one of {', '.join(DECODERS)}"
+    return (
+        f"comparator 'detection': the outputs are {shapes}; expected {wanted}; choose another"
+        " comparator or the option decoder"
+    )
+
+
+def _detections(
+    head: Head, outputs: Outputs, options: DetectionOptions, noise: float
+) -> list[Detections]:
+    """What a user sees in each image of one side."""
+
+    def shown(proposals: Proposals) -> Detections:
+        return select(
+            proposals,
+            score_threshold=options.score_threshold,
+            max_detections=options.max_detections,
+            iou_threshold=options.iou_threshold if head.raw else None,
+            class_agnostic=options.class_agnostic,
+            noise=noise,
+        )
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [shown(p) for p in head.decode(outputs)]
+
+
+def _coco_metrics(
+    ours: Sequence[Detections],
+    theirs: Sequence[Detections],
+    truth: Sequence[Truth] | None,
+    options: DetectionOptions,
+) -> dict[str, float]:
+    """COCO's metrics of the candidate; none where pycocotools is absent."""
+    if not is_available():
+        return {}
+    expected = [truth_from_detections(d) for d in ours]
+    metrics = average_precision(expected, theirs, max_detections=options.max_detections)
+    if truth is not None:
+        metrics.update(_against_truth(ours, theirs, truth, options))
+    return metrics
+
+
+def _against_truth(
+    ours: Sequence[Detections],
+    theirs: Sequence[Detections],
+    truth: Sequence[Truth],
+    options: DetectionOptions,
+) -> dict[str, float]:
+    """COCO's metrics of both sides against annotations."""
+    if not is_available():
+        return {}
+    metrics = {}
+    for side, found in (("reference", ours), ("candidate", theirs)):
+        scores = average_precision(truth, found, max_detections=options.max_detections)
+        metrics.update({f"{side}_{name}": value for name, value in scores.items()})
+    return metrics
+
+
+def _headline(
+    changed: int, undecided: int, samples: int, counts: Counts, metrics: Mapping[str, float]
+) -> str:
+    """Such as "2 of 50 images changed (mAP 0.98)"."""
+    told = []
+    if not counts.reference and not counts.candidate:
+        told.append("no detections")
+    elif "mAP" in metrics:
+        told.append(f"mAP {_rounded(metrics['mAP'])}")
+    else:
+        told.append(f"F1 {_rounded(metrics['f1@0.5'])}; mAP needs optvet[detection]")
+    if "candidate_mAP" in metrics:
+        told.append(
+            f"against annotations {_rounded(metrics['candidate_mAP'])},"
+            f" was {_rounded(metrics['reference_mAP'])}"
+        )
+    if undecided:
+        told.append(f"{undecided} undecided")
+    return f"{changed} of {samples} images changed ({'; '.join(told)})"
+
+
+def _rounded(value: float) -> str:
+    """Two digits or more: what is not 1 must not read 1."""
+    for digits in (2, 3, 4, 6):
+        text = f"{value:.{digits}f}"
+        if value == 1.0 or float(text) != 1.0:
+            return text
+    return "0.999999"
+
+
+# What a report keeps
+
+
+def _image_detail(
+    reference: Detections, candidate: Detections, gap: Difference, truth: Truth | None
+) -> dict[str, Any]:
+    """Both sides' boxes, and the indices of those that have no partner."""
+    detail: dict[str, Any] = {
+        "reference": _side_detail(reference),
+        "candidate": _side_detail(candidate),
+        "missing": list(gap.missing),
+        "extra": list(gap.extra),
+        "undecided": gap.undecided,
+    }
+    if truth is not None:
+        detail["truth"] = {
+            "boxes": truth.boxes.tolist(),
+            "labels": truth.labels.tolist(),
+            "crowd": truth.crowd.tolist(),
+        }
+    return detail
+
+
+def _side_detail(side: Detections) -> dict[str, Any]:
+    return {
+        "boxes": side.boxes.tolist(),
+        "scores": side.scores.tolist(),
+        "labels": side.labels.tolist(),
+        "invalid": side.invalid,
+    }
+
+
+def _truth_from_detail(detail: Mapping[str, Any]) -> Truth:
+    return Truth(
+        np.asarray(detail["boxes"], np.float64).reshape(-1, 4),
+        np.asarray(detail["labels"], np.int64),
+        np.asarray(detail["crowd"], bool),
+    )
+
+
+# Annotations
+
+
+def _truth(sample: Sample, options: DetectionOptions, images: int) -> list[Truth] | None:
+    """Annotated boxes per image; None where the sample's label is something else.
+
+    Raises:
+        InputError: They are boxes, but not well formed.
+    """
+    labels = sample.label if isinstance(sample.label, list | tuple) else [sample.label]
+    if not labels or not all(isinstance(x, Mapping) and "boxes" in x for x in labels):
+        return None
+    if len(labels) != images:
+        raise InputError(
+            f"comparator 'detection': sample {sample.id!r} has annotations for {len(labels)}"
+            f" images, but outputs for {images}; give one mapping per image"
+        )
+    return [_truth_from_label(sample, x, options) for x in labels]
+
+
+def _truth_from_label(sample: Sample, label: Mapping[str, Any], options: DetectionOptions) -> Truth:
+    names = list(label.get("labels", ()))
+    try:
+        boxes = np.asarray(label["boxes"], np.float64).reshape(-1, 4)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"comparator 'detection': the boxes of sample {sample.id!r} are no numbers: {error};"
+            " expected rows of x, y, width, height"
+        ) from error
+    crowd = np.asarray(label.get("iscrowd", [0] * len(boxes)), bool)
+    if not len(boxes) == len(names) == len(crowd):
+        raise InputError(
+            f"comparator 'detection': sample {sample.id!r} has {len(boxes)} boxes, {len(names)}"
+            f" labels and {len(crowd)} crowd marks; give one of each per box"
+        )
+    numbers = np.array([_class_number(sample, n, options) for n in names], np.int64)
+    return Truth(np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]), numbers, crowd)
+
+
+def _class_number(sample: Sample, name: int | str, options: DetectionOptions) -> int:
+    """The model's number of an annotated label.
+
+    A label that the model does not know becomes a class of its own, which is never found.
+    """
+    classes = _COCO_NUMBERS if options.classes == "coco" else options.classes
+    if classes is not None:
+        known = {label: number for number, label in enumerate(classes)}
+        return known.get(name, -1)
+    try:
+        return int(name)
+    except ValueError as error:
+        raise InputError(
+            f"comparator 'detection': sample {sample.id!r} is annotated with the name {name!r};"
+            " give the names of the model's classes, in order, as option classes"
+        ) from error
+
+
+@hookimpl
+def optvet_comparators() -> Iterable[Comparator]:
+    """The comparator "detection"."""
+    return [DetectionComparator()]
