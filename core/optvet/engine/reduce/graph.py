@@ -30,6 +30,7 @@ from onnx import (
     NodeProto,
     SparseTensorProto,
     TensorProto,
+    TensorShapeProto,
     TypeProto,
     ValueInfoProto,
     helper,
@@ -57,6 +58,7 @@ class Node:
         makes: Names of its outputs, without omitted ones.
         size: Itself and all nodes of its subgraphs.
         attributes: Attributes of those.
+        constant: What a Constant holds, if that is a tensor.
     """
 
     def __init__(self, proto: NodeProto) -> None:
@@ -68,6 +70,10 @@ class Node:
         inner = [Node(node) for body in bodies for node in body.node]
         self.size: int = 1 + sum(node.size for node in inner)
         self.attributes: int = len(proto.attribute) + sum(node.attributes for node in inner)
+        self.constant: Weight | None = None
+        if proto.op_type == "Constant" and not proto.domain:
+            held = [a for a in proto.attribute if a.type == AttributeProto.TENSOR]
+            self.constant = Weight(held[0].t) if held else None
 
     @cached_property
     def key(self) -> bytes:
@@ -240,18 +246,19 @@ def same_type(a: TypeProto | None, b: TypeProto | None) -> bool:
     if a.tensor_type.elem_type != b.tensor_type.elem_type:
         return False
     left, right = a.tensor_type.shape.dim, b.tensor_type.shape.dim
-    return len(left) == len(right) and all(
-        bool(x.dim_value == y.dim_value)
-        if x.HasField("dim_value") and y.HasField("dim_value")
-        else bool(x.dim_param and x.dim_param == y.dim_param)
-        for x, y in zip(left, right, strict=True)
-    )
+    return len(left) == len(right) and all(map(_same_dim, left, right))
+
+
+def _same_dim(a: TensorShapeProto.Dimension, b: TensorShapeProto.Dimension) -> bool:
+    if a.HasField("dim_value") and b.HasField("dim_value"):
+        return bool(a.dim_value == b.dim_value)
+    return bool(a.dim_param and a.dim_param == b.dim_param)
 
 
 def agrees(declared: TypeProto, seen: TypeProto) -> bool:
     """Whether a declared tensor type allows one that was seen."""
     if not is_cuttable(declared):
-        return declared.WhichOneof("value") != "tensor_type"
+        return bool(declared.WhichOneof("value") != "tensor_type")
     a, b = declared.tensor_type, seen.tensor_type
     if a.elem_type != b.elem_type or len(a.shape.dim) != len(b.shape.dim):
         return False
@@ -451,21 +458,23 @@ class Graph:
     def size(self) -> Size:
         """What is compared, in order, when a candidate claims to be smaller.
 
-        Nodes (of subgraphs and functions too), outputs, elements of initializers, elements of
-        inputs, inputs and initializers, attributes, names read, grades of contents, open
-        dimensions, bytes of everything else (names, text, declared types of inner values).
+        Nodes (of subgraphs and functions too), outputs, elements of initializers and Constants,
+        elements of inputs, inputs and initializers, attributes, names read, grades of contents,
+        open dimensions, bytes of everything else (names, text, declared types of inner values).
         """
         nodes = sum(node.size for node in self.nodes)
         nodes += sum(Node(n).size for f in self.functions for n in f.node)
         weights = sum(weight.elements for weight in self.weights.values())
         weights += sum(math.prod(t.values.dims) for t in self.sparse.values())
+        held = [node.constant for node in self.nodes if node.constant is not None]
+        weights += sum(constant.elements for constant in held)
         kinds = [*self.inputs.values(), *self.outputs.values()]
         feeds = self.feeds
         fed = sum(
             feeds[name].array.size if feeds and name in feeds else _declared_elements(kind)
             for name, kind in self.inputs.items()
         )
-        grades = sum(weight.grade for weight in self.weights.values())
+        grades = sum(weight.grade for weight in (*self.weights.values(), *held))
         return (
             nodes,
             len(self.outputs),
@@ -525,6 +534,16 @@ class Graph:
         """All names of values, those in subgraphs included."""
         names = {*self.inputs, *self.outputs, *self.weights, *self.sparse}
         return names | all_names(node.proto for node in self.nodes)
+
+
+def with_constant(node: Node, tensor: TensorProto) -> Node:
+    """The Constant ``node`` with another tensor in it."""
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
+    for attribute in proto.attribute:
+        if attribute.type == AttributeProto.TENSOR:
+            attribute.t.CopyFrom(tensor)
+    return Node(proto)
 
 
 def _value(name: str, kind: TypeProto) -> ValueInfoProto:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, TypeProto, defs, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, numpy_helper
 
 from optvet.engine.reduce.graph import (
     Feed,
@@ -24,9 +24,11 @@ from optvet.engine.reduce.graph import (
     reached,
     renamed,
     same_type,
+    with_constant,
     without_dead,
 )
 
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _WEIGHTS_MAX = 1 << 22
 """Larger tensors are sliced but not otherwise rewritten."""
 
@@ -162,9 +164,14 @@ def merged_inputs(graph: Graph) -> Iterator[Graph | None]:
 
 
 def weights_fed(graph: Graph) -> Iterator[Graph | None]:
-    """An initializer → an input that is fed its contents: less to store, as much to feed."""
+    """A float initializer → an input that is fed its contents: less to store, as much to feed.
+
+    Whole numbers stay: shapes, axes and indices belong to what the graph means.
+    """
     for name, weight in graph.weights.items():
         kind = graph.type_of(name)
+        if not _is_float(graph, name):
+            continue
         if kind is None or not is_cuttable(kind) or name in graph.outputs:
             continue
         feeds = None
@@ -189,12 +196,14 @@ def smaller_dimensions(graph: Graph) -> Iterator[Graph | None]:
 
     ``x[d] → x[:1]`` for inputs, initializers and feeds alike; whole numbers in shapes and in
     attributes that equal d go with it, so that a Reshape to [n, d] or a Conv of d groups still
-    fits. What does not fit is found out by whoever runs the result.
+    fits; then also multiples of d, as a flattened dimension is one. What does not fit is found out
+    by whoever runs the result.
     """
     for size in sorted(_sizes(graph), reverse=True):
         for new in dict.fromkeys((1, 2, size // 2)):
             if 0 < new < size:
                 yield _resized(graph, size, new, None)
+                yield _resized(graph, size, new, None, multiples=True)
     for name in (*graph.inputs, *graph.weights):
         for axis, size in enumerate(_shape(graph, name) or ()):
             for new in dict.fromkeys((1, 2, size // 2)):
@@ -234,40 +243,73 @@ def _sizes(graph: Graph) -> set[int]:
     return {size for shape in shapes for size in shape if size > 1}
 
 
-def _resized(graph: Graph, old: int, new: int, only: tuple[str, int] | None) -> Graph | None:
+def _resized(
+    graph: Graph, old: int, new: int, only: tuple[str, int] | None, *, multiples: bool = False
+) -> Graph | None:
+    """``graph`` with size ``old`` made ``new``: on one axis of one value, or wherever it stands."""
+    shapes = {n: s for n in (*graph.inputs, *graph.weights) if (s := _shape(graph, n)) is not None}
+    power = max([s.count(old) for s in shapes.values()], default=1)
+
+    def scaled(value: int) -> int:
+        if value == old:
+            return new
+        for n in range(power if multiples else 0, 0, -1):
+            if value > old and value % old**n == 0:
+                return int(value // old**n * new**n)
+        return value
+
     inputs, weights = dict(graph.inputs), dict(graph.weights)
     feeds = None if graph.feeds is None else dict(graph.feeds)
-    for name in (*graph.inputs, *graph.weights):
+    for name, shape in shapes.items():
         if only is not None and only[0] != name:
             continue
-        shape = _shape(graph, name)
-        if shape is None:
-            continue
-        axes = [a for a, d in enumerate(shape) if d == old and only in (None, (name, a))]
-        window = tuple(slice(0, new) if a in axes else slice(None) for a in range(len(shape)))
-        small = tuple(new if a in axes else d for a, d in enumerate(shape))
+        small = tuple(scaled(d) if only in (None, (name, a)) else d for a, d in enumerate(shape))
         if name in weights:
-            try:
-                array = weights[name].array
-            except (ValueError, TypeError):
+            weight = _sliced(weights[name], small, scaled if only is None else None)
+            if weight is None:
                 return None
-            cut = array[window] if axes else array
-            if only is None and cut.dtype == np.int64 and cut.ndim == 1 and cut.size <= 16:
-                cut = np.where(cut == old, new, cut)
-            if axes or not np.array_equal(cut, array):
-                proto = numpy_helper.from_array(np.ascontiguousarray(cut).reshape(cut.shape), name)
-                if proto.data_type != weights[name].proto.data_type:
-                    return None
-                weights[name] = Weight(proto)
-            continue
-        if axes:
+            weights[name] = weight
+        elif small != shape:
             inputs[name] = _with_shape(inputs[name], small, keep_open=True)
             if feeds is not None and name in feeds:
+                window = tuple(slice(0, d) for d in small)
                 feeds[name] = Feed(np.ascontiguousarray(feeds[name].array[window]))
     nodes = graph.nodes
     if only is None:
-        nodes = tuple(_with_numbers(node, old, new) for node in nodes)
+        nodes = tuple(_resized_constant(_with_numbers(node, scaled), scaled) for node in nodes)
     return graph.with_(nodes=nodes, inputs=inputs, weights=weights, feeds=feeds)
+
+
+def _resized_constant(node: Node, scaled: Callable[[int], int]) -> Node:
+    if node.constant is None:
+        return node
+    shape = tuple(scaled(d) for d in node.constant.proto.dims)
+    small = _sliced(node.constant, shape, scaled)
+    return node if small is None or small is node.constant else with_constant(node, small.proto)
+
+
+def _sliced(
+    weight: Weight, shape: tuple[int, ...], scaled: Callable[[int], int] | None
+) -> Weight | None:
+    """The beginning of ``weight``, the sizes in it scaled if it is a shape; None: unreadable."""
+    is_shape = (
+        scaled is not None
+        and weight.proto.data_type == TensorProto.INT64
+        and len(weight.proto.dims) == 1
+        and weight.elements <= 16
+    )
+    if tuple(weight.proto.dims) == shape and not is_shape:
+        return weight
+    try:
+        array = weight.array[tuple(slice(0, d) for d in shape)]
+    except (ValueError, TypeError):
+        return None
+    if scaled is not None and is_shape:
+        array = np.array([scaled(int(v)) for v in array], np.int64)
+    if array.shape == weight.array.shape and np.array_equal(array, weight.array):
+        return weight
+    proto = numpy_helper.from_array(np.array(array), weight.proto.name)
+    return Weight(proto) if proto.data_type == weight.proto.data_type else None
 
 
 def _with_shape(kind: TypeProto, shape: Sequence[int], *, keep_open: bool) -> TypeProto:
@@ -281,25 +323,21 @@ def _with_shape(kind: TypeProto, shape: Sequence[int], *, keep_open: bool) -> Ty
     return copy
 
 
-def _with_numbers(node: Node, old: int, new: int) -> Node:
-    """Whole-number attributes that equal ``old`` become ``new``; axes are never that large."""
-    hits = [
-        a
-        for a in node.proto.attribute
-        if a.name not in ("axis", "axes", "perm", "to")
-        and ((a.type == AttributeProto.INT and a.i == old) or old in a.ints)
-    ]
-    if not hits:
-        return node
+_NO_SIZES = frozenset({"axis", "axes", "perm", "to", "allowzero", "keepdims"})
+
+
+def _with_numbers(node: Node, scaled: Callable[[int], int]) -> Node:
+    """``node`` with the sizes among its attributes scaled."""
     proto = NodeProto()
     proto.CopyFrom(node.proto)
-    names = {a.name for a in hits}
     for attribute in proto.attribute:
-        if attribute.name in names:
-            if attribute.type == AttributeProto.INT:
-                attribute.i = new
-            attribute.ints[:] = [new if i == old else i for i in attribute.ints]
-    return Node(proto)
+        if attribute.name in _NO_SIZES:
+            continue
+        if attribute.type == AttributeProto.INT:
+            attribute.i = scaled(attribute.i)
+        elif attribute.type == AttributeProto.INTS:
+            attribute.ints[:] = [scaled(i) for i in attribute.ints]
+    return node if proto == node.proto else Node(proto)
 
 
 # --- contents -------------------------------------------------------------------------------------
@@ -321,39 +359,50 @@ def _finite(array: np.ndarray) -> np.ndarray:
 def plainer_contents(graph: Graph) -> Iterator[Graph | None]:
     """Contents x → 0, 1, 0 1 2 …, round(x): of all float tensors at once, then of one.
 
-    Whole numbers stay: they are shapes, axes and indices.
+    Inputs, initializers and Constants alike. Whole numbers stay: they are shapes, axes and indices.
     """
-    names = [n for n in (*(graph.feeds or {}), *graph.weights) if _is_float(graph, n)]
+    grades = {n: feed.grade for n, feed in (graph.feeds or {}).items() if _is_float(graph, n)}
+    grades |= {n: weight.grade for n, weight in graph.weights.items() if _is_float(graph, n)}
+    for node in graph.nodes:
+        if node.constant is not None and _is_float_tensor(node.constant):
+            grades[node.makes[0]] = node.constant.grade
     for level, make in _PLAIN:
-        if len(names) > 1:
-            yield _with_contents(graph, names, level, make)
-    for name in names:
+        changed = [name for name, grade in grades.items() if grade > level]
+        if len(changed) > 1:
+            yield _with_contents(graph, changed, make)
+    for name, grade in grades.items():
         for level, make in _PLAIN:
-            yield _with_contents(graph, [name], level, make)
+            if grade > level:
+                yield _with_contents(graph, [name], make)
 
 
 def _is_float(graph: Graph, name: str) -> bool:
     if name in graph.weights:
-        weight = graph.weights[name]
-        return weight.proto.data_type in (1, 10, 11) and weight.elements <= _WEIGHTS_MAX
+        return _is_float_tensor(graph.weights[name])
     return (graph.feeds or {})[name].array.dtype.kind == "f"
 
 
+def _is_float_tensor(weight: Weight) -> bool:
+    return weight.proto.data_type in _FLOATS and weight.elements <= _WEIGHTS_MAX
+
+
 def _with_contents(
-    graph: Graph, names: Sequence[str], level: int, make: Callable[[np.ndarray], np.ndarray]
-) -> Graph | None:
-    weights, feeds = dict(graph.weights), dict(graph.feeds or {})
-    changed = False
+    graph: Graph, names: Sequence[str], make: Callable[[np.ndarray], np.ndarray]
+) -> Graph:
+    weights, nodes = dict(graph.weights), list(graph.nodes)
+    feeds = None if graph.feeds is None else dict(graph.feeds)
     for name in names:
         if name in weights:
-            if weights[name].grade > level:
-                proto = numpy_helper.from_array(np.array(make(weights[name].array)), name)
-                weights[name], changed = Weight(proto), True
-        elif feeds[name].grade > level:
-            feeds[name], changed = Feed(np.array(make(feeds[name].array))), True
-    if not changed:
-        return None
-    return graph.with_(weights=weights, feeds=None if graph.feeds is None else feeds)
+            proto = numpy_helper.from_array(np.array(make(weights[name].array)), name)
+            weights[name] = Weight(proto)
+        elif feeds is not None and name in feeds:
+            feeds[name] = Feed(np.array(make(feeds[name].array)))
+        else:
+            node = nodes[graph.producer[name]]
+            assert node.constant is not None
+            tensor = numpy_helper.from_array(np.array(make(node.constant.array)))
+            nodes[graph.producer[name]] = with_constant(node, tensor)
+    return graph.with_(nodes=tuple(nodes), weights=weights, feeds=feeds)
 
 
 # --- names and text -------------------------------------------------------------------------------
@@ -383,7 +432,7 @@ def cleaner(graph: Graph) -> Iterator[Graph | None]:
     for name in graph.value_info:
         yield graph.with_(value_info={n: k for n, k in graph.value_info.items() if n != name})
     for index, node in enumerate(graph.nodes):
-        if node.proto.name:
+        if _has_text(node.proto):
             yield _with_node(graph, index, _nameless(node.proto))
 
 
@@ -424,18 +473,23 @@ def _unlisted(graph: Graph) -> Graph:
 
 def _without_node_names(graph: Graph) -> Graph:
     return graph.with_(
-        nodes=tuple(
-            Node(_nameless(n.proto)) if n.proto.name or n.proto.doc_string else n
-            for n in graph.nodes
-        )
+        nodes=tuple(Node(_nameless(n.proto)) if _has_text(n.proto) else n for n in graph.nodes)
     )
+
+
+_TEXT = ("name", "doc_string", "metadata_props")
+
+
+def _has_text(proto: NodeProto) -> bool:
+    return any(getattr(node, field) for node in (proto, *_inner(proto)) for field in _TEXT)
 
 
 def _nameless(proto: NodeProto) -> NodeProto:
     copy = NodeProto()
     copy.CopyFrom(proto)
-    for field in ("name", "doc_string", "metadata_props"):
-        copy.ClearField(field)
+    for node in (copy, *_inner(copy)):
+        for field in _TEXT:
+            node.ClearField(field)
     return copy
 
 
