@@ -24,6 +24,7 @@ from google.protobuf.message import (  # type: ignore[import-untyped]  # ships n
 from onnx import TensorProto
 
 from optvet.engine import structure
+from optvet.engine.records import config_for
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import Model
 
@@ -69,7 +70,8 @@ def open_model(path: Path, source: str, store: Path) -> Model:
             written only for models with external data.
 
     Raises:
-        InputError: The file is no complete ONNX model, or its external data cannot be used.
+        InputError: The file is no complete ONNX model, its external data cannot be used, or what
+            is declared beside it cannot be understood.
         InfrastructureError: The copy cannot be written.
     """
     data = _read(path)
@@ -93,6 +95,7 @@ def open_model(path: Path, source: str, store: Path) -> Model:
         opsets=structure.opset_versions(proto),
         size_bytes=len(data),
         nodes=structure.node_count(proto),
+        config=config_for(path),
     )
 
 

@@ -4,22 +4,26 @@ An input of a model means something: an index must stay below the rows of its ta
 followed by zeros, two inputs share a batch. What it means is read off the nodes that consume it
 (``graph``), which gives a few plausible domains for each input and a few sizes for each unknown
 dimension. Guesses are then tried out in a bounded number of inferences (``search``), and all
-samples are made from the configurations that ran (``values``).
+samples are made from the configurations that ran (``values``). What somebody declared of an input
+(``ModelConfig.inputs``) is no guess: the first samples follow it, and indices and words always do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 from pydantic import BaseModel
 
-from optvet import Model, Probe, Sample, UsageError, ValueInfo, hookimpl
+from optvet import InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl
 from optvet_random.graph import Graph
-from optvet_random.search import Config, RandomOptions, Search, feeds_of, roles_of
-from optvet_random.values import FLOATS, Domain, numpy_dtype
+from optvet_random.search import Config, RandomOptions, Search, feeds_of, roles_of, sizes_from
+from optvet_random.values import FLOATS, Domain, Recipe, numpy_dtype, recipe_from
 
 __all__ = ["RandomDataset", "RandomOptions", "optvet_datasets"]
+
+RECIPE_SAMPLES = 3
+"""Samples that follow what was declared of the inputs, before the regimes take their turns."""
 
 
 def _is_plain(info: ValueInfo) -> bool:
@@ -53,19 +57,39 @@ class RandomDataset:
         chosen = RandomOptions.model_validate(options.model_dump())
         for info in model.inputs:
             numpy_dtype(info)
-        configs = self._configs(model, chosen, seed, probe)
-        return self._make(model.inputs, configs, chosen, seed, limit)
+        recipes = _recipes(model)
+        declared = _declared(model, recipes, chosen)
+        configs: list[Config] = []
+        if limit is None or declared is None or limit > RECIPE_SAMPLES:
+            try:
+                configs = self._configs(model, chosen, seed, probe, recipes)
+            except InputError:
+                # Guesses do not run, but what was declared is known.
+                if declared is None:
+                    raise
+        return self._make(model.inputs, declared, configs, chosen, seed, limit)
 
     def _configs(
-        self, model: Model, options: RandomOptions, seed: int, probe: Probe
+        self,
+        model: Model,
+        options: RandomOptions,
+        seed: int,
+        probe: Probe,
+        recipes: Mapping[str, Recipe],
     ) -> list[Config]:
+        # Floats may take any value once the recipe had its turn; indices and words may not.
+        fixed = {
+            i.name: Domain("recipe", recipe=recipes[i.name])
+            for i in model.inputs
+            if i.name in recipes and i.dtype not in FLOATS
+        }
         plain = all(_is_plain(i) for i in model.inputs)
         if plain and not any(len(i.shape or ()) < 2 for i in model.inputs):
             roles_of(model.inputs, options.dims)
             return [Config({}, {i.name: Domain("float") for i in model.inputs})]
         # Weights are not needed: only their shapes, and the values of small constants.
         graph = Graph.of(onnx.load(str(model.blob), load_external_data=False))
-        search = Search(model.inputs, graph, options, seed, probe)
+        search = Search(model.inputs, graph, options, seed, probe, fixed)
         if plain:
             return [Config({}, search.primary)]
         return search.run()
@@ -73,6 +97,7 @@ class RandomDataset:
     def _make(
         self,
         inputs: Sequence[ValueInfo],
+        declared: Config | None,
         configs: Sequence[Config],
         options: RandomOptions,
         seed: int,
@@ -81,15 +106,60 @@ class RandomDataset:
         cycle = options.cycle()
         count = options.samples if limit is None else limit
         # A model without inputs has but one sample.
-        for index in range(count if inputs else min(count, 1)):
-            regime = cycle[index % len(cycle)]
-            # The second round shifts, lest every regime meet one and the same size for ever.
-            config = configs[(index + index // len(cycle)) % len(configs)]
+        count = count if inputs else min(count, 1)
+        first = 0 if declared is None else RECIPE_SAMPLES if configs else count
+        for index in range(count):
+            if declared is not None and index < first:
+                name, regime, config = "recipe", cycle[0], declared
+            else:
+                turn = index - first
+                # The second round shifts, lest every regime meet one and the same size for ever.
+                config = configs[(turn + turn // len(cycle)) % len(configs)]
+                name = regime = cycle[turn % len(cycle)]
             yield Sample(
-                id=f"random-{index}-{regime}{config.label()}",
+                id=f"random-{index}-{name}{config.label()}",
                 feeds=feeds_of(inputs, config, regime, seed, index),
                 origin=f"random, seed {seed}",
             )
+
+
+def _recipes(model: Model) -> dict[str, Recipe]:
+    """Declared recipes, by input: under its name, or under its element type."""
+    given = model.config.inputs
+    found = {}
+    for info in model.inputs:
+        for key in (info.name, info.dtype, numpy_dtype(info).name):
+            if key in given:
+                found[info.name] = recipe_from(info.name, given[key])
+                break
+    return found
+
+
+def _declared(model: Model, recipes: Mapping[str, Recipe], options: RandomOptions) -> Config | None:
+    """Sizes and values as declared; None unless every input is declared in full."""
+    sizes: dict[str, int] = {}
+    for info in model.inputs:
+        recipe = recipes.get(info.name)
+        if recipe is None and not _is_plain(info):
+            return None
+        if recipe is None:
+            continue
+        if info.shape is None:
+            return None
+        for symbol, size in sizes_from(info, recipe.shape).items():
+            if sizes.setdefault(symbol, size) != size:
+                raise InputError(
+                    f"dataset 'random': the recipes make dimension {symbol!r} {sizes[symbol]} and, "
+                    f"for input {info.name!r}, {size}; {model.config.origin} must agree with itself"
+                )
+    sizes |= options.dims
+    if not recipes or set(roles_of(model.inputs, options.dims)) - set(sizes):
+        return None
+    domains = {
+        i.name: Domain("recipe", recipe=recipes[i.name]) if i.name in recipes else Domain("float")
+        for i in model.inputs
+    }
+    return Config(sizes, domains)
 
 
 @hookimpl

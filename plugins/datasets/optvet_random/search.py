@@ -115,6 +115,26 @@ def _role(info: ValueInfo, axis: int) -> _Role:
     return "sequence" if axis else "batch"
 
 
+def sizes_from(info: ValueInfo, shape: tuple[int, ...] | None) -> dict[str, int]:
+    """Sizes of the unknown dimensions of an input that has ``shape``.
+
+    Raises:
+        InputError: The input cannot have this shape.
+    """
+    if shape is None or info.shape is None:
+        return {}
+    fits = len(shape) == len(info.shape) and all(
+        _symbol(info, axis) is not None or shape[axis] == dim for axis, dim in enumerate(info.shape)
+    )
+    if not fits:
+        raise InputError(
+            f"dataset 'random': the recipe of input {info.name!r} has shape {list(shape)}, which "
+            f"does not fit {describe(info)}"
+        )
+    symbols = ((_symbol(info, axis), size) for axis, size in enumerate(shape))
+    return {symbol: size for symbol, size in symbols if symbol is not None and "+" not in symbol}
+
+
 def roles_of(inputs: Sequence[ValueInfo], pinned: Mapping[str, int]) -> dict[str, _Role]:
     """Free symbols of a model; sums such as "past + 1" follow from their terms."""
     found: dict[str, _Role] = {}
@@ -173,7 +193,8 @@ class Search:
     """Looks for configurations under which the model runs, with a bound on the inferences.
 
     The bound is what makes trial and error affordable: a configuration is one inference of the
-    reference, and all guesses of one step go to ``probe`` in one call.
+    reference, and all guesses of one step go to ``probe`` in one call. Inputs in ``fixed`` have
+    the domain given there.
     """
 
     inputs: Sequence[ValueInfo]
@@ -181,6 +202,7 @@ class Search:
     options: RandomOptions
     seed: int
     probe: Probe
+    fixed: Mapping[str, Domain] = field(default_factory=dict)
     roles: Mapping[str, _Role] = field(init=False)
     candidates: Mapping[str, list[Domain]] = field(init=False)
     working: list[Config] = field(default_factory=list)
@@ -189,7 +211,10 @@ class Search:
 
     def __post_init__(self) -> None:
         self.roles = roles_of(self.inputs, self.options.dims)
-        self.candidates = {i.name: domains_of(i, self.graph) for i in self.inputs}
+        self.candidates = {
+            i.name: [self.fixed[i.name]] if i.name in self.fixed else domains_of(i, self.graph)
+            for i in self.inputs
+        }
         self._seen: set[tuple[object, ...]] = set()
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -43,17 +44,90 @@ INTEGER = re.compile(r"^(u?)int(\d+)$")
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What somebody declared of an input's values (``ModelConfig.inputs``).
+
+    ``first`` and ``second`` are the two parameters of "normal" (mean, std), "uniform" (low, high)
+    and "randint" (low, high exclusive), which fit the last axis if they are tuples; ``values``
+    are those of "choice" and "const". "prefix_mask" has none: each row is ones, then zeros.
+    """
+
+    kind: Literal["normal", "uniform", "randint", "const", "choice", "prefix_mask"]
+    first: float | tuple[float, ...] = 0.0
+    second: float | tuple[float, ...] = 1.0
+    values: tuple[Any, ...] = ()
+    shape: tuple[int, ...] | None = None
+
+    def array(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        """Values of this shape."""
+        match self.kind:
+            case "normal":
+                return np.asarray(rng.normal(self.first, self.second, shape))
+            case "uniform":
+                return np.asarray(rng.uniform(self.first, self.second, shape))
+            case "randint":
+                low, high = (np.asarray(v, np.int64) for v in (self.first, self.second))
+                return rng.integers(low, high, shape)
+            case "const":
+                return np.resize(np.array(self.values), shape)
+            case "choice":
+                picks = rng.integers(len(self.values), size=shape)
+                return np.array([*self.values, None], object)[picks]
+            case "prefix_mask":
+                return _prefix_mask(shape, rng)
+
+
+def recipe_from(name: str, declared: Mapping[str, Any]) -> Recipe:
+    """The recipe that was declared for input ``name``.
+
+    Raises:
+        InputError: It is of an unknown kind, or lacks something.
+    """
+
+    def plain(key: str, default: Any = None) -> Any:
+        value = declared.get(key, default)
+        if value is None:
+            raise InputError(
+                f"dataset 'random': the recipe of input {name!r} has no {key!r}: {dict(declared)}"
+            )
+        return tuple(value) if isinstance(value, (list, tuple)) else value
+
+    kind, shape = declared.get("kind"), declared.get("shape")
+    size = None if shape is None else tuple(int(d) for d in shape)
+    match kind:
+        case "normal":
+            return Recipe(kind, plain("mean", 0.0), plain("std", 1.0), shape=size)
+        case "uniform":
+            return Recipe(kind, plain("low", 0.0), plain("high", 1.0), shape=size)
+        case "randint":
+            return Recipe(kind, plain("low", 0), plain("high"), shape=size)
+        case "const":
+            value = plain("value")
+            return Recipe(kind, values=value if isinstance(value, tuple) else (value,), shape=size)
+        case "choice":
+            return Recipe(kind, values=plain("values"), shape=size)
+        case "prefix_mask":
+            return Recipe(kind, shape=size)
+        case _:
+            raise InputError(
+                f"dataset 'random': the recipe of input {name!r} is of kind {kind!r}, expected "
+                "normal, uniform, randint, const, choice or prefix_mask"
+            )
+
+
+@dataclass(frozen=True)
 class Domain:
     """Values that an input may take.
 
     ``values`` holds the members of "choice", the words of "text", and the pattern that "fixed"
-    repeats; ``low`` and ``high`` (exclusive) bound "range".
+    repeats; ``low`` and ``high`` (exclusive) bound "range". "recipe" follows ``recipe``.
     """
 
-    kind: Literal["float", "bool", "range", "length", "choice", "text", "mask", "fixed"]
+    kind: Literal["float", "bool", "range", "length", "choice", "text", "mask", "fixed", "recipe"]
     low: int = 0
     high: int = 10
     values: tuple[Any, ...] = ()
+    recipe: Recipe | None = None
 
     @property
     def selects(self) -> bool:
@@ -189,7 +263,33 @@ def array_of(
             values = _prefix_mask(shape, rng)
         case "fixed":
             values = np.resize(np.array(domain.values), shape)
+        case "recipe":
+            assert domain.recipe is not None
+            values = _followed(info, domain.recipe, shape, rng)
     return np.asarray(values).astype(dtype)
+
+
+def _followed(
+    info: ValueInfo, recipe: Recipe, shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
+    try:
+        values = recipe.array(shape, rng)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"dataset 'random': the recipe of input {info.name!r} ({recipe.kind}) does not fit its "
+            f"shape {list(shape)}: {error}"
+        ) from error
+    limits = _LIMITS.get(info.dtype)
+    if limits is not None and values.dtype.kind in "iuf":
+        # A draw from a normal distribution has no bounds, an integer type has.
+        values = np.clip(np.rint(values), *limits)
+    return values
+
+
+_LIMITS = {
+    name: (np.iinfo(name).min, np.iinfo(name).max)
+    for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+}
 
 
 def describe(info: ValueInfo) -> str:

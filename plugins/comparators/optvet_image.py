@@ -1,0 +1,263 @@
+"""Images out of images (super-resolution, style transfer, enhancement): PSNR and SSIM."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+
+SIGMA = 1.5
+RADIUS = 5
+K1, K2 = 0.01, 0.03
+"""Constants of SSIM: a Gaussian window of 11 by 11 pixels, and the two stabilizers."""
+_TASK = re.compile(
+    r"super.?resolution|style.transfer|enhanc|denois|deblur|derain|dehaz|inpaint|coloriz"
+    r"|image.to.image|image.restoration|image.generation|upscal|low.light"
+)
+_OTHER_TASK = re.compile(r"speech|audio|voice|sound|music|text")
+
+
+class ImageOptions(BaseModel):
+    """Which output is the image, and when it counts as changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    output: str = ""
+    """The output that has the images; the largest one of rank 4 or 3 where it is empty."""
+    layout: Literal["auto", "NCHW", "NHWC"] = "auto"
+    """Where the channels are: "NCHW" or "NHWC"; found from the shape where it is "auto"."""
+    data_range: float | None = Field(default=None, gt=0)
+    """Distance of black and white in units of the output; found where it is None."""
+    min_psnr_db: float = 60.0
+    """An image with a lower PSNR counts as changed; at 60 dB the error is a quarter
+    of one of 256 levels.
+    """
+    max_levels: float = Field(default=1.0, ge=0)
+    """So does one with a pixel that moved by more than this many of 256 levels."""
+
+
+class ImageComparator:
+    """Peak signal-to-noise ratio and structural similarity."""
+
+    name = "image"
+    options: BaseModel = ImageOptions()
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        """0.95 for a declared task; less where an image of as many channels comes out."""
+        task = (model.task or "").lower()
+        if _TASK.search(task) and not _OTHER_TASK.search(task):
+            return 0.95
+        if len(outputs) != 1:
+            return 0.0
+        value = next(iter(outputs.values()))
+        if value.ndim != 4 or value.dtype.kind not in "fu" or min(value.shape) < 1:
+            return 0.0
+        axis = channel_axis(value.shape, "auto")
+        size = [d for a, d in enumerate(value.shape) if a not in (0, axis)]
+        if min(size) < 16 or not any(
+            _is_enlarged(i.shape, value.shape[axis], size) for i in model.inputs
+        ):
+            return 0.0
+        wide = value.astype(np.float64)
+        shares = value.shape[axis] > 1 and np.allclose(wide.sum(axis=axis), 1, atol=1e-3)
+        return 0.0 if shares else 0.5
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: BaseModel,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        """Each image of the batch; the sample's metrics are those of its worst image."""
+        chosen = ImageOptions.model_validate(options.model_dump())
+        name = image_name(reference, chosen.output)
+        ours, theirs = (planes_of(v[name], chosen.layout) for v in (reference, candidate))
+        span = chosen.data_range or data_range(reference[name])
+        parts = [image_metrics(a, b, span) for a, b in zip(ours, theirs, strict=True)]
+        metrics = {
+            key: (min if key in ("psnr_db", "ssim") else max)(p[key] for p in parts)
+            for key in (parts[0] if parts else ())
+        }
+        seen = bool(parts) and (
+            metrics["psnr_db"] < chosen.min_psnr_db or metrics["max_levels"] > chosen.max_levels
+        )
+        # Half of the image may be within noise and the rest not: the largest difference decides.
+        firm = seen and metrics["max_levels"] * span / 255 > noise.get(name, 0.0)
+        detail = {"data_range": span, "images": len(parts)}
+        return Comparison(sample.id, metrics, firm, seen and not firm, detail)
+
+    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+        """The worst image, and the means."""
+        having = [c for c in comparisons if c.metrics]
+        changed = sum(c.changed for c in comparisons)
+        headline = f"{changed} of {len(comparisons)} images changed visibly"
+        if not having:
+            return Summary({}, headline)
+        psnr = [c.metrics["psnr_db"] for c in having]
+        ssims = [c.metrics["ssim"] for c in having]
+        metrics = {
+            "psnr_db": min(psnr),
+            "ssim": min(ssims),
+            "mean_ssim": float(np.mean(ssims)),
+            **{k: max(c.metrics[k] for c in having) for k in ("rmse", "max_levels", "nonfinite")},
+        }
+        words = f"{min(psnr):.1f} dB" if math.isfinite(min(psnr)) else f"{min(psnr)}"
+        words = (
+            "all equal" if min(psnr) == math.inf else f"lowest PSNR {words}, SSIM {min(ssims):.6g}"
+        )
+        return Summary(metrics, f"{headline}; {words}")
+
+
+def image_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
+    """The output that has the images.
+
+    Raises:
+        InputError: There is none.
+    """
+    fitting = [n for n, v in outputs.items() if 2 <= v.ndim <= 4 and v.dtype.kind in "fiu"]
+    if wanted in outputs and wanted in fitting:
+        return wanted
+    if wanted or not fitting:
+        raise InputError(
+            f"comparator 'image': no output {wanted or 'with pixels'!r} of rank 2 to 4 among "
+            f"{', '.join(map(repr, outputs))}; choose one with the option 'output'"
+        )
+    return max(fitting, key=lambda n: (outputs[n].ndim, outputs[n].size))
+
+
+def channel_axis(shape: Sequence[int], layout: str) -> int:
+    """Axis of the channels in a shape of four: the smaller one of the second and the last."""
+    if layout != "auto":
+        return layout.index("C")
+    return 3 if shape[3] < shape[1] else 1
+
+
+def _is_enlarged(
+    shape: tuple[int | str | None, ...] | None, channels: int, size: Sequence[int]
+) -> bool:
+    """Whether an input of this shape has as many channels, and sides that divide ``size``."""
+    if shape is None or len(shape) != 4 or channels not in (1, 3, 4):
+        return False
+    for depth, sides in ((shape[1], shape[2:]), (shape[3], shape[1:3])):
+        factors = {d / s for s, d in zip(sides, size, strict=True) if isinstance(s, int) and s > 0}
+        if depth == channels and len(factors) < 2 and all(f == int(f) for f in factors):
+            return True
+    return False
+
+
+def planes_of(images: np.ndarray, layout: str) -> list[np.ndarray]:
+    """Each image of a batch as float64 [channels, height, width]."""
+    if images.ndim == 4:
+        axis = channel_axis(images.shape, layout)
+        images = np.moveaxis(images, axis, 1)
+    elif images.ndim == 3:
+        # [H, W, C] or [C, H, W]: channels are few.
+        last = images.shape[2] < images.shape[0] and images.shape[2] in (1, 3, 4)
+        images = np.moveaxis(images, -1, 0)[None] if last else images[None]
+    else:
+        images = images[None, None]
+    return [image.astype(np.float64) for image in images] if images.size else []
+
+
+def data_range(reference: np.ndarray) -> float:
+    """Distance of black and white: of integers all there are; of floats the usual range they fit.
+
+    Resampling overshoots a little, so a tenth beyond 0..1, -1..1 and 0..255 still is that range.
+    Anything else is its own range.
+    """
+    if reference.dtype.kind in "iu":
+        limits = np.iinfo(reference.dtype)
+        return float(int(limits.max) - int(limits.min))
+    finite = reference.astype(np.float64)[np.isfinite(reference)]
+    low, high = finite.min(initial=0.0), finite.max(initial=0.0)
+    for bottom, top in ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)):
+        margin = 0.1 * (top - bottom)
+        if low >= bottom - margin and high <= top + margin:
+            return top - bottom
+    return float(high - low)
+
+
+def image_metrics(ours: np.ndarray, theirs: np.ndarray, span: float) -> dict[str, float]:
+    """Metrics of two images [channels, height, width] whose black and white are ``span`` apart.
+
+    Returns:
+        ``psnr_db`` (infinite for equal images), ``ssim``, ``rmse`` in units of the output,
+        ``max_levels``, the largest difference in 256ths of the range, and ``nonfinite``, the share
+        of values that are NaN or infinite on one side only or differently so; where there is one,
+        PSNR is minus infinity and SSIM 0.
+    """
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    odd = ~same & ~(np.isfinite(ours) & np.isfinite(theirs))
+    if odd.any():
+        share = float(odd.mean())
+        worst = {"rmse": math.inf, "max_levels": math.inf, "nonfinite": share}
+        return {"psnr_db": -math.inf, "ssim": 0.0, **worst}
+    known = np.isfinite(ours)
+    a, b = np.where(known, ours, 0.0), np.where(known, theirs, 0.0)
+    difference = np.abs(a - b)
+    rmse = float(np.sqrt(np.mean((difference / span) ** 2)) * span)
+    return {
+        "psnr_db": psnr_db(rmse, span),
+        "ssim": float(np.mean([ssim(x, y, span) for x, y in zip(a, b, strict=True)])),
+        "rmse": rmse,
+        "max_levels": float(difference.max(initial=0.0)) / span * 255,
+        "nonfinite": 0.0,
+    }
+
+
+def psnr_db(rmse: float, span: float) -> float:
+    """Peak signal-to-noise ratio, 20 log10(span / rmse), in decibels.
+
+    Source: Huynh-Thu, Ghanbari 2008, "Scope of validity of PSNR in image/video quality
+    assessment", Electronics Letters 44 (13), equation 1.
+    """
+    return math.inf if rmse == 0 else 20 * math.log10(span / rmse)
+
+
+def ssim(x: np.ndarray, y: np.ndarray, span: float) -> float:
+    """Mean structural similarity of two planes [height, width]; from -1 to 1, 1 if they are equal.
+
+    (2 mx my + C1) (2 sxy + C2) / ((mx² + my² + C1) (sx² + sy² + C2)), with means and (co)variances
+    weighted by a Gaussian of 11 by 11 pixels with sigma 1.5, C1 = (0.01 span)², C2 = (0.03 span)².
+    Averaged over the windows that lie inside the image; where none does, over all, mirrored at
+    the border.
+
+    Source: Wang, Bovik, Sheikh, Simoncelli 2004, "Image quality assessment: from error visibility
+    to structural similarity", IEEE Transactions on Image Processing 13 (4), equation 13; as
+    scikit-image's ``structural_similarity(gaussian_weights=True, sigma=1.5,
+    use_sample_covariance=False)``.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    if np.array_equal(x, y):
+        return 1.0
+
+    def blurred(plane: np.ndarray) -> np.ndarray:
+        return np.asarray(gaussian_filter(plane, SIGMA, radius=RADIUS, mode="reflect"))
+
+    # In units of the range: squares of large values must not overflow.
+    x, y = x / span, y / span
+    mx, my = blurred(x), blurred(y)
+    sxx, syy = blurred(x * x) - mx * mx, blurred(y * y) - my * my
+    sxy = blurred(x * y) - mx * my
+    c1, c2 = K1**2, K2**2
+    values = (2 * mx * my + c1) * (2 * sxy + c2) / ((mx**2 + my**2 + c1) * (sxx + syy + c2))
+    if min(values.shape) > 2 * RADIUS:
+        values = values[RADIUS:-RADIUS, RADIUS:-RADIUS]
+    return float(values.mean())
+
+
+@hookimpl
+def optvet_comparators() -> Iterable[Comparator]:
+    """The comparator "image"."""
+    return [ImageComparator()]

@@ -1,0 +1,238 @@
+"""Masks: the class of every pixel, and how far the regions of each class overlap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+
+NO_CLASS = -1
+"""Class of a pixel with a score that is not a number."""
+_TASK = re.compile(
+    r"segmentation|matting|\bmatte|text.detection|saliency|background.removal|parsing"
+)
+_OTHER_TASK = re.compile(r"(sentence|word|text|instance|panoptic|speech|audio).segmentation")
+
+
+class SegmentationOptions(BaseModel):
+    """Which output is the mask, and when it counts as changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    output: str = ""
+    """The output that has the mask; the first one with pixels where it is empty."""
+    layout: Literal["auto", "NCHW", "NHWC"] = "auto"
+    """Where the classes are: "NCHW" or "NHWC"; found from the shape where it is "auto"."""
+    threshold: float | None = None
+    """Where the foreground of a single channel begins; None for 0.5, or for 0 if the
+    values are no probabilities.
+    """
+    min_agreement: float = Field(default=1.0, ge=0, le=1)
+    """A sample counts as changed if a smaller share of its pixels keep their
+    class, those aside on which the reference was undecided.
+    """
+
+
+class SegmentationComparator:
+    """Mean intersection over union and pixel agreement, per class."""
+
+    name = "segmentation"
+    options: BaseModel = SegmentationOptions()
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        """0.95 for a declared task; less for many channels, or a matte, in the input's size."""
+        task = (model.task or "").lower()
+        if _TASK.search(task) and not _OTHER_TASK.search(task):
+            return 0.95
+        maps = [v for v in outputs.values() if v.ndim == 4 and v.dtype.kind == "f" and v.size]
+        if len(maps) != 1 or len(outputs) > 1:
+            return 0.0
+        axis = class_axis(maps[0].shape, "auto")
+        classes = maps[0].shape[axis]
+        size = tuple(d for a, d in enumerate(maps[0].shape) if a not in (0, axis))
+        if min(size) < 16 or not _same_size(model, size, classes):
+            return 0.0
+        values = maps[0].astype(np.float64)
+        if not np.isfinite(values).all():
+            return 0.0
+        if classes == 1:
+            # A matte is nearly everywhere sure of itself, which a depth map or an image is not.
+            sure = np.mean((values < 0.1) | (values > 0.9))
+            return 0.5 if values.min() >= 0 and values.max() <= 1 and sure > 0.8 else 0.0
+        if classes > 4:
+            return 0.5
+        shares = values.min() >= 0 and np.allclose(values.sum(axis=axis), 1, atol=1e-3)
+        return 0.6 if shares else 0.0
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: BaseModel,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        """Counts of pixels per class; see ``overlaps``."""
+        chosen = SegmentationOptions.model_validate(options.model_dump())
+        name = mask_name(reference, chosen.output)
+        ours, theirs, firm = masks_of(
+            reference[name], candidate[name], chosen, noise.get(name, 0.0)
+        )
+        wrong = ours != theirs
+        pixels = ours.size
+        counts = overlaps(ours, theirs)
+        metrics = {
+            "mean_iou": mean_iou(counts),
+            "pixel_agreement": 1 - float(wrong.sum()) / pixels if pixels else 1.0,
+            "pixels": float(pixels),
+            "pixels_changed": float((wrong & firm).sum()),
+            "pixels_undecided": float((wrong & ~firm).sum()),
+        }
+        lost = metrics["pixels_changed"] / pixels if pixels else 0.0
+        changed = lost > 1 - chosen.min_agreement
+        sensitive = not changed and metrics["pixels_undecided"] > 0
+        classes = {
+            str(k): {"intersection": i, "union": u, "iou": i / u} for k, (i, u) in counts.items()
+        }
+        return Comparison(sample.id, metrics, changed, sensitive, {"classes": classes})
+
+    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+        """Intersections and unions are added over all samples before they are divided."""
+        counts: dict[int, tuple[int, int]] = {}
+        for comparison in comparisons:
+            for key, c in comparison.detail.get("classes", {}).items():
+                i, u = counts.get(int(key), (0, 0))
+                counts[int(key)] = (i + c["intersection"], u + c["union"])
+        total = {
+            k: sum(c.metrics[k] for c in comparisons)
+            for k in ("pixels", "pixels_changed", "pixels_undecided")
+        }
+        agreed = sum(c.metrics["pixel_agreement"] * c.metrics["pixels"] for c in comparisons)
+        metrics = {
+            "mean_iou": mean_iou(counts),
+            "worst_mean_iou": min(c.metrics["mean_iou"] for c in comparisons),
+            "pixel_agreement": agreed / total["pixels"] if total["pixels"] else 1.0,
+            **total,
+            **{f"iou_class_{k}": i / u for k, (i, u) in sorted(counts.items())},
+        }
+        changed = sum(c.changed for c in comparisons)
+        headline = (
+            f"{changed} of {len(comparisons)} masks changed; mean IoU {metrics['mean_iou']:.6g}, "
+            f"{int(total['pixels_changed'])} of {int(total['pixels'])} pixels"
+        )
+        return Summary(metrics, headline)
+
+
+def mask_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
+    """The output that has the mask: the wanted one, else the first of the highest rank.
+
+    Raises:
+        InputError: There is none.
+    """
+    if wanted in outputs:
+        return wanted
+    fitting = [n for n, v in outputs.items() if 2 <= v.ndim <= 4 and v.dtype.kind not in "OUSM"]
+    if wanted or not fitting:
+        raise InputError(
+            f"comparator 'segmentation': no output {wanted or 'with pixels'!r} among "
+            f"{', '.join(map(repr, outputs))}; choose one with the option 'output'"
+        )
+    return max(fitting, key=lambda n: outputs[n].ndim)
+
+
+def class_axis(shape: Sequence[int], layout: str) -> int:
+    """Axis of the classes in a shape of four: the smaller one of the second and the last."""
+    if layout != "auto":
+        return layout.index("C")
+    return 3 if shape[3] < shape[1] else 1
+
+
+def _same_size(model: Model, size: tuple[int, ...], classes: int) -> bool:
+    """Whether an input is an image of this size, with more than one channel than a lone class."""
+    for info in model.inputs:
+        shape = info.shape
+        if shape is None or len(shape) != 4:
+            continue
+        for channels, sides in ((shape[1], shape[2:]), (shape[3], shape[1:3])):
+            known = [isinstance(s, int) and s > 0 for s in sides]
+            fits = all(not k or s == d for k, s, d in zip(known, sides, size, strict=True))
+            if channels in (1, 3, 4) and channels != classes and fits:
+                return True
+    return False
+
+
+def masks_of(
+    ours: np.ndarray, theirs: np.ndarray, options: SegmentationOptions, noise: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Class numbers of all pixels on both sides, and where the reference was sure.
+
+    Four axes are scores per class, or a matte where there is but one; fewer axes are a matte.
+    Integers without an axis of classes are class numbers. "Sure" means that the reference's score
+    of its class is above that of the candidate's class by more than ``noise``.
+    """
+    axis = class_axis(ours.shape, options.layout) if ours.ndim == 4 else None
+    if axis is not None and ours.shape[axis] != 1:
+        return _argmax_masks(np.moveaxis(ours, axis, -1), np.moveaxis(theirs, axis, -1), noise)
+    if ours.dtype.kind in "iub":
+        first, second = (v.astype(np.int64).ravel() for v in (ours, theirs))
+        return first, second, np.ones(first.shape, bool)
+    scores = [v.astype(np.float64).ravel() for v in (ours, theirs)]
+    cut = options.threshold
+    if cut is None:
+        finite = scores[0][np.isfinite(scores[0])]
+        cut = 0.5 if not finite.size or (finite.min() >= 0 and finite.max() <= 1) else 0.0
+    masks = [np.where(np.isnan(v), NO_CLASS, (v > cut).astype(np.int64)) for v in scores]
+    lost = np.isnan(scores[0]) != np.isnan(scores[1])
+    return masks[0], masks[1], lost | ~(np.abs(scores[0] - cut) <= noise)
+
+
+def _argmax_masks(
+    ours: np.ndarray, theirs: np.ndarray, noise: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    classes = ours.shape[-1]
+    count = ours.size // classes if classes else 0
+    first, second = (v.reshape(count, classes).astype(np.float64) for v in (ours, theirs))
+    if not count:
+        empty = np.zeros(0, np.int64)
+        return empty, empty, np.zeros(0, bool)
+    odd = [np.isnan(v).any(axis=1) for v in (first, second)]
+    # Only NaN is set aside: a score may well be infinite.
+    best = [np.where(np.isnan(v), -np.inf, v).argmax(axis=1) for v in (first, second)]
+    rows = np.arange(count)
+    with np.errstate(invalid="ignore"):
+        margin = first[rows, best[0]] - first[rows, best[1]]
+    masks = [np.where(o, NO_CLASS, b) for o, b in zip(odd, best, strict=True)]
+    return masks[0], masks[1], (odd[0] != odd[1]) | ~(margin <= noise)
+
+
+def overlaps(ours: np.ndarray, theirs: np.ndarray) -> dict[int, tuple[int, int]]:
+    """Pixels in the intersection and in the union, for each class that either mask has."""
+    classes = np.union1d(ours, theirs)
+    found = {}
+    for k in classes.tolist():
+        a, b = ours == k, theirs == k
+        found[int(k)] = (int((a & b).sum()), int((a | b).sum()))
+    return found
+
+
+def mean_iou(counts: Mapping[int, tuple[int, int]]) -> float:
+    """Mean of intersection over union (Jaccard's index) over classes; 1 where there are none.
+
+    Source: Long, Shelhamer, Darrell 2015, "Fully convolutional networks for semantic
+    segmentation", section 5; over classes that either side has, as ``sklearn.metrics.
+    jaccard_score(average="macro")``.
+    """
+    return float(np.mean([i / u for i, u in counts.values()])) if counts else 1.0
+
+
+@hookimpl
+def optvet_comparators() -> Iterable[Comparator]:
+    """The comparator "segmentation"."""
+    return [SegmentationComparator()]
