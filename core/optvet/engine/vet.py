@@ -314,7 +314,7 @@ class _Vetting:
             findings=self.findings,
             outputs=outputs,
             passes=records,
-            touched=self._told(records),
+            touched=self._told(lab, records),
             impact=impact,
             safe_pipeline=list(self.safe),
             controls=self.controls,
@@ -1001,10 +1001,13 @@ class _Vetting:
             )
         )
 
-    def _told(self, records: Sequence[PassRecord] | None) -> list[str] | None:
+    def _told(self, lab: Lab, records: Sequence[PassRecord] | None) -> list[str] | None:
         """Passes that changed the model: by the optimizer's word, or as seen one by one."""
         if self.touched:
             return next(iter(self.touched.values()))
+        said = lab.trial(self.pipeline, (), "detect").build.touched
+        if said is not None:
+            return list(said)
         if records is None:
             return None
         return [r.name for r in records if r.effect != "none"]
