@@ -24,7 +24,7 @@ _LOWERING = (
 class TvmRuntimeOptions(BaseModel):
     """How kernels are run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     threads: int = 1
     """Threads within a kernel; 0 lets TVM choose."""

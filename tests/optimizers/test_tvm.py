@@ -1,0 +1,332 @@
+"""TVM for real: its own faults, and a planted pass, in worker processes."""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
+from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.vet import Settings, vet_model
+from optvet.spec.errors import UsageError
+from optvet.spec.result import Finding, VetResult
+from optvet.spec.types import Artifact
+from optvet.testing import check_optimizer
+from optvet_tvm_optimizer import TvmOptimizer, TvmOptions
+from optvet_tvm_runtime import TvmRuntime
+
+if importlib.util.find_spec("tvm") is None:
+    pytest.skip("needs apache-tvm; install optvet[tvm]", allow_module_level=True)
+
+PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", *TvmOptimizer.preload)
+REQUIRED = (
+    "DispatchSampling DispatchSortScan LegalizeOps ToNonDataflow RemovePurityChecking "
+    "CallTIRRewrite LowerAllocTensor LowerRuntimeBuiltin ComputePrimValue VMShapeLower "
+    "AttachGlobalSymbol"
+).split()
+
+
+def numbers(*shape: int, seed: int = 0) -> str:
+    values = np.random.default_rng(seed).normal(size=shape).ravel()
+    return "{" + ", ".join(f"{v:.4f}" for v in values) + "}"
+
+
+CONV = f"""
+<ir_version: 8, opset_import: ["" : 17]>
+conv (float[1,3,8,8] x) => (float[1,4,8,8] y)
+<float[4,3,3,3] w = {numbers(4, 3, 3, 3)}, float[4] scale = {{1, 1.2, 0.8, 1.1}},
+ float[4] bias = {{0.1, -0.2, 0.3, 0}}, float[4] mean = {{0.1, 0, 0.2, -0.1}},
+ float[4] var = {{1, 0.5, 1.5, 0.7}}>
+{{
+    c = Conv<pads = [1, 1, 1, 1]>(x, w)
+    n = BatchNormalization(c, scale, bias, mean, var)
+    y = Relu(n)
+}}
+"""
+RELU = """
+<ir_version: 8, opset_import: ["" : 17]>
+relu (float[N,4] x) => (float[N,4] y)
+{
+    y = Relu(x)
+}
+"""
+EXPAND = """
+<ir_version: 8, opset_import: ["" : 17]>
+expand (float[1,3,1] x, int64[3] shape) => (float[a,b,c] y)
+{
+    y = Expand(x, shape)
+}
+"""
+LOOP = """
+<ir_version: 8, opset_import: ["" : 17]>
+loop (float[2] x) => (float[2] y)
+<int64 count = {3}, bool go = {1}>
+{
+    y = Loop(count, go, x) <body = body (int64 i, bool c, float[2] v) => (bool d, float[2] u) {
+        d = Identity(c)
+        u = Add(v, v)
+    }>
+}
+"""
+
+
+def gelu_for_relu() -> Any:
+    """A pass with a fault: relu(x) → gelu(x)."""
+    import tvm
+    from tvm import relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    @mutator
+    class Swap(PyExprMutator):
+        def visit_call_(self, call: Any) -> Any:
+            call = self.visit_expr_post_order(call)
+            if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.nn.relu":
+                return relax.op.nn.gelu(call.args[0])
+            return call
+
+    @tvm.transform.module_pass(opt_level=0, name="GeluForRelu")
+    def swap(module: Any, context: Any) -> Any:
+        visitor = Swap(module)
+        for name, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                visitor.builder_.update_func(name, visitor.visit_expr(function))
+        return visitor.builder_.get()
+
+    return swap
+
+
+def fails_to_apply() -> Any:
+    """A pass that raises."""
+    import tvm
+
+    @tvm.transform.module_pass(opt_level=0, name="Fails")
+    def fail(module: Any, context: Any) -> Any:
+        raise ValueError("planted")
+
+    return fail
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(jobs=1, limits=Limits(60, 4 << 30), preload=PRELOAD) as shared:
+        yield shared
+
+
+Vet = Callable[..., VetResult]
+
+
+@pytest.fixture
+def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
+    def run(text: str, **settings: Any) -> VetResult:
+        path = tmp_path / "model.onnx"
+        onnx.save(onnx.parser.parse_model(text), path)
+        chosen = {"optimizer": "tvm", "limit": 2, "cache_dir": tmp_path / "cache"} | settings
+        model = open_model(path, str(path), tmp_path / "cache")
+        return vet_model(model, Settings(**chosen), Plugins(), sandbox=sandbox)
+
+    return run
+
+
+def faults(result: VetResult) -> list[Finding]:
+    return [f for f in result.findings if f.severity == "fault"]
+
+
+def run(artifact_of: Sequence[str], text: str, feeds: dict[str, np.ndarray]) -> Any:
+    """Fingerprint, changed passes and outputs; called in a worker."""
+    optimizer, runtime = TvmOptimizer(), TvmRuntime()
+    data = onnx.parser.parse_model(text).SerializeToString()
+    artifact = optimizer.apply(data, artifact_of, optimizer.options)
+    outputs = runtime.load(artifact, runtime.options).run(feeds)
+    return artifact.fingerprint, artifact.touched, outputs
+
+
+# The list of passes
+
+
+def test_kernel_passes_are_listed_only_when_asked_for() -> None:
+    plain, opened = TvmOptimizer(), TvmOptimizer(TvmOptions(tir=True))
+    assert [p.name for p in plain.passes() if p.required] == REQUIRED
+    assert {p.kind for p in plain.passes()} == {"graph", "lower"}
+    more = [p for p in opened.passes() if p not in plain.passes()]
+    assert {p.kind for p in more} == {"tir"}
+    assert {"s_tir.LowerOpaqueBlock", "tirx.MakePackedAPI"} <= {p.name for p in more if p.required}
+
+
+def test_tvms_own_pipeline_is_one_of_the_pipelines(sandbox: Sandbox) -> None:
+    assert list(TvmOptimizer().pipelines()["cpu"]) == sandbox.call(own_pipeline).value
+
+
+def own_pipeline() -> list[str]:
+    import tvm
+    from tvm.relax.backend.cpu_generic import pipeline
+
+    target = tvm.target.Target("llvm")
+    parts = (
+        pipeline.library_dispatch_passes,
+        pipeline.legalize_passes,
+        pipeline.dataflow_lower_passes,
+        pipeline.finalize_passes,
+    )
+    names = [p.info.name for part in parts for p in part(target)]
+    return [f"{n}#2" if n == "FoldConstant" else n for n in names]
+
+
+def test_only_approximate_passes_are_lossy_and_none_is_a_default() -> None:
+    lossy = {p.name: p for p in TvmOptimizer().passes() if p.lossy}
+    assert set(lossy) == {"FastMathTransform", "ToMixedPrecision"}
+    assert not any(p.default for p in lossy.values())
+
+
+def test_an_extra_pass_stands_where_it_was_put() -> None:
+    options = TvmOptions(extra_passes=(f"mine={__file__}:gelu_for_relu@3", f"{__file__}:late"))
+    names = [p.name for p in TvmOptimizer(options).passes()]
+    assert names[3] == "mine"
+    assert names.index("late") + 1 == names.index("DispatchSampling")
+
+
+def test_an_edited_extra_pass_is_another_version(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    optimizer = TvmOptimizer(TvmOptions(extra_passes=(f"{file}:own",)))
+    file.write_text("own = 1")
+    before = optimizer.version()
+    file.write_text("own = 2")
+    assert optimizer.version() != before
+    assert before.startswith(TvmOptimizer().version())
+
+
+def test_an_unreadable_extra_pass_is_refused(vet: Vet) -> None:
+    with pytest.raises(UsageError, match=r"is not \[NAME=\]MODULE:FUNCTION"):
+        vet(RELU, optimizer_options={"extra_passes": "nonsense"})
+
+
+def test_kernel_passes_conform_too() -> None:
+    check_optimizer(TvmOptimizer(TvmOptions(tir=True)))
+
+
+# Executables
+
+
+def test_the_order_within_the_lowering_is_tvms_own(sandbox: Sandbox) -> None:
+    x = np.array([[-1, 2, 0, 3]], np.float32)
+    shuffled = [*reversed(REQUIRED), "CanonicalizeBindings"]
+    ours = sandbox.call(run, ["CanonicalizeBindings", *REQUIRED], RELU, {"x": x})
+    theirs = sandbox.call(run, shuffled, RELU, {"x": x})
+    assert ours.value is not None
+    assert theirs.value is not None
+    assert ours.value[0] == theirs.value[0]
+    np.testing.assert_array_equal(ours.value[2]["y"], [[0, 2, 0, 3]])
+
+
+TYPES = """
+<ir_version: 8, opset_import: ["" : 17]>
+types (int64[n] b, double[n] a, float s) => (double[n] total, bool[n] more, float twice)
+{
+    c = Cast<to = 11>(b)
+    total = Add(a, c)
+    more = Greater(a, c)
+    twice = Add(s, s)
+}
+"""
+
+
+def test_outputs_have_the_names_and_types_of_the_model(sandbox: Sandbox) -> None:
+    feeds = {
+        "a": np.array([1 / 3, 2, 3, 4])[::2],
+        "b": np.array([1, 2]),
+        "s": np.array(1.5, np.float32),
+    }
+    seen = sandbox.call(run, REQUIRED, TYPES, feeds)
+    assert seen.value is not None, seen.failure
+    outputs = seen.value[2]
+    assert list(outputs) == ["total", "more", "twice"]
+    np.testing.assert_array_equal(outputs["total"], np.array([1 / 3 + 1, 5]))
+    np.testing.assert_array_equal(outputs["more"], np.array([False, True]))
+    assert [v.dtype for v in outputs.values()] == [np.float64, np.bool_, np.float32]
+    assert outputs["twice"] == 3
+    assert outputs["twice"].shape == ()
+
+
+def test_an_executable_does_not_outlive_its_process() -> None:
+    runtime = TvmRuntime()
+    with pytest.raises(ValueError, match="lives in the process that built it"):
+        runtime.load(Artifact("tvm-executable", b"elsewhere"), runtime.options)
+
+
+# Vetting
+
+
+def test_a_healthy_model_rounds_differently_at_most(vet: Vet) -> None:
+    result = vet(CONV)
+    assert result.verdict in ("clean", "drift")
+    assert result.safe_pipeline == result.optimizer.pipeline
+    assert result.controls["empty pipeline"].startswith("innocent")
+    assert result.touched is not None
+    assert "FoldBatchnormToConv2D" in result.touched
+    assert "CombineParallelMatmul" not in result.touched
+
+
+@pytest.mark.parametrize("position", [0, 6, 15])
+def test_a_planted_pass_is_named_in_ten_builds(vet: Vet, position: int) -> None:
+    options = {"extra_passes": f"{__file__}:gelu_for_relu@{position}"}
+    result = vet(CONV, optimizer_options=options)
+    (finding,) = faults(result)
+    assert (finding.symptom, finding.culprit) == ("wrong-output", ["gelu_for_relu"])
+    assert finding.confirmed
+    assert result.cost.applications <= 10
+    assert result.safe_pipeline == [n for n in result.optimizer.pipeline if n != "gelu_for_relu"]
+
+
+def test_a_pass_that_raises_is_named(vet: Vet) -> None:
+    options = {"extra_passes": f"{__file__}:fails_to_apply"}
+    (finding,) = faults(vet(RELU, optimizer_options=options))
+    assert (finding.symptom, finding.culprit) == ("optimizer-error", ["fails_to_apply"])
+    assert "pass fails_to_apply: ValueError: planted" in finding.message
+
+
+def test_half_precision_is_judged_by_what_it_declares(vet: Vet) -> None:
+    result = vet(CONV, pipeline="ToMixedPrecision")
+    assert result.optimizer.pipeline == ["ToMixedPrecision", *REQUIRED]
+    assert result.verdict == "drift"
+    (output,) = result.outputs
+    assert output.error is not None
+    assert output.error > 1e-5
+
+
+def test_a_fault_of_the_importer_is_no_passes_fault(vet: Vet, tmp_path: Path) -> None:
+    feeds = {"x": np.array([[[1], [2], [3]]], np.float32), "shape": np.array([3, 1, 3])}
+    np.savez(tmp_path / "sample.npz", **feeds)
+    result = vet(EXPAND, datasets=(f"files:{tmp_path / 'sample.npz'}",))
+    (finding,) = faults(result)
+    assert (finding.culprit, finding.confirmed) == ([], True)
+    assert finding.symptom in ("wrong-output", "run-failure")
+    assert "import and lowering" in result.controls["empty pipeline"]
+
+
+def test_an_operator_that_cannot_be_imported_is_no_passes_fault(vet: Vet) -> None:
+    (finding,) = faults(vet(LOOP))
+    assert (finding.symptom, finding.culprit) == ("optimizer-error", [])
+    assert "import from ONNX" in finding.message
+    assert "Loop" in finding.message
+
+
+def test_a_pipeline_without_a_required_pass_is_said_to_lack_it(vet: Vet) -> None:
+    pipeline = ["FoldConstant", *REQUIRED]
+    pipeline.remove("LegalizeOps")
+    (finding,) = faults(vet(RELU, pipeline=",".join(pipeline)))
+    assert (finding.symptom, finding.culprit) == ("optimizer-error", [])
+    assert "lacks the required LegalizeOps" in finding.message
+
+
+def test_a_kernel_pass_whose_absence_kills_takes_nothing_down(vet: Vet) -> None:
+    opened = TvmOptimizer(TvmOptions(tir=True))
+    pipeline = [n for n in opened.pipelines()["lowering"] if n != "s_tir.LowerOpaqueBlock"]
+    result = vet(RELU, pipeline=",".join(pipeline), optimizer_options={"tir": True})
+    (finding,) = faults(result)
+    assert finding.symptom in ("optimizer-error", "optimizer-abort")
+    assert (finding.culprit, finding.confirmed) == ([], True)
