@@ -517,15 +517,14 @@ class _Level:
     columns: int
 
 
-def _level(name: str, value: Array) -> _Level | None:
-    """One grid: [n, 3 (5+c), h, w], [n, h, w, 3 (5+c)], [n, 3, h, w, 5+c] or [n, h, w, 3, 5+c]."""
-    if value.ndim == 5 and value.shape[3] == 3 and value.shape[4] >= 6:
-        return _Level(name, lambda v: v, value.shape[1], value.shape[2], value.shape[4])
-    if value.ndim == 5 and value.shape[1] == 3 and value.shape[4] >= 6:
-        columns = value.shape[4]
-        return _Level(name, _anchors_last, value.shape[2], value.shape[3], columns)
-    if value.ndim != 4:
-        return None
+def _level(name: str, value: Array, anchor_axis: int) -> _Level | None:
+    """One grid, whose anchors are an axis of their own (rank 5) or lie in the channels (rank 4)."""
+    if value.ndim == 5:
+        if value.shape[anchor_axis] != 3 or value.shape[4] < 6:
+            return None
+        if anchor_axis == 3:
+            return _Level(name, lambda v: v, value.shape[1], value.shape[2], value.shape[4])
+        return _Level(name, _anchors_last, value.shape[2], value.shape[3], value.shape[4])
     for axis, arrange in ((1, _channels_first), (3, _channels_last)):
         channels = value.shape[axis]
         if channels % 3 == 0 and channels // 3 >= 6:
@@ -548,9 +547,10 @@ def _channels_last(value: Array) -> Array:
     return value.reshape(n, height, width, 3, -1)
 
 
-def _levels(scene: Scene) -> list[_Level] | None:
+def _levels(scene: Scene, anchor_axis: int) -> list[_Level] | None:
     """Two or three grids, each half as fine as the one before; None if the outputs are not that."""
-    found = [_level(n, v) for n, v in scene.outputs.items() if v.dtype.kind == "f"]
+    floats = {n: v for n, v in _floats(scene.outputs).items() if v.ndim in (4, 5)}
+    found = [_level(n, v, anchor_axis) for n, v in floats.items()]
     levels = sorted((x for x in found if x is not None), key=lambda x: -x.height)
     if len(levels) != len(scene.outputs) or len(levels) not in (2, 3):
         return None
@@ -562,7 +562,8 @@ def _anchored(
     scene: Scene, name: str, published: Sequence[tuple[float, float]] | None, certainty: float
 ) -> Head | None:
     """A head of two or three grids, decoded by the rule of the YOLO called ``name``."""
-    levels = _levels(scene)
+    # A coarse grid may be three cells wide: the axis of the anchors is the name's, not the shape's.
+    levels = _levels(scene, 1 if name == "yolov5-grid" else 3)
     if levels is None:
         return None
     tiny = len(levels) == 2
