@@ -722,7 +722,8 @@ def substituted(graph: Graph, names: Mapping[str, str]) -> Graph | None:
     """
     if any(name in graph.outputs for name in names):
         return None
-    nodes = [renamed(node, names) for node in graph.nodes]
+    # Whoever makes v keeps doing so, until it is found dead.
+    nodes = [n if names.keys() & n.makes else renamed(n, names) for n in graph.nodes]
     changed = graph.with_(nodes=tuple(nodes))
     return without_dead(graph, changed, names)
 
