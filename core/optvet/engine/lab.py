@@ -20,13 +20,22 @@ from optvet.engine import cache as caching
 from optvet.engine.cache import Cache
 from optvet.engine.sandbox import Outcome, Sandbox
 from optvet.engine.structure import Alignment, Facts, align
-from optvet.engine.trial import Judge, Order, Outputs, Report, Subject, run_trial, sample_digests
+from optvet.engine.trial import (
+    Judge,
+    Order,
+    Outputs,
+    Report,
+    Subject,
+    run_poisoned,
+    run_trial,
+    sample_digests,
+)
 from optvet.spec.errors import PluginError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Raised when the meaning of a cached fact changes."""
 
 Purpose = Literal[
@@ -44,6 +53,7 @@ class Build:
     facts: Facts | None = None
     failure: Failure | None = None
     touched: tuple[str, ...] | None = None
+    loads: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ class Lab:
         self._builds: dict[str, Build] = {}
         self._by_digest: dict[str, Build] = {}
         self._runs: dict[str, Outputs | Failure] = {}
+        self._run_keys: dict[tuple[object, ...], str] = {}
         self._sample_digests: dict[int, tuple[Sample, str]] = {}
         self._about_build = (
             CODE_VERSION,
@@ -181,12 +192,14 @@ class Lab:
         """
         subject = self.subject(passes)
         digests = [self.sample_digest(s) for s in samples]
-        key = caching.key("fresh", purpose, self._build_key(subject), *self._about_run, digests)
+        key = caching.key("fresh", purpose, self._build_key(subject), self.identity, digests)
         data = self.cache.get(key)
         if data is not None:
             return self._compose(subject, *_replay_from_bytes(data, samples), samples)
         order = self.order(subject, samples, known=frozenset())
-        outcome = self.sandbox.submit(run_trial, order, fresh=True).result()
+        # The original reads no memory that it never wrote, or shows it here.
+        run = run_trial if subject.optimizer else run_poisoned
+        outcome = self.sandbox.submit(run, order, fresh=True).result()
         self._count(purpose, subject, outcome, samples)
         build, runs = _read(outcome, samples, self._build_key(subject))
         failures = [build.failure, *(r for r in runs.values() if isinstance(r, Failure))]
@@ -224,7 +237,10 @@ class Lab:
 
     def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
         about = self._about_run if subject.optimizer else self._about_reference
-        return caching.key("run", *about, canonical, self.sample_digest(sample))
+        name = (about, canonical, self.sample_digest(sample))
+        if name not in self._run_keys:
+            self._run_keys[name] = caching.key("run", *name)
+        return self._run_keys[name]
 
     def sample_digest(self, sample: Sample) -> str:
         """Digest of the sample's feeds, computed once."""
@@ -241,20 +257,28 @@ class Lab:
 
     def _start(self, subject: Subject, samples: Sequence[Sample], purpose: Purpose) -> _Pending:
         build = self._recall_build(subject)
-        if build is not None and (
-            build.failure or self._recall_runs(subject, build, samples) is not None
-        ):
+        if build is not None and self._is_settled(subject, build, samples):
             return _Pending(subject, tuple(samples), purpose, None)
         known = {
             name
             for b in self._by_digest.values()
-            if b.failure is not None or self._recall_runs(subject, b, samples) is not None
+            if self._is_settled(subject, b, samples)
             for name in (b.digest, b.canonical)
             if name
         }
         order = self.order(subject, samples, frozenset(known))
         future = self.sandbox.submit(run_trial, order, timeout_s=self.timeout_s)
         return _Pending(subject, tuple(samples), purpose, future)
+
+    def _is_settled(self, subject: Subject, build: Build, samples: Sequence[Sample]) -> bool:
+        """Whether nothing is left to find out about ``build`` on ``samples``."""
+        if build.failure is not None:
+            return True
+        if build.loads and subject.optimizer is not None and build.facts is not None:
+            allowed = self._interface(subject.passes)
+            if align(self.model, build.facts, allowed).problem:
+                return True
+        return self._recall_runs(subject, build, samples) is not None
 
     def _finish(self, pending: _Pending) -> Trial:
         subject, samples = pending.subject, pending.samples
@@ -383,8 +407,9 @@ class Lab:
 
 
 def _about(judge: Judge) -> tuple[object, ...]:
+    """What a run depends on beside artifact and sample; hashable."""
     runtime = judge.runtime
-    options = judge.options.model_dump(mode="json")
+    options = judge.options.model_dump_json()
     return CODE_VERSION, runtime.name, runtime.version(), options
 
 
@@ -433,6 +458,7 @@ def _read(
         report.facts,
         None if late else failure,
         report.touched,
+        bool(report.interface_problem),
     )
     runs = dict(report.outputs)
     if late and failure is not None:
@@ -462,7 +488,7 @@ def _build_from_json(data: bytes) -> Build:
         facts = Facts(**facts)
     failure = Failure(**raw["failure"]) if raw["failure"] else None
     touched = None if raw["touched"] is None else tuple(raw["touched"])
-    return Build(raw["digest"], raw["canonical"], facts, failure, touched)
+    return Build(raw["digest"], raw["canonical"], facts, failure, touched, raw["loads"])
 
 
 def _replay_to_bytes(

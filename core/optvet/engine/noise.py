@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from optvet.engine import cache as caching
-from optvet.engine import float64, perturb, structure
+from optvet.engine import perturb, structure
 from optvet.engine.lab import CODE_VERSION, Lab
 from optvet.engine.oracle import Noise
 from optvet.engine.sandbox import enter
@@ -48,7 +48,6 @@ class Analysis:
     discontinuous: frozenset[str]
     random: frozenset[str]
     longest_reduction: int
-    macs: int | None
     steps: Mapping[str, float]
 
 
@@ -80,7 +79,6 @@ def _analyze(subject: Subject) -> Analysis:
         frozenset(perturb.discontinuous(model)),
         frozenset(perturb.random_ops(model)),
         longest_reduction(model),
-        float64.macs(model),
         quantization_steps(model),
     )
 
@@ -149,6 +147,7 @@ def known(lab: Lab, sample: Sample) -> Noise:
         discontinuous=about.discontinuous,
         steps=about.steps,
         finite_inputs=all(_is_finite(value) for value in sample.feeds.values()),
+        measured=False,
     )
 
 
@@ -162,7 +161,10 @@ def measure(
 ) -> dict[str, Noise]:
     """Noise on each of ``samples`` from a few jittered runs of the reference."""
     runs = _jitter(lab, samples, range(JITTERS), 1.0)
-    return {s.id: replace(known(lab, s), jitters=tuple(runs.get(s.id, ()))) for s in samples}
+    return {
+        s.id: replace(known(lab, s), jitters=tuple(runs.get(s.id, ())), measured=True)
+        for s in samples
+    }
 
 
 def _jitter(
@@ -222,22 +224,15 @@ def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
         if about.discontinuous or about.steps:
             # A re-ordered sum moves a value by more than one roundoff of its inputs.
             jitters += _jitter(lab, [sample], range(100, 106), 4.0).get(sample.id, [])
-    return replace(noise, jitters=tuple(jitters), truth=_float64(lab, sample, about) or {})
+    return replace(noise, jitters=tuple(jitters), truth=_float64(lab, sample) or {})
 
 
-def _float64(lab: Lab, sample: Sample, about: Analysis) -> Outputs | None:
-    if about.macs is not None and about.macs > MAX_MACS:
-        return None
+def _float64(lab: Lab, sample: Sample) -> Outputs | None:
     key = _key(lab, "float64", sample)
     data = lab.cache.get(key)
     if data is None:
-        subject = Subject(lab.model.blob, lab.model.digest)
-        outcome = lab.sandbox.call(
-            _evaluate,
-            subject,
-            sample,
-            timeout_s=min(FLOAT64_TIMEOUT_S, lab.sandbox.limits.timeout_s),
-        )
+        limit = min(FLOAT64_TIMEOUT_S, lab.sandbox.limits.timeout_s)
+        outcome = lab.sandbox.call(_evaluate, lab.subject(None), sample, timeout_s=limit)
         lab.ledger.add("noise", inferences=1)
         data = _pack([outcome.value] if outcome.value is not None else [])
         lab.cache.put(key, "noise", data)
@@ -245,9 +240,17 @@ def _float64(lab: Lab, sample: Sample, about: Analysis) -> Outputs | None:
     return runs[0] if runs else None
 
 
-def _evaluate(subject: Subject, sample: Sample) -> Outputs:
+def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
+    """float64 outputs; None if that would take too long. What cannot be promoted raises."""
+    # Imported here: scipy and the reference operators take as long as all else that a vet imports.
+    from optvet.engine import float64
+
     enter("run")
     model = onnx.load_from_string(read_model(subject.blob, subject.digest))
+    shapes = {name: value.shape for name, value in sample.feeds.items()}
+    macs = float64.macs(model, shapes)
+    if macs is not None and macs > MAX_MACS:
+        return None
     return flatten(float64.evaluate(model, dict(sample.feeds)))
 
 

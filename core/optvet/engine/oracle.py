@@ -60,6 +60,8 @@ class Noise:
         discontinuous: Outputs behind a decision (ArgMax, Floor, quantization, …) on rounded values.
         steps: Step of the outputs that lie on a quantization grid.
         tolerance: Relative error that a lossy pass declares to stay below.
+        measured: Whether the jitters were taken; without them the bound on re-ordered sums alone
+            can settle a difference, and what exceeds it stays unsure.
         finite_inputs: The sample holds no NaN and no infinity, so any in the outputs was computed.
     """
 
@@ -71,6 +73,7 @@ class Noise:
     steps: Mapping[str, float] = field(default_factory=dict)
     tolerance: float | None = None
     finite_inputs: bool = False
+    measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,8 @@ def _judge_discrete(
         return Judgement(
             name, "fault", 1.0, 0.0, math.inf, share + "; nothing here can round", True
         )
+    if not noise.measured:
+        return Judgement(name, "unsure", exceeds=1.0, detail=share)
     if _flips_explain(name, ref, cand, wrong, noise, limits):
         return Judgement(name, "sensitivity", detail=share + ", as they do under jitter")
     return Judgement(name, "fault", 1.0, 0.0, math.inf, share)
@@ -304,7 +309,9 @@ def _judge_against_noise(
     if exceeds <= 1 and name in noise.discontinuous and min(error, level) > _FLIP * u:
         return Judgement(name, "sensitivity", error, level, exceeds, "flips as under jitter")
     if exceeds <= 1:
-        return Judgement(name, "drift", error, level, exceeds)
+        return Judgement(name, "drift", error, level if noise.measured else None, exceeds)
+    if not noise.measured:
+        return Judgement(name, "unsure", error, None, exceeds, detail)
     if trusted and truth is not None:
         verdict = _against_truth(ref, y, z, truth, spread, floor, limits)
         if verdict is not None:

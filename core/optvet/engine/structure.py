@@ -28,6 +28,7 @@ class Facts:
     operators: Mapping[str, int]
     nodes: int
     size_bytes: int
+    random: bool = False
 
 
 def value_info(value: ValueInfoProto) -> ValueInfo:
@@ -105,16 +106,28 @@ def facts(model: ModelProto, size_bytes: int) -> Facts:
     )
     nodes = node_count(model)
     inputs, outputs = graph_inputs(model), graph_outputs(model)
-    return Facts(inputs, outputs, _metadata(model), dict(operators), nodes, size_bytes)
+    return Facts(
+        inputs,
+        outputs,
+        _metadata(model),
+        dict(operators),
+        nodes,
+        size_bytes,
+        draws_random(model),
+    )
 
 
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
-_RANDOM |= {"Multinomial", "Bernoulli", "Dropout"}
+_RANDOM |= {"Multinomial", "Bernoulli"}
 
 
-def draws_random(facts: Facts) -> bool:
-    """Whether an operator may draw random numbers (Dropout does in training mode)."""
-    return not _RANDOM.isdisjoint(facts.operators)
+def draws_random(model: ModelProto) -> bool:
+    """Whether an operator may draw random numbers; Dropout does if it is told to train."""
+    return any(
+        n.op_type in _RANDOM or (n.op_type == "Dropout" and len(n.input) > 2 and n.input[2])
+        for body in (*graphs(model.graph), *model.functions)
+        for n in body.node
+    )
 
 
 def _metadata(model: ModelProto) -> dict[str, str]:

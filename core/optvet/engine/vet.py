@@ -1044,6 +1044,9 @@ class _Vetting:
         if examiner.tells_nothing():
             return "undecided", "every float output of the reference is NaN on every sample"
         calls = {j.call for j in found.judgements.values()}
+        if "unsure" in calls:
+            names = ", ".join(n for n, j in found.judgements.items() if j.call == "unsure")
+            return "undecided", f"differences that could not be judged in: {names}"
         if calls <= {"same"}:
             return "clean", ""
         return "drift", ""
