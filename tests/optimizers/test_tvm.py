@@ -323,9 +323,13 @@ def test_a_pipeline_without_a_required_pass_is_said_to_lack_it(vet: Vet) -> None
     assert "lacks the required LegalizeOps" in finding.message
 
 
-def test_a_kernel_pass_whose_absence_kills_takes_nothing_down(vet: Vet) -> None:
+def test_a_kernel_pass_whose_absence_kills_takes_nothing_down(vet: Vet, sandbox: Sandbox) -> None:
     opened = TvmOptimizer(TvmOptions(tir=True))
-    pipeline = [n for n in opened.pipelines()["lowering"] if n != "s_tir.LowerOpaqueBlock"]
+    pipeline = [n for n in opened.pipelines()["default"] if n != "s_tir.LowerOpaqueBlock"]
+    data = onnx.parser.parse_model(RELU).SerializeToString()
+    outcome = sandbox.call(opened.apply, data, pipeline, opened.options)
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.signal) == ("abort", "SIGSEGV")
     result = vet(RELU, pipeline=",".join(pipeline), optimizer_options={"tir": True})
     (finding,) = faults(result)
     assert finding.symptom in ("optimizer-error", "optimizer-abort")
