@@ -57,17 +57,25 @@ def count(reference: Detections, candidate: Detections) -> Counts:
         iou = box_iou(reference.boxes[ours], candidate.boxes[theirs])
         pairs = tuple(len(assign(iou, t)[0]) for t in THRESHOLDS)
         rows, columns = assign(iou, 0.0)
-        same = iou[rows, columns] >= THRESHOLDS[0]
-        moved = np.abs(reference.scores[ours[rows[same]]] - candidate.scores[theirs[columns[same]]])
         total += Counts(
             len(ours),
             len(theirs),
             pairs,
             float(iou[rows, columns].sum()),
             max(len(ours), len(theirs)),
-            float(moved.max(initial=0.0)),
+            _drift(iou, reference.scores[ours], candidate.scores[theirs]),
         )
     return total
+
+
+def _drift(iou: Array, ours: Array, theirs: Array) -> float:
+    """Largest difference in score between boxes of one label that are the same at 0.5."""
+    if np.array_equal(ours, theirs) and (np.diagonal(iou) == 1.0).all():
+        return 0.0
+    gap = np.abs(ours[:, None] - theirs[None, :])
+    # Boxes in one place are paired by score, or a set with such boxes would differ from itself.
+    rows, columns = assign(np.where(iou >= THRESHOLDS[0], iou - 1e-6 * gap, 0.0), THRESHOLDS[0] / 2)
+    return float(gap[rows, columns].max(initial=0.0))
 
 
 def _by_label(ours: Array, theirs: Array) -> Iterator[tuple[Array, Array]]:
@@ -97,7 +105,7 @@ def ratios(counts: Counts) -> dict[str, float]:
         ``precision@t`` = pairs / candidate's boxes, ``recall@t`` = pairs / reference's boxes and
         ``f1@t`` = 2 pairs / (boxes of both) at an overlap of ``t`` (van Rijsbergen 1979, chapter
         7); 0 where one side alone is empty; ``score_agreement`` = 1 - the largest difference in
-        score between boxes that are the same at 0.5.
+        score between boxes that are the same at 0.5, and 0 where no two are.
     """
     metrics = {"iou": _share(counts.overlap, counts.slots, counts.slots)}
     boxes = counts.reference + counts.candidate
@@ -105,7 +113,8 @@ def ratios(counts: Counts) -> dict[str, float]:
         metrics[f"precision@{threshold}"] = _share(pairs, counts.candidate, boxes)
         metrics[f"recall@{threshold}"] = _share(pairs, counts.reference, boxes)
         metrics[f"f1@{threshold}"] = _share(2 * pairs, boxes, boxes)
-    metrics["score_agreement"] = max(0.0, 1.0 - counts.drift)
+    compared = counts.paired[0] > 0 or not boxes
+    metrics["score_agreement"] = max(0.0, 1.0 - counts.drift) if compared else 0.0
     return metrics
 
 
