@@ -202,7 +202,8 @@ def select(
         weak |= (np.tril(among < OVERLAP_SLACK, -1) & (noise > 0)).any(axis=1)
         hides = (overlap > iou_threshold) & ~margin & ~near & ~weak[:, None] & ~twin
         touched = (overlap > iou_threshold - OVERLAP_SLACK).any(axis=0) | rows.second[rest]
-        spare = (spare | touched) & ~hides.any(axis=0)
+        in_reach = rows.scores[rest] > cutoff - noise
+        spare = (spare | touched & in_reach) & ~hides.any(axis=0)
     return Detections(
         boxes=rows.boxes[shown],
         scores=rows.scores[shown],
