@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet import Artifact, Feeds, Runtime, Session, hookimpl
 
+_CPU = "CPUExecutionProvider"
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 
 
@@ -27,7 +28,9 @@ class OrtOptions(BaseModel):
     deterministic: bool = True
     """Ask for kernels with the same result on every run."""
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    """Execution providers, by preference."""
+    """Execution providers, by preference; what a GPU cannot run goes to the CPU."""
+    device_id: int = 0
+    """Which GPU, where a provider is for one."""
 
 
 class OrtSession:
@@ -44,7 +47,7 @@ class OrtSession:
 
 
 class OrtRuntime:
-    """The ``onnxruntime`` package on CPU."""
+    """The ``onnxruntime`` package, on the CPU unless other providers are asked for."""
 
     name = "onnxruntime"
     # "onnx-session": an ONNX model and, in its handle, how the session is to optimize it.
@@ -78,13 +81,65 @@ class OrtRuntime:
             settings.add_session_config_entry("session.disable_prepacking", "1")
         for key, value in wanted.get("config", {}).items():
             settings.add_session_config_entry(key, value)
+        accelerators = [p for p in options.providers if p != _CPU]
+        if accelerators:
+            _prepare(accelerators)
+            settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        device = {"device_id": str(options.device_id)}
         session = ort.InferenceSession(
             artifact.data,
             settings,
-            providers=list(options.providers),
+            providers=[p if p == _CPU else (p, device) for p in options.providers],
             disabled_optimizers=wanted.get("disabled", []),
         )
+        if accelerators:
+            check_placement(accelerators, session.get_providers(), _placed(session))
         return OrtSession(session)
+
+
+def _prepare(accelerators: Sequence[str]) -> None:
+    """Load the libraries that providers for GPUs need; refuse those that this build has not."""
+    import onnxruntime as ort
+
+    offered = ort.get_available_providers()
+    for provider in accelerators:
+        if provider not in offered:
+            raise RuntimeError(
+                f"this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
+                "optvet[gpu], and see what optvet doctor says"
+            )
+    if hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+
+
+def _placed(session: Any) -> list[str] | None:
+    """Provider of each group of nodes; None where the installed version cannot tell."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    return [group.ep_name for group in session.get_provider_graph_assignment_info()]
+
+
+def check_placement(
+    accelerators: Sequence[str], loaded: Sequence[str], placed: Sequence[str] | None
+) -> None:
+    """Refuse a session that fell back to the CPU, as ONNX Runtime does without an error.
+
+    Args:
+        accelerators: Providers that were asked for, other than the CPU's.
+        loaded: Providers that the session has.
+        placed: Providers that got nodes; None if that is unknown.
+    """
+    missing = [p for p in accelerators if p not in loaded]
+    if missing:
+        raise RuntimeError(
+            f"{', '.join(missing)} could not be loaded, so the model would run on "
+            f"{', '.join(loaded)}; see what optvet doctor says"
+        )
+    if placed and not set(placed) & set(accelerators):
+        raise RuntimeError(
+            f"no node of this model runs on {', '.join(accelerators)}, all on "
+            f"{', '.join(sorted(set(placed)))}; judge it with the default providers"
+        )
 
 
 def _level(number: int) -> Any:
