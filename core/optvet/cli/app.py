@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from optvet import VetResult, __version__
-from optvet.cli import cache, models, plugins, vet
+from optvet.cli import cache, doctor, models, plugins, vet
 from optvet.cli.errors import Interrupted
 from optvet.cli.options import Debug
 from optvet.cli.terminal import Terminal
@@ -70,4 +70,5 @@ app.command("vet", no_args_is_help=True)(vet.command)
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
+app.command("doctor")(doctor.command)
 app.add_typer(schema, name="schema")

@@ -1,0 +1,65 @@
+"""``optvet doctor``: what optvet runs in, what is wrong with it, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from optvet.cli.errors import CLEAN, FINDINGS
+from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
+from optvet.cli.render import count, table_of, text
+from optvet.cli.terminal import Terminal, one_line
+from optvet.engine.discovery import Plugins
+from optvet.engine.doctor import Diagnosis, diagnose
+
+_COLOURS = {"ok": "green", "absent": "dim", "warning": "yellow", "broken": "red"}
+
+
+def command(
+    context: typer.Context,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Check the environment: packages, providers, plugins, sandbox, cache; say what to do."""
+    terminal = context.ensure_object(Terminal)
+    with terminal.progress() as progress:
+        found = diagnose(Plugins().all(), cache_folder(cache_dir), Path.cwd(), progress=progress)
+    if as_json:
+        terminal.write(f"{found.model_dump_json(by_alias=True, indent=2)}\n")
+    else:
+        terminal.show(*_screen(found))
+    raise typer.Exit(FINDINGS if found.broken else CLEAN)
+
+
+def _screen(found: Diagnosis) -> Iterator[RenderableType]:
+    environment = table_of(("", "dim"), ("", ""))
+    environment.show_header = False
+    for key, value in found.environment.items():
+        environment.add_row(text(key), text(value))
+    present = [f"{n} {v}" for n, v in found.libraries.items() if v is not None]
+    environment.add_row("libraries", text(", ".join(present)))
+    yield Padding(environment, (0, 0, 1, 0))
+    checks = table_of(("", ""), ("", "dim"), ("", ""))
+    checks.show_header = False
+    for check in found.checks:
+        words = text(one_line(check.message))
+        if check.cure:
+            words.append_text(text(f"\n{check.cure}", "bold"))
+        checks.add_row(Text(check.status, _COLOURS[check.status]), text(check.name), words)
+    yield Padding(checks, (0, 0, 1, 0))
+    yield _summary(found)
+
+
+def _summary(found: Diagnosis) -> Text:
+    amounts = {s: sum(c.status == s for c in found.checks) for s in ("broken", "warning")}
+    if amounts["broken"]:
+        return text(f"{count(amounts['broken'], 'thing')} broken", "bold red")
+    if amounts["warning"]:
+        return text(f"all is well, with {count(amounts['warning'], 'warning')}", "bold yellow")
+    return text("all is well", "bold green")

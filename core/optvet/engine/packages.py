@@ -1,0 +1,172 @@
+"""What is wrong with the installed distributions, by their own records.
+
+pip neither refuses two distributions that own one file nor remembers whose it wrote last. Each
+lists its files with their hashes, though, so the disk tells who won.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from optvet.engine.extras import canonical
+
+
+@dataclass(frozen=True)
+class Collision:
+    """Two distributions that own the same files with different contents.
+
+    Attributes:
+        names: Both distributions, canonical.
+        versions: Of both.
+        on_disk: How many of the files that differ are those of the first, of the second, and of
+            neither.
+        example: One of these files.
+    """
+
+    names: tuple[str, str]
+    versions: tuple[str, str]
+    on_disk: tuple[int, int, int]
+    example: str
+
+    @property
+    def winner(self) -> str | None:
+        """Whose files are all there; None if they are mixed or damaged."""
+        ours, theirs, other = self.on_disk
+        if other or (ours and theirs):
+            return None
+        return self.names[0] if ours else self.names[1]
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A requirement that is not fulfilled; ``found`` is None where nothing is installed."""
+
+    name: str
+    version: str
+    requirement: str
+    found: str | None
+
+
+def name_of(distribution: Distribution) -> str:
+    """Its canonical name; empty for a folder that is no distribution."""
+    return canonical(distribution.metadata["Name"] or "")
+
+
+def collisions(distributions: Iterable[Distribution], concerned: Iterable[str]) -> list[Collision]:
+    """Files that two distributions claim with different contents, one of them ``concerned``."""
+    wanted = set(concerned)
+    owners: dict[Path, list[tuple[Distribution, str]]] = defaultdict(list)
+    for distribution in distributions:
+        for file, digest in _record(distribution).items():
+            owners[file].append((distribution, digest))
+    shared: dict[tuple[str, str], list[tuple[Path, str, str]]] = defaultdict(list)
+    versions: dict[str, str] = {}
+    for file, claims in owners.items():
+        # Of two dist-infos of one name the second check speaks; see ``duplicates``.
+        by_name = {name_of(d): (d.version, digest) for d, digest in claims}
+        if len(by_name) != 2 or not wanted & by_name.keys():
+            continue
+        first, second = sorted(by_name)
+        if by_name[first][1] != by_name[second][1]:
+            shared[first, second].append((file, by_name[first][1], by_name[second][1]))
+            versions |= {n: v for n, (v, _) in by_name.items()}
+    return [
+        Collision(pair, (versions[pair[0]], versions[pair[1]]), _whose(files), files[0][0].name)
+        for pair, files in sorted(shared.items())
+    ]
+
+
+def duplicates(
+    distributions: Iterable[Distribution], concerned: Iterable[str]
+) -> dict[str, list[str]]:
+    """Concerned distributions of which several versions are installed, with these."""
+    versions: dict[str, list[str]] = defaultdict(list)
+    for distribution in distributions:
+        name = name_of(distribution)
+        if name in concerned and distribution.version not in versions[name]:
+            versions[name].append(distribution.version)
+    return {name: found for name, found in sorted(versions.items()) if len(found) > 1}
+
+
+def usurpers(
+    distributions: Iterable[Distribution], modules: Iterable[str], owner: str
+) -> dict[str, list[str]]:
+    """Distributions other than ``owner`` that ship one of its ``modules``, with these."""
+    wanted = set(modules)
+    found: dict[str, list[str]] = {}
+    for distribution in distributions:
+        if name_of(distribution) == canonical(owner):
+            continue
+        root = Path(str(distribution.locate_file("")))
+        tops = {f.relative_to(root).parts[0] for f in _record(distribution) if root in f.parents}
+        mine = sorted(wanted & {t.removesuffix(".py") for t in tops})
+        if mine:
+            found[name_of(distribution)] = mine
+    return found
+
+
+def unmet(distributions: Iterable[Distribution], concerned: Iterable[str]) -> list[Unmet]:
+    """What concerned distributions require and do not get."""
+    every = list(distributions)
+    versions = {name_of(d): d.version for d in reversed(every)}
+    found = []
+    for distribution in every:
+        if name_of(distribution) not in concerned:
+            continue
+        for line in distribution.requires or ():
+            problem = _problem(line, versions)
+            if problem is not None:
+                name, version = name_of(distribution), distribution.version
+                found.append(
+                    Unmet(name, version, str(problem), versions.get(canonical(problem.name)))
+                )
+    return found
+
+
+def _problem(line: str, versions: Mapping[str, str]) -> Requirement | None:
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return None
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return None
+    version = versions.get(canonical(requirement.name))
+    if version is not None and requirement.specifier.contains(version, prereleases=True):
+        return None
+    requirement.marker = None
+    return requirement
+
+
+def _record(distribution: Distribution) -> dict[Path, str]:
+    """Files with their hashes; what is compiled or has no hash is left out."""
+    text = distribution.read_text("RECORD") or ""
+    root = Path(str(distribution.locate_file("")))
+    rows: Iterable[Sequence[str]] = csv.reader(text.splitlines())
+    return {root / row[0]: row[1] for row in rows if len(row) > 1 and row[1]}
+
+
+def _whose(files: Sequence[tuple[Path, str, str]]) -> tuple[int, int, int]:
+    votes: Counter[int] = Counter()
+    for file, first, second in files:
+        digest = _digest(file, first.partition("=")[0])
+        votes[0 if digest == first else 1 if digest == second else 2] += 1
+    return votes[0], votes[1], votes[2]
+
+
+def _digest(file: Path, algorithm: str) -> str:
+    """The hash of a file as records write it; empty if it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, algorithm).digest()
+    except (OSError, ValueError):
+        return ""
+    return f"{algorithm}={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
