@@ -93,10 +93,58 @@ def _torch() -> Any:
 
 
 def _convert(model: onnx.ModelProto) -> Any:
+    """The module. Weights that are computed from weights are evaluated if they must be.
+
+    Many converters look their weights up among the initializers, and raise KeyError where an
+    optimizer left the arithmetic of a fusion in the graph.
+    """
     _ensure_torchvision()
     from onnx2torch import convert
 
-    return convert(model)
+    try:
+        return convert(model)
+    except KeyError:
+        folded = _folded(model)
+    try:
+        return convert(folded)
+    except KeyError as error:
+        raise NotImplementedError(
+            f"onnx2torch needs {error} to be a weight, but it depends on the inputs"
+        ) from error
+
+
+def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of ``model`` in which what depends on weights alone is a weight."""
+    from optvet import reference_evaluator  # imports the engine, which plugins need not
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    known = {"", *(t.name for t in graph.initializer)}
+    kept = {o.name for o in graph.output}
+    constant, other = [], []
+    for node in graph.node:
+        plain = not any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute)
+        drawn = node.op_type.startswith(("Random", "Bernoulli", "Multinomial", "Dropout"))
+        if plain and not drawn and known.issuperset(node.input) and kept.isdisjoint(node.output):
+            constant.append(node)
+            known.update(node.output)
+        else:
+            other.append(node)
+    names = [name for node in constant for name in node.output if name]
+    part = onnx.ModelProto()
+    part.CopyFrom(copy)
+    for field in (part.graph.node, part.graph.input, part.graph.output):
+        del field[:]
+    part.graph.node.extend(constant)
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    values = reference_evaluator(part, double=False)({})
+    del graph.node[:]
+    graph.node.extend(other)
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(values[name]), name) for name in names
+    )
+    return copy
 
 
 def _ensure_torchvision() -> None:

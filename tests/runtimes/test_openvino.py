@@ -1,0 +1,137 @@
+"""OpenVINO as a runtime: in float32, whatever it does to names."""
+
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import optvet
+from optvet.testing import check_runtime
+from optvet_openvino_runtime import OpenVinoOptions, OpenVinoRuntime
+from optvet_ort_runtime import OrtRuntime
+
+if importlib.util.find_spec("openvino") is None:
+    pytest.skip("needs openvino; install optvet[openvino]", allow_module_level=True)
+
+Run = Callable[..., Any]
+# Not softmax_11, which its importer reads as if it were of opset 13: tests/optimizers.
+NAMES = "conv_bn_9 conv_bn_15 gemm half if_else if_then loop names qdq softmax_9 softmax_13".split()
+
+
+def test_it_conforms() -> None:
+    check_runtime(OpenVinoRuntime())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_agrees_with_onnxruntime(name: str, agrees: Run) -> None:
+    agrees(OpenVinoRuntime(), name)
+
+
+def test_quantized_models_may_run_on_integers(agrees: Run) -> None:
+    agrees(OpenVinoRuntime(), "qdq", OpenVinoOptions(low_precision=True, snippets=True))
+
+
+def test_the_clean_room_computes_in_float32_where_the_default_may_not(run: Run) -> None:
+    expected = run(OrtRuntime(), "conv_bn_15").outputs["s"]["r"]
+
+    def error(options: OpenVinoOptions) -> float:
+        seen = run(OpenVinoRuntime(), "conv_bn_15", options=options).outputs["s"]["r"]
+        return float(np.max(np.abs(seen - expected)) / np.max(np.abs(expected)))
+
+    assert error(OpenVinoOptions()) < 1e-6
+    # Where the processor has bfloat16, the runtime's own choice is that.
+    assert error(OpenVinoOptions(precision="device")) < 5e-2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("double", np.zeros(3), r"'x' is a double tensor.*computed in float32"),
+        ("string", np.array(["a", "b", "c"], object), "'x' is a string tensor"),
+    ],
+)
+def test_types_that_it_does_not_compute_in_are_refused(
+    kind: str, value: np.ndarray, message: str, run: Run
+) -> None:
+    text = f"""
+<ir_version: 8, opset_import: ["" : 13]>
+g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}
+"""
+    failure = run(OpenVinoRuntime(), text, {"x": value}).failure
+    assert failure is not None
+    assert failure.stage == "load"
+    assert failure.error_type == "TypeError"
+    assert re.search(message, failure.message)
+
+
+def test_integers_beyond_32_bits_are_refused_not_wrapped(run: Run) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (int64[2] x) => (int64[2] y) { y = Add(x, x) }
+"""
+    report = run(OpenVinoRuntime(), text, {"x": np.array([1, 2**31])})
+    assert report.failure is not None
+    assert "input 'x' does not fit int32" in report.failure.message
+    small = run(OpenVinoRuntime(), text, {"x": np.array([1, 2**30 - 1])})
+    assert small.outputs["s"]["y"].tolist() == [2, 2**31 - 2]
+
+
+def test_bfloat16_passes_through(run: Run) -> None:
+    text = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (bfloat16[3] x) => (bfloat16[3] y) { y = Neg(x) }
+"""
+    kind = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
+    report = run(OpenVinoRuntime(), text, {"x": np.array([1, -2, 0.5], kind)})
+    assert report.failure is None
+    assert report.outputs["s"]["y"].dtype == kind
+    assert report.outputs["s"]["y"].astype(float).tolist() == [-1, 2, -0.5]
+
+
+PAD = """
+<ir_version: 8, opset_import: ["" : 18]>
+g (float[1,1,6,6] x) => (float[1,1,5,5] y)
+<int64[8] pads = {0, 0, 1, 0, 0, 0, 0, 1}, int64[4] axes = {0, 1, 3, 2},
+ float[1,1,3,3] w = {1, -2, 3, 4, 5, -6, 7, 8, 9}>
+{
+    p = Pad(x, pads, "", axes)
+    y = Conv<kernel_shape = [3, 3]>(p, w)
+}
+"""
+
+
+@pytest.fixture
+def pad(tmp_path: Path) -> Path:
+    """fuse_pad_into_conv ignores the order of axes: height and width are swapped."""
+    onnx.save(onnx.parser.parse_model(PAD), tmp_path / "pad.onnx")
+    return tmp_path / "pad.onnx"
+
+
+def test_it_shows_what_a_pass_got_wrong(pad: Path, tmp_path: Path) -> None:
+    result = optvet.vet(
+        pad, runtime="openvino", limit=4, jobs=1, cache_dir=tmp_path / "c", use_cache=False
+    )
+    (finding,) = result.findings
+    assert (finding.symptom, finding.culprit) == ("wrong-output", ["fuse_pad_into_conv"])
+    assert finding.confirmed
+    assert result.runtime.options["precision"] == "f32"
+
+
+def test_a_fault_that_all_runtimes_show_is_in_the_model(pad: Path, tmp_path: Path) -> None:
+    result = optvet.vet(
+        pad,
+        cross_check=("onnx_reference", "openvino"),
+        limit=4,
+        jobs=1,
+        cache_dir=tmp_path / "c",
+        use_cache=False,
+    )
+    (finding,) = result.findings
+    assert finding.cross_check == {"onnx_reference": "wrong-output", "openvino": "wrong-output"}
+    assert "in the model: onnx_reference, openvino agree" in finding.message

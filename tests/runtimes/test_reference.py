@@ -1,0 +1,96 @@
+"""ONNX's reference evaluator as a runtime, its defects corrected."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import optvet
+from optvet.testing import check_runtime
+from optvet_reference_runtime import ReferenceOptions, ReferenceRuntime
+
+Run = Callable[..., Any]
+DOUBLE = ReferenceOptions(precision="float64")
+NAMES = (
+    "conv_bn_9 conv_bn_15 gemm half if_else if_then loop names qdq softmax_9 softmax_11 softmax_13"
+).split()
+
+
+def test_it_conforms() -> None:
+    check_runtime(ReferenceRuntime())
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_agrees_with_onnxruntime(name: str, precision: Any, agrees: Run) -> None:
+    agrees(ReferenceRuntime(), name, ReferenceOptions(precision=precision))
+
+
+def test_outputs_are_of_the_declared_type_in_double_precision_too(run: Run) -> None:
+    """1 + 2⁻²⁴ rounds to 1 in float32; the difference survives only in double precision."""
+    text = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[1] x) => (float[1] y)
+<float[1] one = {1}, float[1] large = {16777216}>
+{
+    s = Add(x, one)
+    d = Sub(s, one)
+    y = Mul(d, large)
+}
+"""
+    feeds = {"x": np.array([2.0**-24], np.float32)}
+    single = run(ReferenceRuntime(), text, feeds).outputs["s"]["y"]
+    double = run(ReferenceRuntime(), text, feeds, options=DOUBLE).outputs["s"]["y"]
+    assert (single.dtype, single.tolist()) == (np.float32, [0.0])
+    assert (double.dtype, double.tolist()) == (np.float32, [1.0])
+
+
+@pytest.mark.parametrize(
+    ("opset", "node", "reason"),
+    [
+        (13, "com.acme.Twice(x)", "Twice '.*': domain 'com.acme' has no reference implementation"),
+        (6, "Add<axis = 0, broadcast = 1>(x, x)", "Add '.*': it broadcasts along an axis"),
+    ],
+)
+def test_what_it_cannot_evaluate_is_said_at_load(
+    opset: int, node: str, reason: str, run: Run
+) -> None:
+    text = f"""
+<ir_version: 8, opset_import: ["" : {opset}, "com.acme" : 1]>
+g (float[3] x) => (float[3] y) {{ y = {node} }}
+"""
+    failure = run(ReferenceRuntime(), text, {"x": np.zeros(3, np.float32)}).failure
+    assert failure is not None
+    assert failure.stage == "load"
+    assert re.search(reason, failure.message)
+
+
+def test_it_judges_an_optimizer(tmp_path: Path) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 18]>
+g (float[1,1,6,6] x) => (float[1,1,5,5] y)
+<int64[8] pads = {0, 0, 1, 0, 0, 0, 0, 1}, int64[4] axes = {0, 1, 3, 2},
+ float[1,1,3,3] w = {1, -2, 3, 4, 5, -6, 7, 8, 9}>
+{
+    p = Pad(x, pads, "", axes)
+    y = Conv<kernel_shape = [3, 3]>(p, w)
+}
+"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "pad.onnx")
+    result = optvet.vet(
+        tmp_path / "pad.onnx",
+        runtime="onnx_reference",
+        cross_check="onnxruntime",
+        limit=4,
+        jobs=1,
+        cache_dir=tmp_path,
+        use_cache=False,
+    )
+    (finding,) = result.findings
+    assert (finding.symptom, finding.culprit) == ("wrong-output", ["fuse_pad_into_conv"])
+    assert finding.cross_check == {"onnxruntime": "wrong-output"}

@@ -1,0 +1,137 @@
+"""PyTorch as a runtime, through onnx2torch."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import optvet
+from optvet.testing import check_runtime
+from optvet_torch_runtime import TorchRuntime
+
+if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnx2torch") is None:
+    pytest.skip("needs torch and onnx2torch; install optvet[torch]", allow_module_level=True)
+
+Run = Callable[..., Any]
+
+
+def test_it_conforms() -> None:
+    check_runtime(TorchRuntime())
+
+
+@pytest.mark.parametrize(
+    "name", ["conv_bn_9", "conv_bn_15", "gemm", "softmax_9", "softmax_11", "softmax_13"]
+)
+def test_it_agrees_with_onnxruntime(name: str, agrees: Run) -> None:
+    agrees(TorchRuntime(), name)
+
+
+def test_outputs_of_one_node_keep_their_names(run: Run) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[4] x) => (float[2] second, float[4] negative, float[2] first)
+<int64[2] parts = {2, 2}>
+{
+    first, second = Split(x, parts)
+    negative = Neg(x)
+}
+"""
+    outputs = run(TorchRuntime(), text, {"x": np.arange(4, dtype=np.float32)}).outputs["s"]
+    assert {n: v.tolist() for n, v in outputs.items()} == {
+        "second": [2, 3],
+        "negative": [0, -1, -2, -3],
+        "first": [0, 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("node", "output", "message"),
+    [
+        ("Det(x)", "float[1,1] y", "Det"),
+        ("RoiAlign(x, rois, batch)", "float[1,1,1,1] y", "torchvision"),
+    ],
+)
+def test_what_it_cannot_run_is_said(node: str, output: str, message: str, run: Run) -> None:
+    text = f"""
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[1,1,4,4] x) => ({output})
+<float[1,4] rois = {{0, 0, 2, 2}}, int64[1] batch = {{0}}>
+{{ y = {node} }}
+"""
+    report = run(TorchRuntime(), text, {"x": np.ones((1, 1, 4, 4), np.float32)})
+    if report.failure is None:
+        pytest.skip("this torchvision fits this torch")
+    assert report.failure.error_type == "NotImplementedError"
+    assert message in report.failure.message
+
+
+def test_no_program_sees_the_stub_of_torchvision() -> None:
+    code = "import sys, optvet_torch_runtime; print('torchvision' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stdout.strip() == "False"
+
+
+def test_weights_may_be_computed_from_weights(run: Run) -> None:
+    """As ONNX Optimizer leaves them when it fuses; the converter alone raises KeyError."""
+    text = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[1,1,2,2] x) => (float[1,1,2,2] y)
+<float[1,1,1,1] w = {2}, float[1] s = {9}, float[4] shape = {1, 1, 1, 1}>
+{
+    root = Sqrt(s)
+    v = Mul(w, root)
+    y = Conv(x, v)
+}
+"""
+    report = run(TorchRuntime(), text, {"x": np.ones((1, 1, 2, 2), np.float32)})
+    assert report.failure is None
+    assert report.outputs["s"]["y"].ravel().tolist() == [6, 6, 6, 6]
+
+
+def test_a_weight_that_depends_on_an_input_is_named(run: Run) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[1,1,2,2] x, float[1,1,1,1] w) => (float[1,1,2,2] y)
+{
+    v = Neg(w)
+    y = Conv(x, v)
+}
+"""
+    feeds = {"x": np.ones((1, 1, 2, 2), np.float32), "w": np.ones((1, 1, 1, 1), np.float32)}
+    failure = run(TorchRuntime(), text, feeds).failure
+    assert failure is not None
+    assert failure.stage == "load"
+    assert "onnx2torch needs 'v' to be a weight" in failure.message
+
+
+def test_it_judges_an_optimizer(tmp_path: Path) -> None:
+    """A 0 copies a dimension of its own input: [6, 2, 4] → [6, 8], but [2, 6, 4] → [2, 24]."""
+    text = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[2,6,4] x) => (float[a] y)
+<int64[3] first = {6, 2, 4}, int64[2] second = {0, -1}, int64[1] one = {1}>
+{
+    r = Reshape(x, first)
+    s = Reshape(r, second)
+    y = ReduceSum<keepdims = 0>(s, one)
+}
+"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    result = optvet.vet(
+        tmp_path / "model.onnx",
+        runtime="torch",
+        limit=4,
+        jobs=1,
+        cache_dir=tmp_path,
+        use_cache=False,
+    )
+    (finding,) = result.findings
+    assert finding.symptom == "wrong-output"
+    assert finding.culprit == ["eliminate_consecutive_idempotent_ops"]
