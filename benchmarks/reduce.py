@@ -299,7 +299,8 @@ def reduce_theirs(
     best = folder / "0.onnx"
     for i, mode in enumerate(("bisect", "linear")):
         target = folder / f"{i + 1}.onnx"
-        command = [python, "-m", "polygraphy", "debug", "reduce", str(best), "-o", str(target)]
+        start_it = "import sys; from polygraphy.tools import main; sys.exit(main())"
+        command = [python, "-c", start_it, "debug", "reduce", str(best), "-o", str(target)]
         command += ["--mode", mode, "--check", sys.executable, str(Path(__file__).resolve())]
         command += ["--judge", f"{number}:{folder}"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
