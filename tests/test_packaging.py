@@ -61,6 +61,20 @@ def test_installed_metadata_matches_pyproject() -> None:
     assert metadata["Version"] == optvet.__version__, STALE
 
 
+def test_the_extra_all_is_whatever_needs_no_gpu() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    (requirement,) = extras["all"]
+    names = re.fullmatch(r"optvet\[(.*)\]", requirement)
+    assert names is not None
+    assert set(names[1].split(",")) == extras.keys() - {"all", "dev", "gpu"}
+
+
+def test_the_wheels_of_onnxruntime_in_the_extra_gpu_have_one_version() -> None:
+    wheels = [r for r in PYPROJECT["project"]["optional-dependencies"]["gpu"] if "onnxr" in r]
+    assert len(wheels) == 2
+    assert len({w.partition("==")[2] for w in wheels} - {""}) == 1
+
+
 def _plain(requirement: str) -> str:
     return requirement.replace(" ", "")
 
