@@ -154,10 +154,10 @@ def max_ulp(a: np.ndarray, b: np.ndarray) -> float:
         raw = np.ascontiguousarray(array[finite]).view(bits).astype(np.int64)
         # Negative numbers count downwards from zero, so that -0 and +0 are one number.
         least = int(np.iinfo(bits).min)
-        # float64 at last: the difference of two 64-bit counts may need 65 bits.
-        steps.append(np.where(raw < 0, least - raw, raw).astype(np.float64))
-    distance = np.abs(steps[0] - steps[1])
-    return float(distance.max(initial=0.0))
+        steps.append(np.where(raw < 0, least - raw, raw))
+    # Unsigned: the difference may need 64 bits without a sign, and float64 would lose the last ten.
+    high, low = np.maximum(*steps).view(np.uint64), np.minimum(*steps).view(np.uint64)
+    return float((high - low).max(initial=0))
 
 
 @hookimpl

@@ -1,0 +1,291 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.signal import convolve2d
+
+from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
+from optvet_image import (
+    ImageComparator,
+    ImageOptions,
+    data_range,
+    image_metrics,
+    psnr_db,
+    ssim,
+)
+
+COMPARATOR = ImageComparator()
+planes = hnp.arrays(np.float64, (14, 13), elements=st.floats(0, 1, width=16))
+
+
+def model(task: str | None = None, shape: tuple[Any, ...] = (1, 3, 32, 48)) -> Model:
+    path = Path("m.onnx")
+    inputs = (ValueInfo("x", "float", shape),)
+    return Model("m", path, path, "0", inputs, (), 8, {}, 1, 1, ModelConfig(task=task))
+
+
+def compare(before: Any, after: Any, noise: float = 0.0, **options: Any) -> Comparison:
+    return COMPARATOR.compare(
+        model(),
+        Sample("s", {}),
+        {"image": np.asarray(before)},
+        {"image": np.asarray(after)},
+        ImageOptions(**options),
+        noise={"image": noise},
+    )
+
+
+def ssim_by_windows(x: np.ndarray, y: np.ndarray, span: float) -> float:
+    """The definition, with sums over explicit windows and no mirroring."""
+    at = np.arange(-5, 6)
+    row = np.exp(-(at**2) / (2 * 1.5**2))
+    window = np.outer(row, row) / row.sum() ** 2
+
+    def mean(v: np.ndarray) -> np.ndarray:
+        return np.asarray(convolve2d(v, window, mode="valid"))
+
+    mx, my = mean(x), mean(y)
+    vx, vy, cov = mean(x * x) - mx**2, mean(y * y) - my**2, mean(x * y) - mx * my
+    c1, c2 = (0.01 * span) ** 2, (0.03 * span) ** 2
+    top = (2 * mx * my + c1) * (2 * cov + c2)
+    return float(np.mean(top / ((mx**2 + my**2 + c1) * (vx + vy + c2))))
+
+
+# Worked out by hand
+
+
+def test_psnr_by_hand() -> None:
+    # One of a hundred pixels off by 1 of 1: MSE 0.01, 10 log10(1 / 0.01) = 20 dB.
+    before, after = np.zeros((1, 10, 10)), np.zeros((1, 10, 10))
+    after[0, 3, 3] = 1
+    metrics = image_metrics(before, after, 1.0)
+    assert metrics["psnr_db"] == pytest.approx(20)
+    assert metrics["rmse"] == pytest.approx(0.1)
+    assert metrics["max_levels"] == 255
+    assert psnr_db(1.0, 255.0) == pytest.approx(48.1308, abs=1e-4)
+    assert psnr_db(0.0, 255.0) == math.inf
+
+
+def test_ssim_of_flat_planes_by_hand() -> None:
+    # Without variance only the means are left: (2 a b + C1) / (a² + b² + C1).
+    a, b, c1 = 0.5, 0.75, 1e-4
+    expected = (2 * a * b + c1) / (a * a + b * b + c1)
+    assert ssim(np.full((12, 12), a), np.full((12, 12), b), 1.0) == pytest.approx(expected)
+    # So it is in small images, which hold no window.
+    assert ssim(np.full((4, 5), a), np.full((4, 5), b), 1.0) == pytest.approx(expected)
+
+
+def test_ssim_of_a_negative_is_negative() -> None:
+    x = np.indices((16, 16)).sum(axis=0) % 2 - 0.5
+    # Means vanish, covariance is minus the variance: (C2 - 2v) / (C2 + 2v), v = 1/4.
+    assert ssim(x, -x, 1.0) == pytest.approx((9e-4 - 0.5) / (9e-4 + 0.5), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([0, 3], np.uint8), 255),
+        (np.array([0.0, 1.0]), 1),
+        (np.array([-0.05, 1.04]), 1),
+        (np.array([-1.0, 0.9]), 2),
+        (np.array([0.0, 250]), 255),
+        (np.array([-12.0, 262]), 255),
+        (np.array([-500.0, 500]), 1000),
+        (np.array([np.nan, 0.5, np.inf]), 1),
+        (np.zeros(0), 1),
+    ],
+)
+def test_the_range_is_found(values: np.ndarray, expected: float) -> None:
+    assert data_range(values) == expected
+
+
+def test_the_worst_image_speaks_for_the_batch() -> None:
+    before = np.zeros((2, 3, 16, 16))
+    after = before.copy()
+    after[1] = 0.1
+    compared = compare(before, after)
+    assert compared.metrics["psnr_db"] == pytest.approx(20)
+    summary = COMPARATOR.summarise([compared], ImageOptions())
+    assert summary.headline.startswith("1 of 1 images changed visibly; lowest PSNR 20.0 dB")
+
+
+def test_equal_images_say_so() -> None:
+    image = np.random.default_rng(0).random((1, 3, 16, 16))
+    summary = COMPARATOR.summarise([compare(image, image)], ImageOptions())
+    assert summary.headline == "0 of 1 images changed visibly; all equal"
+    assert summary.metrics["psnr_db"] == math.inf
+
+
+# Planted changes
+
+
+def test_a_patch_must_fail_though_psnr_is_high() -> None:
+    before = np.full((1, 1, 600, 600), 0.5, np.float32)
+    after = before.copy()
+    after[0, 0, 0, 0] = 0.7
+    compared = compare(before, after)
+    assert compared.metrics["psnr_db"] > 60
+    assert compared.changed
+
+
+@pytest.mark.parametrize("kind", ["brightness", "blur", "swapped channels", "shifted"])
+def test_planted_changes_are_noticed(kind: str) -> None:
+    before = np.random.default_rng(0).random((1, 3, 24, 24))
+    after = {
+        "brightness": before + 0.02,
+        "blur": (before + np.roll(before, 1, 3)) / 2,
+        "swapped channels": before[:, ::-1],
+        "shifted": np.roll(before, 1, 2),
+    }[kind]
+    compared = compare(before, after)
+    assert compared.changed
+    assert compared.metrics["psnr_db"] < 40
+    assert compared.metrics["ssim"] < 0.9999
+
+
+def test_what_no_screen_shows_is_no_change() -> None:
+    before = np.random.default_rng(0).random((1, 3, 24, 24))
+    compared = compare(before, before + 1e-5)
+    assert not compared.changed
+    assert not compared.sensitive
+    assert compare(before, before + 1e-5, min_psnr_db=120).changed
+
+
+def test_visible_but_within_noise_is_sensitivity() -> None:
+    before = np.full((1, 1, 16, 16), 0.5)
+    compared = compare(before, before + 0.1, noise=0.2)
+    assert (compared.changed, compared.sensitive) == (False, True)
+
+
+# Layouts and types
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 16, 20), (1, 16, 20, 3), (3, 16, 20), (16, 20, 3)])
+def test_channels_may_be_anywhere(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    image = rng.random((16, 20, 3))
+    other = np.clip(image + rng.normal(0, 0.1, image.shape), 0, 1)
+    expected = compare(image, other).metrics
+    pair = [image, other]
+    if 16 != shape[-3]:
+        pair = [np.moveaxis(p, -1, 0) for p in pair]
+    assert compare(*(p.reshape(shape) for p in pair)).metrics == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.uint8])
+def test_types(dtype: Any) -> None:
+    before = np.arange(256).reshape(1, 1, 16, 16).astype(dtype)
+    assert not compare(before, before).changed
+    assert compare(before, before[:, :, ::-1]).changed
+
+
+def test_what_is_no_image_is_refused() -> None:
+    with pytest.raises(InputError, match="no output 'with pixels' of rank 2 to 4"):
+        compare(np.zeros(3), np.zeros(3))
+
+
+# NaN, nothing
+
+
+def test_nan_on_both_sides_is_left_out() -> None:
+    image = np.random.default_rng(0).random((1, 1, 16, 16))
+    image[0, 0, 3, 3] = np.nan
+    compared = compare(image, image.copy())
+    assert not compared.changed
+    assert compared.metrics["psnr_db"] == math.inf
+    assert compared.metrics["ssim"] == 1
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+@pytest.mark.parametrize("swap", [False, True])
+def test_nan_on_one_side_is_the_worst_there_is(odd: float, swap: bool) -> None:
+    image = np.full((1, 1, 16, 16), 0.5)
+    broken = image.copy()
+    broken[0, 0, 0, 0] = odd
+    compared = compare(*((broken, image) if swap else (image, broken)))
+    assert compared.changed
+    assert compared.metrics["psnr_db"] == -math.inf
+    assert compared.metrics["ssim"] == 0
+    assert compared.metrics["nonfinite"] == 1 / 256
+    COMPARATOR.summarise([compared], ImageOptions())
+
+
+def test_an_empty_batch_has_no_images() -> None:
+    compared = compare(np.zeros((0, 3, 16, 16)), np.zeros((0, 3, 16, 16)))
+    assert not compared.changed
+    assert COMPARATOR.summarise([compared], ImageOptions()).metrics == {}
+
+
+# Properties
+
+
+@given(planes)
+def test_identical_images_are_perfect(x: np.ndarray) -> None:
+    compared = compare(x, x.copy())
+    assert (compared.metrics["ssim"], compared.metrics["psnr_db"]) == (1, math.inf)
+    assert not compared.changed
+
+
+@given(planes, planes)
+def test_metrics_are_symmetric_and_bounded(x: np.ndarray, y: np.ndarray) -> None:
+    first, second = image_metrics(x[None], y[None], 1.0), image_metrics(y[None], x[None], 1.0)
+    assert first == pytest.approx(second, abs=1e-12)
+    assert -1 <= first["ssim"] <= 1
+    assert first["psnr_db"] >= 0
+
+
+@given(planes, planes, st.floats(0, 1), st.floats(0, 1))
+def test_psnr_falls_with_the_error(x: np.ndarray, y: np.ndarray, s: float, t: float) -> None:
+    less, more = sorted((s, t))
+    quality = [
+        image_metrics(x[None], (x + k * (y - x))[None], 1.0)["psnr_db"] for k in (less, more)
+    ]
+    assert quality[0] >= quality[1] - 1e-9
+
+
+@settings(deadline=None)
+@given(planes, planes, st.sampled_from([1.0, 255.0]))
+def test_ssim_is_the_definition(x: np.ndarray, y: np.ndarray, span: float) -> None:
+    expected = ssim_by_windows(x * span, y * span, span)
+    assert ssim(x * span, y * span, span) == pytest.approx(expected, abs=1e-9)
+
+
+# Choosing it
+
+
+@pytest.mark.parametrize(
+    ("task", "mine"),
+    [
+        ("super-resolution x3 (luma)", True),
+        ("style-transfer", True),
+        ("low-light enhancement", True),
+        ("speech enhancement (LSTM mask)", False),
+        ("image-classification", False),
+    ],
+)
+def test_it_recognises_its_tasks(task: str, mine: bool) -> None:
+    score = COMPARATOR.matches(model(task), {"y": np.zeros((1, 5), np.float32)})
+    assert (score >= 0.9) is mine
+
+
+@pytest.mark.parametrize(
+    ("shape", "likely"),
+    [
+        ((1, 3, 32, 48), True),
+        ((1, 3, 96, 144), True),
+        ((1, 32, 48, 3), True),
+        ((1, 3, 33, 48), False),
+        ((1, 1, 32, 48), False),
+        ((1, 21, 32, 48), False),
+        ((1, 3), False),
+    ],
+)
+def test_it_infers_images_out_of_images(shape: tuple[int, ...], likely: bool) -> None:
+    value = np.random.default_rng(0).normal(size=shape)
+    score = COMPARATOR.matches(model(), {"y": value})
+    assert 0.01 < score < 0.9 if likely else score < 0.01
