@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Optimizer, Pass, Traits, hookimpl
+from optvet import Artifact, InputError, Optimizer, Pass, Traits, hookimpl
 
 _PASSES = (
     Pass("moc", "rewrite", description="model transformations of convert_model, without folding"),
@@ -219,7 +219,7 @@ def _transformed(
     openvino = _openvino()
     offline = openvino._offline_transformations
     announce("import")
-    imported = _core().read_model(model)
+    imported = _import(model)
     if "moc" in on:
         announce("moc")
         offline.apply_moc_transformations(imported, cf=False)
@@ -232,6 +232,17 @@ def _transformed(
         announce("compress_to_fp16")
         offline.compress_model_transformation(imported)
     return imported
+
+
+def _import(model: bytes) -> Any:
+    """The model as OpenVINO reads it; InputError where it does not know an operator at all."""
+    try:
+        return _core().read_model(model)
+    except RuntimeError as error:
+        unknown = re.search(r"No conversion rule found for operations: *(.*)", str(error))
+        if unknown is None:
+            raise
+        raise InputError(f"OpenVINO has no operator for {unknown[1].strip()}") from error
 
 
 def _properties(on: frozenset[str]) -> dict[str, Any]:

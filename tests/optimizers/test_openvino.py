@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 import optvet
-from optvet import VetResult
+from optvet import InputError, VetResult
 from optvet.testing import check_optimizer
 from optvet_openvino_optimizer import OpenVinoOptimizer, changed_by
 
@@ -123,6 +123,15 @@ def test_an_import_fault_is_blamed_on_the_import(tmp_path: Path) -> None:
     assert (finding.symptom, finding.culprit) == ("wrong-output", [])
     assert result.controls["empty pipeline"] == ("openvino's import and lowering show wrong-output")
     assert not result.safe_pipeline
+
+
+def test_an_operator_that_openvino_lacks_is_no_fault(tmp_path: Path) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 13, "ai.onnx.ml" : 2]>
+g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Binarizer<threshold = 0.5>(x) }
+"""
+    with pytest.raises(InputError, match=r"OpenVINO has no operator for ai\.onnx\.ml\.Binarizer"):
+        vet(tmp_path, text)
 
 
 def test_the_log_says_which_transformations_changed_the_graph() -> None:

@@ -30,7 +30,7 @@ from optvet.engine.trial import (
     run_trial,
     sample_digests,
 )
-from optvet.spec.errors import PluginError
+from optvet.spec.errors import InputError, PluginError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
@@ -422,11 +422,13 @@ class _Pending:
 
 
 def _refuse_misuse(outcome: Outcome[Report]) -> None:
-    """A plugin that was handed what it does not take is our mistake, no symptom."""
+    """What a plugin was not made for is no symptom: the wrong format, an unknown operator."""
     report = outcome.value
     failure = outcome.failure or (report.failure if report else None)
     if failure is not None and failure.error_type.endswith(".PluginError"):
         raise PluginError(failure.message)
+    if failure is not None and failure.error_type.endswith(".InputError"):
+        raise InputError(failure.message)
 
 
 def _died_running(outcome: Outcome[Report]) -> bool:
