@@ -52,6 +52,9 @@ _OPTIONAL_LOWER = frozenset(
     "AnnotateTIROpPattern FoldConstant#2 FuseOps FuseTIR RewriteDataflowReshape "
     "StaticPlanBlockMemory KillAfterLastUse".split()
 )
+# It numbers the shapes of a model in an order that is another in each process (TVM 0.27), so what
+# comes of it is told by what went into it.
+_NUMBERING = "VMShapeLower"
 # Those of tvm.tirx.build that were seen to change a kernel on CPU; all others always run.
 _TIR = (
     "tirx.BindTarget s_tir.LowerInitBlock s_tir.PlanAndUpdateBufferAllocationLocation "
@@ -176,7 +179,7 @@ class TvmOptimizer:
         imported = _import(model)
         order = self._arranged(passes)
         try:
-            module, touched = self._transform(imported.module, order)
+            module, content, touched = self._transform(imported.module, order)
             executable, kernels = self._build(module, order)
         except TvmError as error:
             missing = [p.name for p in self.passes() if p.required and p.name not in order]
@@ -191,8 +194,9 @@ class TvmOptimizer:
                 "inputs": imported.inputs,
                 "outputs": imported.outputs,
             },
-            fingerprint=self._fingerprint(module, kernels),
-            touched=(*touched, *(n for n in order if n in kernels)),
+            # A kernel is told by its module and by the passes that changed it on the way.
+            fingerprint="|".join((content, *kernels)),
+            touched=(*touched, *kernels),
         )
 
     def touched(
@@ -219,18 +223,21 @@ class TvmOptimizer:
         # Stable: passes over the graph share one key, so they stay as they were given.
         return sorted(passes, key=lambda n: max(place[n], lowering - 1))
 
-    def _transform(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
-        """The module after all passes that precede ``relax.build``, and those that changed it."""
+    def _transform(self, module: Any, order: Sequence[str]) -> tuple[Any, str, list[str]]:
+        """The module that is to be built, its content in a word, and the passes that changed it."""
         import tvm
         import tvm_ffi
 
         extras = {e.name: e for e in _extras(self._options)}
-        touched = []
+        touched: list[str] = []
+        content = [self._options.target, str(self._options.opt_level)]
+        hashed = False
         context = tvm.transform.PassContext(opt_level=self._options.opt_level)
         with tvm.target.Target(self._options.target), context:
-            for name in order:
-                if name in _TIR:
-                    continue
+            for name in (n for n in order if n not in _TIR):
+                if name == _NUMBERING and not hashed:
+                    content.append(str(tvm_ffi.structural_hash(module)))
+                    hashed = True
                 try:
                     after = (_own(extras[name]) if name in extras else _make(name))(module)
                 except Exception as error:
@@ -238,10 +245,12 @@ class TvmOptimizer:
                 # Most passes hand out a new object even where they changed nothing.
                 if not tvm_ffi.structural_equal(module, after):
                     touched.append(name)
+                    content += [name] if hashed else []
                 module = after
-        return module, touched
+        content += [] if hashed else [str(tvm_ffi.structural_hash(module))]
+        return module, "|".join(content), touched
 
-    def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, dict[str, int]]:
+    def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
         """The executable, and which of the listed passes over kernels changed them."""
         import tvm
         from tvm import relax
@@ -258,14 +267,8 @@ class TvmOptimizer:
                 executable = relax.build(module, target, relax_pipeline=None)
         except Exception as error:
             raise TvmError(f"relax.build: {_brief(error)}") from error
-        return executable, watch.changed if watch else {}
-
-    def _fingerprint(self, module: Any, kernels: Mapping[str, int]) -> str:
-        import tvm_ffi
-
-        options = self._options
-        parts = [options.target, options.opt_level, tvm_ffi.structural_hash(module)]
-        return "|".join(map(str, [*parts, *sorted(kernels.items())]))
+        changed = watch.changed if watch else set()
+        return executable, [n for n in listed if n in changed]
 
 
 def _graph_pass(name: str) -> Pass:
@@ -375,7 +378,7 @@ def _watch(skipped: Iterable[str], listed: Iterable[str]) -> Any:
     @tvm.ir.instrument.pass_instrument
     class Watch:
         def __init__(self) -> None:
-            self.changed: dict[str, int] = {}
+            self.changed: set[str] = set()
             self.before: list[Any] = []
 
         def should_run(self, module: Any, info: Any) -> bool:
@@ -387,7 +390,7 @@ def _watch(skipped: Iterable[str], listed: Iterable[str]) -> Any:
         def run_after_pass(self, module: Any, info: Any) -> None:
             before = self.before.pop()
             if info.name in note and not tvm_ffi.structural_equal(before, module):
-                self.changed[info.name] = tvm_ffi.structural_hash(module, map_free_vars=True)
+                self.changed.add(info.name)
 
     return Watch()
 

@@ -235,6 +235,20 @@ types (int64[n] b, double[n] a, float s) => (double[n] total, bool[n] more, floa
 """
 
 
+SHAPES = """
+<ir_version: 8, opset_import: ["" : 17]>
+shapes (float[N,4] x) => (float[m] y)
+<int64[1] flat = {-1}, int64[2] twos = {-1, 2}>
+{
+    a = Concat<axis = 0>(x, x)
+    b = Reshape(a, twos)
+    c = Concat<axis = 0>(b, b, b)
+    d = Relu(c)
+    y = Reshape(d, flat)
+}
+"""
+
+
 def test_outputs_have_the_names_and_types_of_the_model(sandbox: Sandbox) -> None:
     feeds = {
         "a": np.array([1 / 3, 2, 3, 4])[::2],
@@ -250,6 +264,16 @@ def test_outputs_have_the_names_and_types_of_the_model(sandbox: Sandbox) -> None
     assert [v.dtype for v in outputs.values()] == [np.float64, np.bool_, np.float32]
     assert outputs["twice"] == 3
     assert outputs["twice"].shape == ()
+
+
+def test_the_same_model_has_one_fingerprint_in_all_processes(sandbox: Sandbox) -> None:
+    # Several symbolic shapes: TVM numbers them by address.
+    feeds = {"x": np.ones((2, 4), np.float32)}
+    pipeline = TvmOptimizer().pipelines()["default"]
+    outcomes = [sandbox.call(run, pipeline, SHAPES, feeds, fresh=True) for _ in range(4)]
+    values = [o.value for o in outcomes if o.value is not None]
+    assert len(values) == len(outcomes)
+    assert len({v[0] for v in values}) == 1
 
 
 def test_an_executable_does_not_outlive_its_process() -> None:
