@@ -18,7 +18,7 @@ from optvet.engine.trial import Outputs
 from optvet.spec.errors import InputError
 from optvet.spec.protocols import Comparator
 from optvet.spec.result import ComparisonRecord, Impact
-from optvet.spec.types import Comparison, Model, Sample
+from optvet.spec.types import Comparison, Model, Sample, Summary
 
 FALLBACK = "tensor"
 """Understands every model; taken when no comparator recognises the task."""
@@ -56,6 +56,13 @@ def choose(
     return Choice(plugins.comparator(best), reason)
 
 
+def fallback(plugins: Plugins) -> Choice | None:
+    """The comparator that understands every model, if it is installed."""
+    if FALLBACK not in plugins.names("comparator"):
+        return None
+    return Choice(plugins.comparator(FALLBACK), "no other comparator understood the outputs")
+
+
 def assess(
     choice: Choice,
     options: BaseModel,
@@ -72,21 +79,31 @@ def assess(
     """
     comparator = choice.comparator
     comparisons: list[Comparison] = []
+    reshaped: list[Comparison] = []
     for sample in samples:
         ours, theirs = reference.get(sample.id), candidate.get(sample.id)
-        if ours is None or theirs is None or not _alike(ours, theirs):
+        if ours is None or theirs is None or ours.keys() != theirs.keys():
+            continue
+        if not getattr(comparator, "ragged", False) and not _alike(ours, theirs):
+            shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
+            reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             continue
         allowed = {n: noise.get(sample.id, {}).get(n, _roundoff(v)) for n, v in ours.items()}
         compared = comparator.compare(model, sample, ours, theirs, options, noise=allowed)
         comparisons.append(replace(compared, sample=sample.id))
-    if not comparisons:
+    if not comparisons and not reshaped:
         raise InputError(f"comparator {comparator.name!r}: no sample has outputs on both sides")
-    summary = comparator.summarise(comparisons, options)
+    summary = comparator.summarise(comparisons, options) if comparisons else Summary({}, "")
+    parts = [summary.headline] if summary.headline else []
+    if reshaped:
+        total = len(comparisons) + len(reshaped)
+        parts.append(f"{len(reshaped)} of {total} samples have outputs of another shape")
+    comparisons += reshaped
     shown = sorted(comparisons, key=lambda c: not (c.changed or c.sensitive))[:MAX_DETAILS]
     return Impact(
         comparator=comparator.name,
         chosen_by=choice.reason,
-        headline=summary.headline,
+        headline="; ".join(parts),
         metrics=_finite(summary.metrics),
         changed=sum(c.changed for c in comparisons),
         sensitive=sum(c.sensitive for c in comparisons),
@@ -105,8 +122,8 @@ def assess(
 
 
 def _alike(ours: Outputs, theirs: Outputs) -> bool:
-    """Whether shapes agree; where they do not, the oracle has said all there is to say."""
-    return ours.keys() == theirs.keys() and all(ours[n].shape == theirs[n].shape for n in ours)
+    """Whether all shapes agree."""
+    return all(ours[n].shape == theirs[n].shape for n in ours)
 
 
 def _roundoff(value: np.ndarray) -> float:

@@ -23,7 +23,7 @@ from optvet.engine import localize, structure
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
-from optvet.engine.impact import assess, choose
+from optvet.engine.impact import assess, choose, fallback
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial
 from optvet.engine.models import open_model
 from optvet.engine.oracle import THRESHOLDS, Judgement
@@ -845,15 +845,19 @@ class _Vetting:
         if comparator.name != self.model.config.comparator:
             given = dict(self.settings.comparator_options)
         options = parse_options(f"comparator {comparator.name}", comparator.options, given)
+        reference, levels = examiner.reference, examiner.levels()
         try:
-            impact = assess(
-                choice, options, self.model, samples, examiner.reference, runs, examiner.levels()
-            )
+            impact = assess(choice, options, self.model, samples, reference, runs, levels)
         except InputError as error:
             if wanted is not None:
                 raise
+            # A comparator that takes a model for its own and then does not understand it.
             self.controls["comparator"] = str(error)
-            return None
+            plain = fallback(self.plugins)
+            if plain is None:
+                return None
+            options = plain.comparator.options
+            impact = assess(plain, options, self.model, samples, reference, runs, levels)
         self._tell_impact(impact)
         return impact
 

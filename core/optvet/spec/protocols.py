@@ -164,6 +164,9 @@ class Dataset(Protocol):
 class Comparator(Protocol):
     """Says what a difference means on the model's task. It adds impact; the oracle judges.
 
+    A comparator that can compare outputs of different shapes (detections, texts) says so by an
+    attribute ``ragged = True``; others are only asked where all shapes agree.
+
     Attributes:
         name: Unique among comparators.
         options: Its options with their defaults.

@@ -88,6 +88,8 @@ class DetectionComparator:
 
     name = "detection"
     options: BaseModel = DetectionOptions()
+    # How many boxes there are is the model's answer, so outputs differ in shape.
+    ragged = True
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """1 for a task of boxes; without a task, what the decoder of these outputs is sure of."""
