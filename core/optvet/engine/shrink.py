@@ -379,8 +379,8 @@ def _note(
     if before is None or after is None:
         return None
     if symptom == Symptom.BLOAT:
-        grown = after.nodes >= 1.5 * before.nodes + 1
-        return Signature(Symptom.BLOAT, "build") if grown else None
+        # How much is too much depends on the size of the model; that it grows at all does not.
+        return Signature(Symptom.BLOAT, "build") if after.nodes > before.nodes else None
     lost = set(structure.lost_metadata(before, after))
     wanted = set(target.words.split("; ")) if target is not None else lost
     if not lost or not wanted <= lost:

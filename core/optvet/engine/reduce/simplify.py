@@ -209,6 +209,20 @@ def smaller_dimensions(graph: Graph) -> Iterator[Graph | None]:
             for new in dict.fromkeys((1, 2, size // 2)):
                 if 0 < new < size:
                     yield _resized(graph, size, new, (name, axis))
+                    yield _last(graph, name, axis, new)
+
+
+def _last(graph: Graph, name: str, axis: int, count: int) -> Graph | None:
+    """The last elements of one axis of an input: what matters of its contents may lie there."""
+    if graph.feeds is None or name not in graph.feeds:
+        return None
+    array = graph.feeds[name].array
+    window = tuple(slice(-count if a == axis else None, None) for a in range(array.ndim))
+    small = np.ascontiguousarray(array[window]).reshape(array[window].shape)
+    kind = _with_shape(graph.inputs[name], small.shape, keep_open=True)
+    return graph.with_(
+        inputs={**graph.inputs, name: kind}, feeds={**graph.feeds, name: Feed(small)}
+    )
 
 
 def concrete_dimensions(graph: Graph) -> Iterator[Graph | None]:
@@ -273,7 +287,8 @@ def _resized(
             inputs[name] = _with_shape(inputs[name], small, keep_open=True)
             if feeds is not None and name in feeds:
                 window = tuple(slice(0, d) for d in small)
-                feeds[name] = Feed(np.ascontiguousarray(feeds[name].array[window]))
+                small_array = feeds[name].array[window]
+                feeds[name] = Feed(np.ascontiguousarray(small_array).reshape(small))
     nodes = graph.nodes
     if only is None:
         nodes = tuple(_resized_constant(_with_numbers(node, scaled), scaled) for node in nodes)
