@@ -52,7 +52,7 @@ class SegmentationComparator:
         maps = [v for v in outputs.values() if v.ndim == 4 and v.dtype.kind == "f" and v.size]
         if len(maps) != 1 or len(outputs) > 1:
             return 0.0
-        axis = class_axis(maps[0].shape, "auto")
+        axis = class_axis(maps[0].shape, "auto", image_sides(i.shape for i in model.inputs))
         classes = maps[0].shape[axis]
         size = tuple(d for a, d in enumerate(maps[0].shape) if a not in (0, axis))
         if min(size) < 16 or not _same_size(model, size, classes):
@@ -82,8 +82,9 @@ class SegmentationComparator:
         """Counts of pixels per class; see ``overlaps``."""
         chosen = SegmentationOptions.model_validate(options.model_dump())
         name = mask_name(reference, chosen.output)
+        images = image_sides(v.shape for v in sample.feeds.values())
         ours, theirs, firm = masks_of(
-            reference[name], candidate[name], chosen, noise.get(name, 0.0)
+            reference[name], candidate[name], chosen, noise.get(name, 0.0), images
         )
         wrong = ours != theirs
         pixels = ours.size
@@ -147,11 +148,35 @@ def mask_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     return max(fitting, key=lambda n: outputs[n].ndim)
 
 
-def class_axis(shape: Sequence[int], layout: str) -> int:
-    """Axis of the classes in a shape of four: the smaller one of the second and the last."""
+Sides = tuple[int, int]
+
+
+def class_axis(shape: Sequence[int], layout: str, images: Sequence[Sides] = ()) -> int:
+    """Axis of the classes in a shape of four: 1 or 3.
+
+    The other two have the proportions of one of ``images`` (height, width), or else of a square,
+    where that decides; else the smaller one is that of the classes.
+    """
     if layout != "auto":
         return layout.index("C")
+    for height, width in (*images, (1, 1)):
+        first, last = (shape[a] * width == shape[a + 1] * height for a in (2, 1))
+        if first != last:
+            return 1 if first else 3
     return 3 if shape[3] < shape[1] else 1
+
+
+def image_sides(shapes: Iterable[Sequence[int | str | None] | None]) -> list[Sides]:
+    """Height and width of those shapes that are images."""
+    found = []
+    for shape in shapes:
+        if shape is None or len(shape) != 4:
+            continue
+        sides = shape[2:] if shape[1] in (1, 3, 4) else shape[1:3]
+        height, width = (s if isinstance(s, int) else 0 for s in sides)
+        if height > 0 and width > 0:
+            found.append((height, width))
+    return found
 
 
 def _same_size(model: Model, size: tuple[int, ...], classes: int) -> bool:
@@ -169,7 +194,11 @@ def _same_size(model: Model, size: tuple[int, ...], classes: int) -> bool:
 
 
 def masks_of(
-    ours: np.ndarray, theirs: np.ndarray, options: SegmentationOptions, noise: float
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    options: SegmentationOptions,
+    noise: float,
+    images: Sequence[Sides] = (),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Class numbers of all pixels on both sides, and where the reference was sure.
 
@@ -177,7 +206,7 @@ def masks_of(
     Integers without an axis of classes are class numbers. "Sure" means that the reference's score
     of its class is above that of the candidate's class by more than ``noise``.
     """
-    axis = class_axis(ours.shape, options.layout) if ours.ndim == 4 else None
+    axis = class_axis(ours.shape, options.layout, images) if ours.ndim == 4 else None
     if axis is not None and ours.shape[axis] != 1:
         return _argmax_masks(np.moveaxis(ours, axis, -1), np.moveaxis(theirs, axis, -1), noise)
     if ours.dtype.kind in "iub":

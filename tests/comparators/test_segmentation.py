@@ -12,6 +12,7 @@ from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
 from optvet_segmentation import (
     SegmentationComparator,
     SegmentationOptions,
+    class_axis,
     mean_iou,
     overlaps,
 )
@@ -90,6 +91,25 @@ def test_one_channel_is_a_matte(shape: tuple[int, ...]) -> None:
     # Logits are cut at 0.
     logits = compare(before * 8 - 4, after * 8 - 4)
     assert logits.metrics["mean_iou"] == pytest.approx(7 / 12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "images", "axis"),
+    [
+        ((1, 21, 64, 48), [], 1),
+        ((1, 64, 48, 21), [], 3),
+        ((1, 150, 128, 128), [], 1),
+        ((1, 128, 128, 150), [], 3),
+        ((1, 150, 96, 128), [(384, 512)], 1),
+        ((1, 96, 128, 150), [(384, 512)], 3),
+        ((1, 1, 2, 4), [], 1),
+        ((1, 2, 4, 1), [], 3),
+    ],
+)
+def test_classes_may_outnumber_pixels_of_a_side(
+    shape: tuple[int, ...], images: list[tuple[int, int]], axis: int
+) -> None:
+    assert class_axis(shape, "auto", images) == axis
 
 
 def test_integers_are_class_numbers_and_quantized_scores_are_scores() -> None:

@@ -234,5 +234,7 @@ def test_it_infers_what_scikit_learns_converters_make() -> None:
     forest = model(domain="ai.onnx.ml")
     assert 0.01 < COMPARATOR.matches(forest, {"variable": np.zeros((4, 1))}) < 0.9
     assert COMPARATOR.matches(model(), {"variable": np.zeros((4, 1))}) < 0.01
+    # Other converters import the operators of trees without using any.
+    assert COMPARATOR.matches(forest, {"Identity": np.zeros((4, 1))}) < 0.01
     image = model(None, (ValueInfo("x", "float", (1, 3, 8, 8)),))
     assert COMPARATOR.matches(image, SURE) < 0.01
