@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -16,7 +16,10 @@ import onnx.parser
 import pytest
 
 import optvet.cli
+from optvet import Comparison, Sample
 from optvet.engine import discovery
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
 from optvet.spec import hooks
 
 ROOT = Path(__file__).parent.parent
@@ -126,6 +129,26 @@ def test_plugin_of_the_docs_is_blamed(place: Path, capsys: pytest.CaptureFixture
     assert "drop_relu" in shown
     assert "wrong-output" in shown
     assert "forget_node_names" not in shown.replace("safe      forget_node_names", "")
+
+
+def test_comparator_of_the_docs_counts_labels(place: Path) -> None:
+    code = next(b for _, b in blocks(ROOT / "docs" / "plugins.md", "python") if "Labels" in b)
+    example: dict[str, Any] = {"__name__": "example"}
+    exec(code, example)
+    plugins = Plugins([]).register("comparator", example["Labels"]())
+    labels = plugins.comparator("labels")
+    model = open_model(place / "model.onnx", "model.onnx", place / "cache")
+
+    def compare(*scores: float) -> Comparison:
+        reference, candidate = {"y": np.array([2.0, 1.9, 0.0])}, {"y": np.array(scores)}
+        sample = Sample("s", {})
+        return labels.compare(
+            model, sample, reference, candidate, labels.options, noise={"y": 0.01}
+        )
+
+    same, other = compare(2.1, 1.9, 0.1), compare(1.0, 1.9, 0.0)
+    assert (same.changed, other.changed, other.sensitive) == (False, True, False)
+    assert labels.summarise([same, other], labels.options).headline == "1 of 2 labels changed"
 
 
 def test_every_hook_is_in_the_guide_for_plugin_authors() -> None:
