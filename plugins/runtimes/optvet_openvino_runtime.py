@@ -26,6 +26,9 @@ from optvet import Artifact, Feeds, Runtime, Session, hookimpl
 _SUPPORTED = frozenset(
     "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
 )
+_RANDOM = frozenset(
+    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
 _INT32 = np.iinfo(np.int32)
 
 
@@ -74,6 +77,7 @@ class OpenVinoRuntime:
         assert isinstance(options, OpenVinoOptions)
         source = onnx.load_from_string(artifact.data)
         _refuse_types(source.graph)
+        _refuse_random(source.graph)
         if artifact.format == "openvino-model":
             model, properties = artifact.handle["model"], artifact.handle["properties"]
         else:
@@ -170,25 +174,34 @@ def _refuse_types(graph: onnx.GraphProto) -> None:
             )
 
 
+def _refuse_random(graph: onnx.GraphProto) -> None:
+    """Seeds are taken from the clock once per session, two operators' close to each other."""
+    for node in _nodes(graph):
+        if node.domain in ("", "ai.onnx") and node.op_type in _RANDOM:
+            raise NotImplementedError(
+                f"operator {node.op_type} {node.name!r} draws random numbers whose distribution "
+                "depends on the session in OpenVINO; choose another runtime"
+            )
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _nodes(body)
+
+
 def _match(names: Sequence[set[str]], graph: onnx.GraphProto, inputs: Sequence[str]) -> list[str]:
     """The graph's input behind each compiled input: by name, those left over by position."""
     matched = [next((i for i in inputs if i in each), None) for each in names]
-    used = set(_used(graph))
+    used = {o.name for o in graph.output}.union(*(n.input for n in _nodes(graph)))
     rest = [i for i in inputs if i not in matched and i in used]
     if len(rest) != matched.count(None):
         seen = [sorted(each) for each in names]
         raise ValueError(f"OpenVINO's inputs {seen} cannot be matched with {list(inputs)}")
     left = iter(rest)
     return [next(left) if name is None else name for name in matched]
-
-
-def _used(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from (output.name for output in graph.output)
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _used(body)
 
 
 def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:

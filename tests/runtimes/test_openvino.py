@@ -70,6 +70,17 @@ g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}
     assert re.search(message, failure.message)
 
 
+def test_random_operators_are_refused(run: Run) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[3] x) => (float[3] y) { y = RandomUniformLike(x) }
+"""
+    failure = run(OpenVinoRuntime(), text, {"x": np.zeros(3, np.float32)}).failure
+    assert failure is not None
+    assert (failure.stage, failure.error_type) == ("load", "NotImplementedError")
+    assert "RandomUniformLike" in failure.message
+
+
 def test_integers_beyond_32_bits_are_refused_not_wrapped(run: Run) -> None:
     text = """
 <ir_version: 8, opset_import: ["" : 13]>
