@@ -29,3 +29,18 @@ def test_integers_may_flip_as_far_as_the_reference_is_from_the_truth() -> None:
 def test_integers_that_never_flip_must_be_equal() -> None:
     noise = Noise(jitters=({"y": REFERENCE},), truth={"y": REFERENCE})
     assert verdict(off_by(1, 50), noise) == "fault"
+
+
+def test_a_slice_of_zeros_may_hold_what_is_nothing_beside_the_rest() -> None:
+    """Where one Sigmoid gives 0, another gives 1e-12."""
+    reference = np.linspace(0.1, 1, 1024, dtype=np.float32).reshape(32, 32)
+    reference[5] = 0
+    candidate = reference.copy()
+    candidate[5] = 1e-12
+    candidate[0] *= np.float32(1 + 2e-6)  # else all of it is called rounding at once
+    noise = Noise(jitters=({"y": reference * np.float32(1 + 1e-6)},))
+    (judgement,) = judge({"y": reference}, {"y": candidate}, noise)
+    assert judgement.call == "drift"
+    candidate[5] = 1e-5
+    (judgement,) = judge({"y": reference}, {"y": candidate}, noise)
+    assert judgement.call == "fault"

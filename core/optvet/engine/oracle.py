@@ -286,6 +286,9 @@ def _judge_against_noise(
     clean = np.where(finite, y, 0.0)
     scale = float(np.max(np.abs(clean), initial=0.0))
     level = float(spread.max(initial=0.0)) / scale if scale else 0.0
+    # A slice of zeros has no scale of its own: kernels of Sigmoid give 0 where others give 1e-12.
+    # All slices share what one rounding of the largest value may move.
+    spread = np.maximum(spread, u * scale / limits.jitter_max)
     truth = noise.truth.get(name)
     trusted = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
     exceeds = _exceeds(d, spread, clean, floor, limits)
