@@ -22,7 +22,7 @@ from optvet import Artifact, Feeds, Runtime, Session, hookimpl
 class TorchOptions(BaseModel):
     """How PyTorch computes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     threads: int = 1
     """Threads within an operator; 0 lets PyTorch choose."""

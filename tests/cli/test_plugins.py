@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -33,7 +33,14 @@ def test_plugins_are_listed_by_family(run: Run) -> None:
 
 
 def test_absent_library_is_told_with_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxslim", None)
+    installed = metadata.version
+
+    def version(name: str) -> str:
+        if name == "onnxslim":
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(metadata, "version", version)
     (entry,) = json.loads(run("plugins", "show", "onnxslim", "--json").out)
     assert entry["extra"] == "optvet[onnxslim]"
     listed = " ".join(run("plugins").out.split())

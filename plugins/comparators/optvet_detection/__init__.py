@@ -57,30 +57,27 @@ _COCO_NUMBERS = tuple(n for n in range(1, 91) if n not in {12, 26, 29, 30, 45, 6
 
 
 class DetectionOptions(BaseModel):
-    """Options of the comparator "detection".
+    """Options of the comparator "detection"."""
 
-    Attributes:
-        decoder: How outputs are read; None to tell from their shapes, names and values.
-        score_threshold: Least score of a box that a user sees.
-        iou_threshold: Overlap beyond which suppression drops the lesser box (raw heads only).
-        class_agnostic: Whether suppression also drops boxes of other labels.
-        max_detections: At most so many boxes per image; COCO's ``maxDets``.
-        same_iou: Least overlap at which a box of the same label counts as the same box.
-        anchors: Widths and heights in pixels of a grid's anchors, from the finest level.
-        classes: The annotations' label of each class number of the model; "coco" for COCO's
-            category ids of a model with 80 classes; None where they are the same.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     decoder: DecoderName | None = None
+    """How outputs are read; None to tell from their shapes, names and values."""
     score_threshold: float = Field(default=0.25, ge=0.0, le=1.0)
+    """Least score of a box that a user sees."""
     iou_threshold: float = Field(default=0.45, ge=0.0, le=1.0)
+    """Overlap beyond which suppression drops the lesser box (raw heads only)."""
     class_agnostic: bool = True
+    """Whether suppression also drops boxes of other labels."""
     max_detections: int = Field(default=100, ge=1)
+    """At most so many boxes per image; COCO's ``maxDets``."""
     same_iou: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Least overlap at which a box of the same label counts as the same box."""
     anchors: tuple[tuple[float, float], ...] | None = None
+    """Widths and heights in pixels of a grid's anchors, from the finest level."""
     classes: Literal["coco"] | tuple[int | str, ...] | None = None
+    """The annotations' label of each class number of the model; "coco" for COCO's category ids of
+    a model with 80 classes; None where they are the same."""
 
 
 class DetectionComparator:
