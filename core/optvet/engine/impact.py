@@ -6,6 +6,7 @@ out with its reason; it never stops a vet.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.oracle import is_float, unit_roundoff
 from optvet.engine.trial import Outputs
-from optvet.spec.errors import InputError
+from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.protocols import Comparator
 from optvet.spec.result import ComparisonRecord, Impact
 from optvet.spec.types import Comparison, Model, Sample, Summary
@@ -40,20 +41,30 @@ def choose(
     """The caller's comparator, else the declared one, else the one that matches best.
 
     Raises:
-        UnknownName: There is no comparator of the name that was wanted or declared.
+        UnknownName: There is no comparator of the name that was wanted.
     """
     if wanted is not None:
         return Choice(plugins.comparator(wanted), "--comparator")
-    if model.config.comparator is not None:
+    names = plugins.names("comparator")
+    if model.config.comparator in names:
         origin = model.config.origin or "the model's configuration"
         return Choice(plugins.comparator(model.config.comparator), f"declared in {origin}")
-    scores = {n: plugins.comparator(n).matches(model, outputs) for n in plugins.names("comparator")}
+    scores = {n: _score(plugins.comparator(n), model, outputs) for n in names}
     best = max(sorted(scores), key=lambda name: scores[name], default=FALLBACK)
     if scores.get(best, 0.0) <= 0.0:
         best = FALLBACK
     declared = model.task is not None and scores.get(best, 0.0) >= 0.9
     reason = f"task {model.task!r}" if declared else "inferred from the outputs"
     return Choice(plugins.comparator(best), reason)
+
+
+def _score(comparator: Comparator, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+    try:
+        return comparator.matches(model, outputs)
+    except Exception as error:
+        # One comparator's mistake about one model's outputs is no reason to lose the verdict.
+        warnings.warn(f"comparator {comparator.name!r}: {error!r}", RuntimeWarning, stacklevel=2)
+        return 0.0
 
 
 def fallback(plugins: Plugins) -> Choice | None:
@@ -75,8 +86,26 @@ def assess(
     """Compare every sample that both sides ran on.
 
     Raises:
-        InputError: The comparator does not understand these outputs.
+        InputError: The comparator does not understand these outputs, or broke on them.
     """
+    try:
+        return _assess(choice, options, model, samples, reference, candidate, noise)
+    except OptvetError:
+        raise
+    except Exception as error:
+        words = f"comparator {choice.comparator.name!r} broke: {type(error).__name__}: {error}"
+        raise InputError(words) from error
+
+
+def _assess(
+    choice: Choice,
+    options: BaseModel,
+    model: Model,
+    samples: Sequence[Sample],
+    reference: Mapping[str, Outputs],
+    candidate: Mapping[str, Outputs],
+    noise: Mapping[str, Mapping[str, float]],
+) -> Impact:
     comparator = choice.comparator
     comparisons: list[Comparison] = []
     reshaped: list[Comparison] = []

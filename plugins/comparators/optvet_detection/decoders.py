@@ -212,7 +212,7 @@ def rows(scene: Scene) -> Head | None:
 
 def _row_columns(value: Array) -> tuple[int | None, list[int], int, int] | None:
     """Columns of image, box, score and label; None if these are no such rows."""
-    if value.dtype.kind != "f" or value.size == 0:
+    if value.dtype.kind != "f" or value.size == 0 or value.ndim < 2:
         return None
     flat = _wide(value).reshape(-1, value.shape[-1])
     if value.ndim == 3 and value.shape[-1] == 6 and value.shape[1] <= 1000:
