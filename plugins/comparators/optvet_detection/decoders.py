@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from optvet_detection.boxes import Array, Proposals
 
@@ -29,6 +28,20 @@ LARGEST_NORMALISED = 2.0
 """Boxes in units of the image may lie somewhat outside of it, but not by a whole image more."""
 LARGEST_EXPONENT = 80.0
 """Sides grow by at most e^80; beyond, the box is no box, and the exponential no number."""
+
+
+def expit(value: Array) -> Array:
+    """Logistic function; scipy is imported here, because every command loads every plugin."""
+    from scipy import special
+
+    return np.asarray(special.expit(value))
+
+
+def softmax(value: Array, axis: int) -> Array:
+    """Softmax along ``axis``."""
+    from scipy import special
+
+    return np.asarray(special.softmax(value, axis=axis))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from optvet_detection.boxes import Array, Detections, box_iou
 
@@ -92,6 +91,9 @@ def assign(iou: Array, least: float) -> tuple[Array, Array]:
     allowed = iou >= least if least > 0 else iou > 0
     # min(shape) outweighs every total of overlaps: first many pairs, then good ones.
     bonus = float(min(iou.shape)) if least > 0 else 0.0
+    # Here, because every command loads every plugin, and scipy takes longer than all of optvet.
+    from scipy.optimize import linear_sum_assignment
+
     rows, columns = linear_sum_assignment(np.where(allowed, iou + bonus, 0.0), maximize=True)
     real = allowed[rows, columns]
     return rows[real], columns[real]
