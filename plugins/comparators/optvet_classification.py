@@ -314,6 +314,8 @@ def kendall_tau(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
     Source: Kendall 1945, "The treatment of ties in ranking problems", Biometrika 33 (3);
     ``scipy.stats.kendalltau``.
     """
+    if np.array_equal(ours, theirs, equal_nan=True):
+        return 1.0  # Before scipy is imported, which takes longer than vetting a small model.
     from scipy import stats
 
     union = sorted({*ranking(ours)[:k].tolist(), *ranking(theirs)[:k].tolist()})
