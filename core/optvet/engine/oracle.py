@@ -320,6 +320,14 @@ def _judge_against_noise(
         if verdict is not None:
             right, own = verdict
             return Judgement(name, "drift", error, own, 0.9, right)
+    if trusted and truth is not None and name in noise.discontinuous and not pattern.any():
+        # Decisions on exact ties (a quantizer fed k + 1/2) go either way, and scales are not
+        # jittered: then the reference's distance from the exact result is its noise.
+        own_error = np.where(np.isfinite(truth), np.abs(y - truth), 0.0)
+        unmoved = all(np.array_equal(j, y, equal_nan=True) for j in jitters)
+        if unmoved and _rms_all(d) <= 2 * _rms_all(own_error):
+            words = "no further from the reference than the reference from the exact result"
+            return Judgement(name, "sensitivity", error, level, 1.0, words)
     if name in noise.discontinuous or name in noise.steps:
         wrong = _beyond(d, spread, clean, floor, limits) | pattern
         if _flips_explain(name, ref, z.astype(ref.dtype), wrong, noise, limits):
@@ -374,6 +382,10 @@ def _rms(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     top = np.max(np.abs(x), axis=axes, keepdims=True)
     safe = np.where(top > 0, top, 1.0)
     return np.asarray(np.sqrt(np.mean(np.square(x / safe), axis=axes, keepdims=True)) * top)
+
+
+def _rms_all(x: np.ndarray) -> float:
+    return float(_rms(x, tuple(range(x.ndim))).max(initial=0.0))
 
 
 def _is_rounding(d: np.ndarray, y: np.ndarray, u: float, limits: Thresholds) -> bool:
