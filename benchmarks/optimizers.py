@@ -1,4 +1,4 @@
-"""Every optimizer through the same harness: a table of what it does to zoo models, and what that costs.
+"""Every optimizer through the same harness: what it does to zoo models, and what that costs.
 
 For each installed optimizer and each model: passes seen, passes that changed the model (by the
 optimizer's own word where it gives one, else found by applying each default pass alone), the

@@ -90,8 +90,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a comparator says over all samples; ``headline`` is a clause such as "3 of 50 labels
-    changed".
+    """What a comparator says over all samples.
+
+    ``headline`` is a clause such as "3 of 50 labels changed".
     """
 
     metrics: Mapping[str, float]
