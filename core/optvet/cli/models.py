@@ -1,48 +1,359 @@
-"""``optvet models``: what can be vetted by name."""
+"""``optvet models``: what can be vetted by name, what a model is, and fetching it."""
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
+from rich.padding import Padding
 
-from optvet.cli.options import AsJson, Debug
-from optvet.cli.render import size, table_of, text
+from optvet import InfrastructureError, Model, ModelCard, UsageError, ValueInfo
+from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
+from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine.discovery import Plugins
+from optvet.engine.vet import resolve_model
 
 app = typer.Typer(help="Models that can be vetted by name.", invoke_without_command=True)
+
+OPSET_FLOOR = 7
+IR_FLOOR = 4
+_LISTED_INPUTS = 12
+_OPSET = re.compile(r"\bopset (\d+)\b")
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A path, a folder, or a name such as zoo:resnet50.",
+        show_default=False,
+    ),
+]
 
 
 @app.callback()
 def _models(context: typer.Context, as_json: AsJson = False, debug: Debug = False) -> None:
     """List the models of all sources; `optvet vet zoo:NAME` vets one."""
     if context.invoked_subcommand is None:
-        _list(context.ensure_object(Terminal), as_json)
+        _list(context.ensure_object(Terminal), None, [], None, None, as_json)
 
 
 @app.command("list")
-def _models_list(context: typer.Context, as_json: AsJson = False, debug: Debug = False) -> None:
-    """The same as `optvet models`."""
-    _list(context.ensure_object(Terminal), as_json)
+def _models_list(
+    context: typer.Context,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="NAME",
+            help="Only of this source; one that needs a network is asked only if it is named.",
+        ),
+    ] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", help="Only with this tag or task; all, if repeated."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="PATTERN", help="Only names like this: resnet, *-int8, …"),
+    ] = None,
+    opset: Annotated[
+        int | None, typer.Option("--opset", metavar="N", help="Only of this opset.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List models by source, tag, name and opset."""
+    _list(context.ensure_object(Terminal), source, tags or [], name, opset, as_json)
 
 
-def _list(terminal: Terminal, as_json: bool) -> None:
+@app.command("show")
+def _show(
+    context: typer.Context,
+    model: Reference,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say what a model is: inputs, outputs, opsets, what is declared of it. Fetches it first."""
+    terminal, plugins = context.ensure_object(Terminal), Plugins()
+    with terminal.progress() as progress:
+        progress(f"fetching {model}", 0, None)
+        found = resolve_model(model, plugins, cache_folder(cache_dir))
+    card = _card_of(model, plugins)
+    if as_json:
+        told = [_described(m, card) for m in found]
+        terminal.write(f"{json.dumps(told if len(told) > 1 else told[0], indent=2)}\n")
+        return
+    terminal.show(*(part for m in found for part in _screen(m, card)))
+
+
+@app.command("pull")
+def _pull(
+    context: typer.Context,
+    model: Reference,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="Put a self-contained copy into this folder.",
+            show_default="the cache",
+        ),
+    ] = None,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Fetch a model, check that it is whole, and say where it lies."""
+    terminal = context.ensure_object(Terminal)
+    with terminal.progress() as progress:
+        progress(f"fetching {model}", 0, None)
+        found = resolve_model(model, Plugins(), cache_folder(cache_dir))
+    files = [m.path if to is None else _copied(m, to.expanduser()) for m in found]
+    if as_json:
+        told = [
+            {
+                "model": m.source,
+                "file": str(f),
+                "sha256": _sha256(f),
+                "size_bytes": f.stat().st_size,
+            }
+            for m, f in zip(found, files, strict=True)
+        ]
+        terminal.write(f"{json.dumps(told, indent=2)}\n")
+        return
+    # One path per line and nothing else, so that a script can take it.
+    terminal.show(*(text(str(file)) for file in files), soft_wrap=True)
+
+
+# --- list ----------------------------------------------------------------------------------------
+
+
+def _list(
+    terminal: Terminal,
+    source: str | None,
+    tags: Sequence[str],
+    name: str | None,
+    opset: int | None,
+    as_json: bool,
+) -> None:
     plugins = Plugins()
-    cards: list[dict[str, Any]] = [
-        {"model": f"{source}:{card.name}", **asdict(card)}
-        for source in plugins.names("model source")
-        for card in plugins.model_source(source).models()
+    sources = plugins.names("model source") if source is None else [source]
+    online = [s for s in sources if source is None and _needs_network(plugins, s)]
+    cards = [
+        (f"{s}:{card.name}", card)
+        for s in sources
+        if s not in online
+        for card in plugins.model_source(s).models()
+        if _matches(card, tags, name, opset)
     ]
     if as_json:
-        terminal.write(f"{json.dumps(cards, indent=2)}\n")
+        told = [{"model": reference, **asdict(card)} for reference, card in cards]
+        terminal.write(f"{json.dumps(told, indent=2)}\n")
         return
+    terminal.show(*_table(cards, bool(tags or name or opset is not None), online))
+
+
+def _table(
+    cards: Sequence[tuple[str, ModelCard]], filtered: bool, online: Sequence[str]
+) -> Iterator[RenderableType]:
     table = table_of(("model", "bold"), ("size", ""), ("", "dim"))
     table.columns[1].justify = "right"
     table.columns[1].no_wrap = True
-    for card in cards:
-        bytes_ = "–" if card["size_bytes"] is None else size(card["size_bytes"])
-        table.add_row(text(card["model"]), text(bytes_), text(card["description"]))
-    terminal.show(table)
+    for reference, card in cards:
+        bytes_ = "–" if card.size_bytes is None else size(card.size_bytes)
+        table.add_row(text(reference), text(bytes_), text(card.description or ", ".join(card.tags)))
+    yield table if cards else text(f"no model{' is like that' if filtered else ''}")
+    if online:
+        # What is not listed is said, and how to list it.
+        named = " and ".join(f"--source {name}" for name in online)
+        more = f"more, from the network, with: optvet models list {named}"
+        yield Padding(text(more.replace(" and ", ", or "), "dim"), (1, 0, 0, 0))
+
+
+def _needs_network(plugins: Plugins, source: str) -> bool:
+    return bool(getattr(plugins.model_source(source), "needs_network", False))
+
+
+def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opset: int | None) -> bool:
+    has = {tag.lower() for tag in (*card.tags, *([card.task] if card.task else []))}
+    if not {tag.lower() for tag in tags} <= has:
+        return False
+    if name is not None:
+        pattern = name.lower() if any(c in name for c in "*?[") else f"*{name.lower()}*"
+        if not fnmatch.fnmatchcase(card.name.lower(), pattern):
+            return False
+    return opset is None or _opset_of(card) == opset
+
+
+def _opset_of(card: ModelCard) -> int | None:
+    """The opset that a card tells; None where it tells none."""
+    told = str(card.extra.get("opset", ""))
+    said = _OPSET.search(card.description)
+    return int(told) if told.isdigit() else int(said[1]) if said else None
+
+
+# --- show ----------------------------------------------------------------------------------------
+
+
+def notes_on(model: Model) -> list[str]:
+    """What of a model's age makes its verdict hard to read."""
+    notes = []
+    opset = model.opsets.get("ai.onnx")
+    if opset is not None and opset < OPSET_FLOOR:
+        notes.append(
+            f"opset {opset}: runtimes and optimizers promise opset {OPSET_FLOOR} and later only; "
+            "convert it with onnx.version_converter if it does not run"
+        )
+    if model.ir_version < IR_FLOOR:
+        notes.append(
+            f"IR {model.ir_version}: weights are listed among the inputs, where a caller could "
+            "replace them; less is folded and fused, and an optimizer may raise the IR version"
+        )
+    return notes
+
+
+def _card_of(reference: str, plugins: Plugins) -> ModelCard | None:
+    """The card of what was named, if its source can tell without a network."""
+    scheme, colon, rest = reference.partition(":")
+    if not colon or scheme not in plugins.names("model source") or _needs_network(plugins, scheme):
+        return None
+    return next((c for c in plugins.model_source(scheme).models() if c.name == rest), None)
+
+
+def _described(model: Model, card: ModelCard | None) -> dict[str, Any]:
+    return {
+        "model": model.source,
+        "file": str(model.path),
+        "sha256": model.digest,
+        "size_bytes": model.size_bytes,
+        "nodes": model.nodes,
+        "ir_version": model.ir_version,
+        "opsets": dict(model.opsets),
+        "inputs": [asdict(value) for value in model.inputs],
+        "outputs": [asdict(value) for value in model.outputs],
+        "config": asdict(model.config),
+        "card": asdict(card) if card is not None else None,
+        "notes": notes_on(model),
+    }
+
+
+def _screen(model: Model, card: ModelCard | None) -> Iterator[RenderableType]:
+    yield text(model.source, "bold")
+    table = table_of(("", "dim"), ("", ""))
+    table.show_header = False
+    if card is not None and card.description:
+        table.add_row("what", text(card.description))
+    if card is not None and card.tags:
+        table.add_row("tags", text(", ".join(card.tags)))
+    opsets = ", ".join(f"{domain} {version}" for domain, version in model.opsets.items())
+    nodes = count(model.nodes, "node")
+    table.add_row("graph", text(f"{nodes}, {size(model.size_bytes)}, IR {model.ir_version}"))
+    table.add_row("opsets", text(opsets or "none"))
+    table.add_row("inputs", text(_values(model.inputs)))
+    table.add_row("outputs", text(_values(model.outputs)))
+    for key, value in _declared(model):
+        table.add_row(key, text(value))
+    table.add_row("file", text(str(model.path)))
+    whole = "" if model.blob == model.path else "\n(of the model with its external data in it)"
+    table.add_row("sha256", text(f"{model.digest}{whole}"))
+    for note in notes_on(model):
+        table.add_row("note", text(note, "yellow"))
+    yield Padding(table, (0, 0, 1, 0))
+
+
+def _values(values: Sequence[ValueInfo]) -> str:
+    lines = []
+    for value in values[:_LISTED_INPUTS]:
+        shape = "any rank" if value.shape is None else str([d or "?" for d in value.shape])
+        lines.append(f"{value.name}: {value.dtype} {shape.replace(chr(39), '')}")
+    more = len(values) - _LISTED_INPUTS
+    return "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]) or "none"
+
+
+def _declared(model: Model) -> Iterator[tuple[str, str]]:
+    config = model.config
+    if config.task:
+        yield "task", config.task
+    if config.comparator:
+        options = "".join(f", {k} {v}" for k, v in config.comparator_options.items())
+        yield "comparator", f"{config.comparator}{options}"
+    if config.preprocessing:
+        yield "images", ", ".join(f"{k} {_short(v)}" for k, v in config.preprocessing.items())
+    for name, recipe in config.inputs.items():
+        yield f"input {name}", ", ".join(f"{k} {_short(v)}" for k, v in recipe.items())
+    if config.origin:
+        yield "declared in", config.origin
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(_short(v) for v in value)})"
+    return str(value)
+
+
+# --- pull ----------------------------------------------------------------------------------------
+
+
+def _copied(model: Model, folder: Path) -> Path:
+    """A copy of ``model`` in ``folder``, without external data, and of what is declared beside it.
+
+    Raises:
+        UsageError: Another file has that name.
+        InfrastructureError: It cannot be written.
+    """
+    target = folder / model.path.name
+    declared = model.path.with_suffix(".toml")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _copy(model.blob, target)
+        if declared.is_file() and declared != model.path:
+            _copy(declared, target.with_suffix(".toml"))
+        intact = _sha256(target) == model.digest
+    except OSError as error:
+        raise InfrastructureError(
+            f"cannot copy {model.source} to {target}: {error.strerror or error}; make room, or "
+            "choose another folder"
+        ) from error
+    if not intact:
+        target.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"the copy of {model.source} in {folder} is not what was copied; check that disk"
+        )
+    return target
+
+
+def _copy(file: Path, target: Path) -> None:
+    """All of ``file`` as ``target``; nothing where that is there already."""
+    if target.exists():
+        if target.is_file() and _sha256(target) == _sha256(file):
+            return
+        raise UsageError(f"{target} exists and is another file; remove it, or choose another --to")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".")
+    os.close(handle)
+    try:
+        shutil.copyfile(file, temporary)
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

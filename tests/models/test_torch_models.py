@@ -1,0 +1,171 @@
+"""Modules of PyTorch, exported in a process of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+
+import optvet_torch_models
+from optvet import InputError, ModelSource, PluginError, UsageError
+from optvet.engine.discovery import Plugins
+from optvet.engine.vet import resolve_model
+from optvet_torch_models import TorchSource
+
+NETS = """
+import os
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        return torch.relu(self.dense(x))
+
+class Named(torch.nn.Module):
+    example_inputs = {"b": torch.ones(2), "a": torch.ones(2)}
+
+    def forward(self, a, b):
+        return a - b
+
+def net():
+    print("what a user prints")
+    return Net()
+
+def broken():
+    raise RuntimeError("no weights here")
+
+def number():
+    return 3
+
+def crash():
+    os.abort()
+
+class Impossible(torch.nn.Module):
+    def forward(self, x):
+        raise ValueError("not today")
+
+number_itself = 3
+
+def example_inputs():
+    return torch.ones(1, 3)
+"""
+BARE = "import torch\n\ndef net():\n    return torch.nn.Linear(3, 2)\n"
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs the extra torch")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "my_nets.py").write_text(NETS)
+    (folder / "my_bare_nets.py").write_text(BARE)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def fetch(cache: Path, reference: str) -> Path:
+    (path,) = TorchSource().fetch(reference, cache)
+    return path
+
+
+def test_the_source_keeps_the_protocol() -> None:
+    (source,) = optvet_torch_models.optvet_model_sources()
+    assert isinstance(source, ModelSource)
+    assert (source.name, list(source.models())) == ("torch", [])
+    assert pickle.loads(pickle.dumps(source)).name == "torch"
+
+
+def test_a_module_is_exported_the_same_each_time(nets: Path, cache: Path) -> None:
+    path = fetch(cache, "my_nets:net")
+    assert path.name == "net.onnx"
+    assert path.parent.name.startswith("my_nets.net-")
+    assert fetch(cache, "my_nets:net") == path
+    assert [f.name for f in cache.rglob("*") if f.is_file()] == ["net.onnx"]
+    weights = [onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer]
+    assert sum(np.size(w) for w in weights) >= 8
+    assert "my_nets" not in sys.modules
+
+
+def test_a_change_of_the_source_is_seen(nets: Path, cache: Path) -> None:
+    first = fetch(cache, "my_bare_nets:net@1x3")
+    (nets / "my_bare_nets.py").write_text(BARE.replace("3, 2", "3, 5"))
+    second = fetch(cache, "my_bare_nets:net@4x3")
+    assert first != second
+    assert first.is_file()
+
+
+def test_inputs_may_be_named(nets: Path, cache: Path) -> None:
+    plugins = Plugins([]).register("model source", TorchSource())
+    (model,) = resolve_model("torch:my_nets:Named", plugins, cache)
+    assert {value.name for value in model.inputs} == {"a", "b"}
+    assert model.source == "torch:my_nets:Named"
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("my_nots:net", r"cannot import my_nots \(ModuleNotFoundError.*run in the folder"),
+        ("my_nets:nat", r"my_nets has no nat; it has Impossible, Named, Net, broken"),
+        ("my_nets:broken", r"broken\(\) fails: RuntimeError: no weights here; it must take no"),
+        ("my_nets:number", r"number\(\) returns a int, expected a torch.nn.Module"),
+        ("my_nets:number_itself", "number_itself is a int, expected a function"),
+        ("my_bare_nets:net", r"'my_bare_nets:net' gives no example inputs: define example_inputs"),
+    ],
+)
+def test_what_leads_to_no_module_is_told(
+    nets: Path, cache: Path, reference: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=f"torch model '{reference}'") as caught:
+        fetch(cache, reference)
+    assert caught.match(message)
+    assert not [f for f in cache.rglob("*") if f.is_file()]
+
+
+def test_a_module_that_cannot_be_exported_is_told(nets: Path, cache: Path) -> None:
+    with pytest.raises(InputError, match=r"torch\.onnx\.export fails: .*export it yourself"):
+        fetch(cache, "my_nets:Impossible")
+
+
+def test_a_crash_of_the_users_code_is_told(nets: Path, cache: Path) -> None:
+    with pytest.raises(InputError, match=r"its process died while exporting \(SIGABRT\)"):
+        fetch(cache, "my_nets:crash")
+
+
+def test_an_export_that_does_not_end_is_told(
+    nets: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optvet_torch_models, "TIMEOUT_S", 0.01)
+    with pytest.raises(InputError, match=r"did not end within 0\.01 s"):
+        fetch(cache, "my_nets:net")
+    assert not list((cache / "torch").iterdir())
+
+
+@pytest.mark.parametrize(
+    "reference", ["", "net", "a:b:c", "a:net@", "a:net@x", "a:net@1x", "a b:c", "../a:b"]
+)
+def test_a_malformed_reference_is_refused(cache: Path, reference: str) -> None:
+    with pytest.raises(UsageError, match=r"is not understood; write it as PACKAGE\.MODULE:FACTORY"):
+        fetch(cache, reference)
+
+
+def test_a_missing_library_is_named_with_its_extra(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PluginError, match=r"needs torch; install optvet\[torch,onnxscript\]"):
+        fetch(cache, "a:b")
