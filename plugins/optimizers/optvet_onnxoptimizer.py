@@ -94,6 +94,13 @@ class OnnxOptimizer:
             optimized = onnxoptimizer.optimize(proto, names, options.fixed_point)
             return Artifact("onnx", optimized.SerializeToString(deterministic=True))
 
+    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+        """The call of the library's public function."""
+        assert isinstance(options, OnnxOptimizerOptions)
+        names = list(passes) or ["nop"]
+        fixed = ", fixed_point=True" if options.fixed_point else ""
+        return f"import onnxoptimizer\n\nreturn onnxoptimizer.optimize(model, {names!r}{fixed})"
+
 
 def _describe(name: str, default: bool) -> Pass:
     kind = next((k for k in _KINDS if name.startswith(k)), "rewrite")

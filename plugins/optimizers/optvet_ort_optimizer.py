@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -140,6 +141,33 @@ class OrtOptimizer:
             hits.append(begun[-1])  # it threw, or died, in this one
         names = {rule for hit in hits for rule in _RULE_SETS.get(hit, (hit,))}
         return [name for name in passes if name in names]
+
+    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+        """A session that has only ``passes`` on; offline, the model that it saves."""
+        assert isinstance(options, OrtOptimizerOptions)
+        settings = _settings(passes, options)
+        entries = dict(settings["config"])
+        if not options.prepacking:
+            entries = {"session.disable_prepacking": "1", **entries}
+        save = options.mode == "offline"
+        disabled = textwrap.fill(repr(settings["disabled"]), 92, subsequent_indent=" " * 4)
+        return "\n".join(
+            (
+                "import tempfile\n" if save else "# All passes are off but for the ones at fault.",
+                "import onnxruntime as ort\n",
+                f"disabled = {disabled}",
+                "options = ort.SessionOptions()",
+                f"options.graph_optimization_level = ort.GraphOptimizationLevel."
+                f"{_level(settings['level']).name}",
+                "options.intra_op_num_threads = 1",
+                *(f"options.add_session_config_entry({k!r}, {v!r})" for k, v in entries.items()),
+                *(["file = tempfile.NamedTemporaryFile(suffix='.onnx')"] if save else []),
+                *(["options.optimized_model_filepath = file.name"] if save else []),
+                "data, cpu = model.SerializeToString(), ['CPUExecutionProvider']",
+                "session = ort.InferenceSession(data, options, cpu, disabled_optimizers=disabled)",
+                "return file.read()" if save else "return session",
+            )
+        )
 
 
 def _settings(passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:

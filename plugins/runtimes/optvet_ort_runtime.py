@@ -96,6 +96,32 @@ class OrtRuntime:
             check_placement(accelerators, session.get_providers(), _placed(session))
         return OrtSession(session)
 
+    def snippet(self, options: BaseModel) -> str:
+        """A session with the same options; a session that is given in place of a model is taken."""
+        assert isinstance(options, OrtOptions)
+        level = _level(_LEVELS.index(options.optimization)).name
+        prepacking = 'options.add_session_config_entry("session.disable_prepacking", "1")'
+        providers = [
+            p if p == _CPU else (p, {"device_id": str(options.device_id)})
+            for p in options.providers
+        ]
+        lines = (
+            "import onnxruntime as ort\n",
+            "session = model",
+            "if not isinstance(model, ort.InferenceSession):",
+            "    data = model if isinstance(model, bytes) else model.SerializeToString()",
+            "    options = ort.SessionOptions()",
+            f"    options.graph_optimization_level = ort.GraphOptimizationLevel.{level}",
+            f"    options.intra_op_num_threads = {options.threads}",
+            "    options.inter_op_num_threads = 1",
+            f"    options.use_deterministic_compute = {options.deterministic}",
+            *([] if options.prepacking else [f"    {prepacking}"]),
+            f"    session = ort.InferenceSession(data, options, providers={providers!r})",
+            "names = [output.name for output in session.get_outputs()]",
+            "return dict(zip(names, session.run(None, feeds)))",
+        )
+        return "\n".join(lines)
+
 
 def _prepare(accelerators: Sequence[str]) -> None:
     """Load the libraries that providers for GPUs need; refuse those that this build has not."""

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from optvet import VetResult, __version__
-from optvet.cli import cache, doctor, models, plugins, vet
+from optvet.cli import cache, compare, doctor, models, plugins, reduce, replay, vet
 from optvet.cli.errors import Interrupted
 from optvet.cli.options import Debug
 from optvet.cli.terminal import Terminal
@@ -67,6 +67,9 @@ def _schema_vet(context: typer.Context, debug: Debug = False) -> None:
 
 
 app.command("vet", no_args_is_help=True)(vet.command)
+app.command("reduce", no_args_is_help=True)(reduce.command)
+app.command("compare", no_args_is_help=True)(compare.command)
+app.command("replay", no_args_is_help=True)(replay.command)
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")

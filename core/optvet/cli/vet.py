@@ -23,7 +23,7 @@ from optvet import (
     UsageError,
     VetResult,
 )
-from optvet.cli import render
+from optvet.cli import reduce, render
 from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import (
     CacheDir,
@@ -212,6 +212,23 @@ def command(
             rich_help_panel=_ANSWER,
         ),
     ] = None,
+    reduce_findings: Annotated[
+        bool,
+        typer.Option(
+            "--reduce",
+            help="Reduce each fault to a minimal model, and write a bundle.",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a bundle per fault below this folder: model, inputs, script, issue.",
+            show_default="optvet-bundles with --reduce",
+            rich_help_panel=_ANSWER,
+        ),
+    ] = None,
     quiet: Annotated[
         bool,
         typer.Option(
@@ -225,6 +242,8 @@ def command(
     terminal.keeps = not no_cache
     if json_to not in (None, "-"):
         _check_writable(Path(json_to))
+    if (reduce_findings or out is not None) and _models_in(model) is not None:
+        raise UsageError(f"{model}: bundles are written of one model at a time")
     datasets = dataset or ["random"]
     others = names_of("--cross-check", cross_check or [])
     settings: dict[str, Any] = {
@@ -273,6 +292,17 @@ def command(
         with terminal.progress(quiet) as progress:
             result = optvet.vet(model, progress=progress, **settings)
         screen.show(result)
+        if reduce_findings or out is not None:
+            reduce.bundle(
+                terminal,
+                model,
+                result,
+                settings,
+                out,
+                reduce=reduce_findings,
+                quiet=quiet,
+                silent=screen.silent,
+            )
         text, code = _to_json(result), exit_code(result, fail_on or ())
     else:
         entries = _vet_all(models, settings, terminal, screen)

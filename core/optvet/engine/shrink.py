@@ -29,7 +29,14 @@ from optvet.engine import structure
 from optvet.engine.cache import Cache
 from optvet.engine.examine import Examiner, Observation
 from optvet.engine.lab import Lab, Ledger, Progress, Trial
-from optvet.engine.reduce import Budget, Candidate, Reduction, inferred_types, reduce_model
+from optvet.engine.reduce import (
+    Budget,
+    Candidate,
+    Recorder,
+    Reduction,
+    inferred_types,
+    reduce_model,
+)
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.trial import Judge
 from optvet.spec.errors import UsageError
@@ -124,8 +131,8 @@ def reduce_finding(
                 proto,
                 witness.feeds,
                 court.judge_all,
-                record=court.record,
-                types=court.types(proto),
+                record=recorder(sandbox, court.reference_judge),
+                types=types_by_inference(sandbox, proto),
                 width=max(1, jobs),
                 budget=budget,
                 progress=progress,
@@ -133,6 +140,22 @@ def reduce_finding(
     assert court.target is not None
     cost = ledger.cost(0.0)
     return Shrunk(reduction, court.target, cost.applications, cost.inferences)
+
+
+def recorder(sandbox: Sandbox, judge: Judge) -> Recorder:
+    """Tells all values of a model on its feeds, by running it in the sandbox under ``judge``."""
+
+    def record(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        outcome = sandbox.call(record_values, model.SerializeToString(), dict(feeds), judge)
+        return outcome.value
+
+    return record
+
+
+def types_by_inference(sandbox: Sandbox, model: ModelProto) -> dict[str, TypeProto]:
+    """What shape inference, run in the sandbox, says of inner values; empty if it fails."""
+    outcome = sandbox.call(infer, model.SerializeToString())
+    return {name: TypeProto.FromString(data) for name, data in (outcome.value or {}).items()}
 
 
 # --- in workers -----------------------------------------------------------------------------------
@@ -147,7 +170,7 @@ def record_values(
     try:
         values = _run_with_all(proto, None, feeds, judge)
     except Exception:  # some value cannot leave the runtime: leave out all but plain tensors
-        known = inferred_types(proto) or {}
+        known = inferred_types(proto, strict=False) or {}
         plain = {n for n, k in known.items() if k.WhichOneof("value") == "tensor_type"}
         values = _run_with_all(proto, plain, feeds, judge)
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -173,7 +196,8 @@ def _run_with_all(
 def infer(data: bytes) -> dict[str, bytes]:
     """Serialized types of inner values. Called in a worker: shape inference may crash."""
     enter("check")
-    types = inferred_types(onnx.load_from_string(data)) or {}
+    proto = onnx.load_from_string(data)
+    types = inferred_types(proto) or inferred_types(proto, strict=False) or {}
     return {name: bytes(kind.SerializeToString()) for name, kind in types.items()}
 
 
@@ -239,19 +263,6 @@ class _Court:
         finally:
             for future in waiting:
                 future.cancel()
-
-    def record(
-        self, model: ModelProto, feeds: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray] | None:
-        """All values of ``model`` on ``feeds`` under the reference's runtime."""
-        data = model.SerializeToString()
-        outcome = self.sandbox.call(record_values, data, dict(feeds), self.reference_judge)
-        return outcome.value
-
-    def types(self, model: ModelProto) -> dict[str, TypeProto]:
-        """What shape inference says of ``model``."""
-        outcome = self.sandbox.call(infer, model.SerializeToString())
-        return {name: TypeProto.FromString(data) for name, data in (outcome.value or {}).items()}
 
     # --- the judgement -----------------------------------------------------------------------
 

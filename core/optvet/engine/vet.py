@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
@@ -104,11 +104,26 @@ class Settings:
     use_cache: bool = True
 
 
+@runtime_checkable
+class Pins(Protocol):
+    """Optional part of a model source whose models may change while their names stay."""
+
+    def pinned(self, reference: str, cache: Path) -> str:
+        """The full reference, ``NAME:…``, of exactly what ``fetch`` gave a moment ago."""
+        ...
+
+
 def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Model]:
-    """The models that ``reference`` (a path, a folder, ``zoo:NAME``) stands for."""
+    """The models that ``reference`` (a path, a folder, ``zoo:NAME``) stands for.
+
+    ``Model.source`` says which revision it is, where the source knows revisions.
+    """
     scheme, colon, rest = reference.partition(":")
     if colon and scheme in plugins.names("model source") and scheme != "local":
-        files = plugins.model_source(scheme).fetch(rest, cache_dir / "models")
+        source = plugins.model_source(scheme)
+        files = source.fetch(rest, cache_dir / "models")
+        if isinstance(source, Pins):
+            reference = source.pinned(rest, cache_dir / "models")
     elif colon and scheme.isalpha() and len(scheme) > 1 and not Path(reference).exists():
         raise UnknownName("model source", scheme, plugins.names("model source"))
     else:

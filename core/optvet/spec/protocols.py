@@ -87,6 +87,20 @@ class DependsOnOptions(Protocol):
 
 
 @runtime_checkable
+class Explains(Protocol):
+    """Optional part of an optimizer: the call that it makes, as code for a maintainer to read."""
+
+    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+        """Body of ``def optimize(model)``; asked for when a finding is written down.
+
+        It applies exactly ``passes`` to ``model``, an ``onnx.ModelProto``, with nothing but the
+        optimizer's own library, and returns a ``ModelProto``, a serialized model, or what the
+        snippet of the runtime takes in place of a model, such as a session.
+        """
+        ...
+
+
+@runtime_checkable
 class Session(Protocol):
     """A loaded artifact."""
 
@@ -119,6 +133,19 @@ class Runtime(Protocol):
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """Prepare the artifact for execution. Called in a worker process."""
+        ...
+
+
+@runtime_checkable
+class ExplainsRuntime(Protocol):
+    """Optional part of a runtime: how it runs a model, as code for a maintainer to read."""
+
+    def snippet(self, options: BaseModel) -> str:
+        """Body of ``def run(model, feeds)``; asked for when a finding is written down.
+
+        ``model`` is an ``onnx.ModelProto`` or a serialized one; ``feeds`` maps names to arrays. It
+        returns outputs by name, and uses nothing but the runtime's own library.
+        """
         ...
 
 
@@ -217,6 +244,8 @@ class Comparator(Protocol):
 @runtime_checkable
 class ModelSource(Protocol):
     """Where models come from.
+
+    A source whose list must be asked of a server says so by an attribute ``needs_network = True``.
 
     Attributes:
         name: The scheme in ``NAME:REFERENCE``; "local" serves plain paths.

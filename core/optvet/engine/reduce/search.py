@@ -182,6 +182,7 @@ class _Reducer:
         self.began = clock()
         self.checks = self.steps = 0
         self.doing = "checking"
+        self.strict = True
         self._seen: set[bytes] = set()
         self._typed: set[bytes] = set()
 
@@ -213,6 +214,11 @@ class _Reducer:
         if not next(iter(self.interesting([candidate])), False):
             raise UsageError("the model does not satisfy the condition; there is nothing to reduce")
         known = self._known(self.best)
+        if known is None:
+            # A model that strict inference refuses may be interesting all the same; what can be
+            # told of its types is enough for most cuts.
+            self.strict = False
+            known = self._known(self.best)
         if known is not None:
             self.best = self.best.with_(recorded=known)
 
@@ -277,7 +283,7 @@ class _Reducer:
     def _known(self, graph: Graph) -> Recorded | None:
         """Types and values of all values of ``graph``; None if it does not run or type-check."""
         if graph.feeds is None or self.record is None:
-            types = inferred_types(graph.model) if graph.shell.opset_import else None
+            types = inferred_types(graph.model, strict=self.strict)
             if types is None:
                 return None
             return Recorded({**(self.types or {}), **types})
@@ -410,16 +416,17 @@ def _now(declared: TypeProto, seen: TypeProto | None) -> TypeProto:
     return declared if seen is None else corrected(declared, seen)
 
 
-def inferred_types(model: ModelProto) -> dict[str, TypeProto] | None:
+def inferred_types(model: ModelProto, *, strict: bool = True) -> dict[str, TypeProto] | None:
     """Types of inner values and outputs by onnx's shape inference; None if it refuses the model.
 
+    What it cannot tell is left out if it is not ``strict``, and is a refusal if it is.
     Large weights are left out of what is copied into native code; only small ones say anything
     about shapes.
     """
     light = _light(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(
-            light, check_type=True, strict_mode=True, data_prop=True
+            light, check_type=strict, strict_mode=strict, data_prop=True
         )
     except Exception:  # refused, in whatever way: the answer to the question
         return None

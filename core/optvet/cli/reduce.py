@@ -1,0 +1,151 @@
+"""``optvet reduce``: the smallest model for which a command of the user's still exits 0.
+
+Here too: what ``optvet vet --reduce --out`` does with its findings.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.padding import Padding
+
+from optvet import InfrastructureError, UsageError, VetResult
+from optvet.cli.errors import CLEAN, UNDECIDED
+from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_of
+from optvet.cli.render import count, text
+from optvet.cli.terminal import Terminal
+from optvet.engine.api import default_jobs
+from optvet.engine.bundle import Bundle, write_bundles
+from optvet.engine.command import parse_command, reduce_by_command
+from optvet.engine.discovery import Plugins
+from optvet.engine.reduce import Budget
+from optvet.engine.vet import Settings, resolve_model
+
+BUNDLES = Path("optvet-bundles")
+
+
+def command(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="An ONNX file, or `zoo:NAME`.", show_default=False),
+    ],
+    check: Annotated[
+        str,
+        typer.Option(
+            metavar="'COMMAND {model}'",
+            help="Exits 0 while a model is still interesting; `{model}` is its path.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the reduced model goes.", show_default=False)
+    ],
+    jobs: Annotated[int, typer.Option(min=1, help="Commands at a time.")] = 1,
+    timeout: Annotated[
+        Any,
+        typer.Option(
+            parser=seconds_of, metavar="SECONDS", help="Limit of one command; beyond it is a no."
+        ),
+    ] = "60",
+    max_checks: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many commands.")
+    ] = None,
+    cache_dir: CacheDir = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Reduce a model to the smallest one for which a command still exits 0.
+
+    Ctrl-C ends it with the smallest model so far.
+    """
+    terminal = context.ensure_object(Terminal)
+    words = parse_command(check)
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out}: expected a file in a folder that exists")
+    models = resolve_model(model, Plugins(), cache_folder(cache_dir))
+    if len(models) != 1:
+        raise UsageError(f"{model}: {len(models)} models; reduce them one at a time")
+    with terminal.progress(quiet) as progress:
+        reduction = reduce_by_command(
+            models[0].load(),
+            words,
+            timeout_s=timeout,
+            jobs=jobs,
+            budget=Budget(checks=max_checks),
+            progress=progress,
+        )
+    _write(out, reduction.model.SerializeToString(deterministic=True))
+    before, after = reduction.nodes
+    end = "" if reduction.complete else "; stopped early"
+    line = f"{count(before, 'node')} → {after:,} after {count(reduction.checks, 'check')}{end}"
+    terminal.show(text(f"{out}  {line}"), soft_wrap=True)
+    raise typer.Exit(CLEAN if reduction.complete else UNDECIDED)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise InfrastructureError(
+            f"cannot write {path}: {error.strerror or error}; choose another file"
+        ) from error
+
+
+# --- for optvet vet -------------------------------------------------------------------------------
+
+
+def bundle(
+    terminal: Terminal,
+    model: str,
+    result: VetResult,
+    asked: Mapping[str, Any],
+    out: Path | None,
+    *,
+    reduce: bool,
+    quiet: bool,
+    silent: bool,
+) -> None:
+    """Write a bundle per fault of ``result``; ``asked`` are the arguments of ``optvet.vet``."""
+    given = dict(asked)
+    settings = Settings(
+        datasets=tuple(given.pop("dataset")),
+        cross_check=tuple(given.pop("cross_check")),
+        jobs=given.pop("jobs") or default_jobs(),
+        **given,
+    )
+    with terminal.progress(quiet) as progress:
+        bundles = write_bundles(
+            model, result, settings, out or BUNDLES, Plugins(), reduce=reduce, progress=progress
+        )
+    if not silent:
+        for written in bundles:
+            _show(terminal, written, quiet)
+
+
+def _show(terminal: Terminal, bundle: Bundle, quiet: bool) -> None:
+    before, after = bundle.record.nodes
+    sizes = f"{count(before, 'node')} → {after:,}" if before != after else count(after, "node")
+    known = ", known already" if bundle.known else ""
+    terminal.show(text(f"bundle    {bundle.path} ({sizes}{known})"), soft_wrap=True)
+    if bundle.note:
+        terminal.show(text(f"          {bundle.note}", "yellow"), soft_wrap=True)
+    if quiet or after > 12:
+        return
+    for label, graph in (("before", bundle.before), ("after", bundle.after)):
+        if graph:
+            terminal.show(Padding(text(label, "dim"), (0, 0, 0, 2)))
+            terminal.show(Padding(text(graph), (0, 0, 0, 4)), soft_wrap=True)

@@ -1,0 +1,333 @@
+"""Where two models begin to compute different things.
+
+All values of both models are recorded on one input, by adding outputs to copies of them. Those that
+the two share are compared in the order of the second model, each against the noise that the first
+one has at that very place. The earliest beyond its noise points at the region that was rewritten:
+what lies, in each of the models, between it and the values before it that still agree.
+
+Values are shared by name. A fusion may give a name to another value, though: what disagrees under
+its own name, or has none in the first model, is looked for among all values of its shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
+from pydantic import Field
+
+from optvet.engine import perturb
+from optvet.engine.examine import finite
+from optvet.engine.noise import longest_reduction
+from optvet.engine.oracle import Judgement, Noise, judge, noise_level
+from optvet.engine.sandbox import Outcome, Sandbox, enter
+from optvet.engine.shrink import record_values
+from optvet.engine.trial import Judge
+from optvet.spec.errors import InputError
+from optvet.spec.result import Record
+
+Values = Mapping[str, np.ndarray]
+
+JITTERS = 4
+_LOOKED_AT = 1 << 22
+"""Values above so many elements are not searched for under other names."""
+
+
+class Layer(Record):
+    """A value that both models have, and the nodes that make it.
+
+    ``error`` and ``noise`` are relative to the largest magnitude of the first model's value, which
+    is ``magnitude``. ``attributes`` and ``parameters`` say what differs between the two nodes, by
+    name; a parameter's number is its largest relative difference, None if the shape differs.
+    """
+
+    name: str
+    name_in_b: str
+    found_by: Literal["name", "position", "value"]
+    op_a: str
+    op_b: str
+    shape: list[int]
+    magnitude: float | None
+    error: float | None
+    noise: float | None
+    call: Literal["same", "drift", "sensitivity", "fault", "unsure"]
+    detail: str = ""
+    attributes: dict[str, str] = Field(default_factory=dict)
+    parameters: dict[str, float | None] = Field(default_factory=dict)
+
+
+class Comparison(Record):
+    """Two models on one input; ``diverges_at`` names the earliest layer beyond its noise.
+
+    ``before`` and ``after`` are the nodes of the two models in the region that was rewritten there,
+    as text; ``agreeing`` the values that go into it and are still the same.
+    """
+
+    schema_: Literal["optvet.compare/1"] = "optvet.compare/1"
+    nodes: tuple[int, int]
+    layers: list[Layer]
+    only_in_a: list[str]
+    only_in_b: list[str]
+    diverges_at: str | None = None
+    before: list[str] = Field(default_factory=list)
+    after: list[str] = Field(default_factory=list)
+    agreeing: list[str] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """All values of a model on one input, and how they move under rounding."""
+
+    values: Values
+    jitters: tuple[Values, ...] = ()
+    discontinuous: frozenset[str] = frozenset()
+    longest_reduction: int = 64
+
+
+def compare_models(
+    a: ModelProto, b: ModelProto, feeds: Values, judge_by: Judge, sandbox: Sandbox
+) -> Comparison:
+    """Compare all values that ``a`` and ``b`` share on ``feeds``, which are named as in ``a``.
+
+    Raises:
+        InputError: One of the models does not run on them.
+    """
+    first = _value(
+        sandbox.call(_record, a.SerializeToString(), dict(feeds), judge_by, JITTERS), "first"
+    )
+    names = dict(zip(_fed(a), _fed(b), strict=False))
+    renamed = {names.get(name, name): value for name, value in feeds.items()}
+    second = _value(sandbox.call(_record, b.SerializeToString(), renamed, judge_by, 0), "second")
+    return compare_values(a, b, first, second)
+
+
+def _value(outcome: Outcome[_Recorded], which: str) -> _Recorded:
+    if outcome.value is None:
+        words = outcome.failure.message if outcome.failure else "no answer"
+        raise InputError(f"the {which} model does not run on the inputs: {words}")
+    return outcome.value
+
+
+def _fed(model: ModelProto) -> list[str]:
+    weights = {t.name for t in model.graph.initializer}
+    return [i.name for i in model.graph.input if i.name not in weights]
+
+
+def _record(data: bytes, feeds: Values, by: Judge, jitters: int) -> _Recorded:
+    """Called in a worker."""
+    values = record_values(data, feeds, by)
+    runs = []
+    for seed in range(jitters):
+        moved = perturb.jitter_feeds(feeds, np.random.default_rng(seed), 1.0)
+        try:
+            runs.append(record_values(perturb.jitter_bytes(data, seed, 1.0), moved, by))
+        except Exception as error:  # not every perturbed input is legal; the others still measure
+            if isinstance(error, MemoryError):
+                raise
+    if not jitters:
+        return _Recorded(values)
+    enter("check")
+    model = onnx.load_from_string(data)
+    longest = longest_reduction(model)
+    outputs = {o.name for o in model.graph.output}
+    model.graph.output.extend(ValueInfoProto(name=n) for n in values if n not in outputs)
+    return _Recorded(values, tuple(runs), frozenset(perturb.discontinuous(model)), longest)
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pair:
+    a: str
+    b: str
+    found_by: Literal["name", "position", "value"]
+    judgement: Judgement
+
+
+def compare_values(a: ModelProto, b: ModelProto, first: _Recorded, second: _Recorded) -> Comparison:
+    """The comparison, from recorded values."""
+    pairs = list(_pairs(a, b, first, second))
+    layers = [_layer(pair, a, b, first) for pair in pairs]
+    paired_a, paired_b = {p.a for p in pairs}, {p.b for p in pairs}
+    found = next((p for p in pairs if p.judgement.call == "fault"), None)
+    # What agrees, or merely rounds, is where a region begins.
+    sound = [p for p in pairs if p.judgement.call != "fault"]
+    before: list[NodeProto] = []
+    after: list[NodeProto] = []
+    agreeing: set[str] = set()
+    if found is not None:
+        before, reached = _region(a, found.a, {p.a for p in sound})
+        after, reached_b = _region(b, found.b, {p.b for p in sound})
+        back = {p.b: p.a for p in sound}
+        agreeing = reached | {back.get(name, name) for name in reached_b}
+    return Comparison(
+        nodes=(len(a.graph.node), len(b.graph.node)),
+        layers=layers,
+        only_in_a=[n for n in _made(a) if n not in paired_a],
+        only_in_b=[n for n in _made(b) if n not in paired_b],
+        diverges_at=None if found is None else found.a,
+        before=[node_text(n) for n in before],
+        after=[node_text(n) for n in after],
+        agreeing=sorted(agreeing),
+    )
+
+
+def _pairs(a: ModelProto, b: ModelProto, first: _Recorded, second: _Recorded) -> Iterable[_Pair]:
+    """Shared values in the order of ``b``."""
+    outputs = {y.name: x.name for x, y in zip(a.graph.output, b.graph.output, strict=False)}
+    for name in _made(b):
+        value = second.values.get(name)
+        if value is None:
+            continue
+        pair: _Pair | None = None
+        twin = outputs.get(name, name)
+        if twin in first.values:
+            by: Literal["name", "position"] = "name" if twin == name else "position"
+            pair = _Pair(twin, name, by, _judged(twin, value, first))
+        # The interface is what it is called; inner names are nobody's promise.
+        if (pair is None or pair.judgement.call == "fault") and name not in outputs:
+            pair = _by_value(name, value, a, first) or pair
+        if pair is not None:
+            yield pair
+
+
+def _by_value(name: str, value: np.ndarray, a: ModelProto, first: _Recorded) -> _Pair | None:
+    """The value of ``a`` that ``value`` is, if there is exactly one; constants are nobody's."""
+    if not 1 < value.size <= _LOOKED_AT or np.all(value == value.flat[0]):
+        return None
+    found = []
+    for other in _made(a):
+        known = first.values.get(other)
+        if known is not None and known.shape == value.shape and known.dtype == value.dtype:
+            judgement = _judged(other, value, first)
+            if judgement.call in ("same", "drift"):
+                found.append(_Pair(other, name, "value", judgement))
+    return found[0] if len(found) == 1 else None
+
+
+def _judged(name: str, value: np.ndarray, first: _Recorded) -> Judgement:
+    (judgement,) = judge({name: first.values[name]}, {name: value}, _noise(first))
+    return judgement
+
+
+def _noise(first: _Recorded) -> Noise:
+    return Noise(
+        jitters=first.jitters,
+        longest_reduction=first.longest_reduction,
+        discontinuous=first.discontinuous,
+    )
+
+
+def _made(model: ModelProto) -> list[str]:
+    """Values that nodes make, in their order."""
+    return [name for node in model.graph.node for name in node.output if name]
+
+
+def _region(model: ModelProto, target: str, sound: set[str]) -> tuple[list[NodeProto], set[str]]:
+    """Nodes that make ``target`` from values that are sound, or fed; and those values."""
+    maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
+    weights = {t.name for t in model.graph.initializer}
+    todo, wanted, reached = [target], set[int](), set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in maker or (name in sound and name != target):
+            if name and name not in weights:
+                reached.add(name)
+        elif maker[name] not in wanted:
+            wanted.add(maker[name])
+            todo += model.graph.node[maker[name]].input
+    return [model.graph.node[i] for i in sorted(wanted)], reached
+
+
+def node_text(node: NodeProto) -> str:
+    """A node as ONNX text on one line, long values cut."""
+    given = ", ".join(f"{a.name} = {attribute_text(a)}" for a in node.attribute)
+    inside = f" <{given}>" if given else ""
+    return f"{', '.join(node.output)} = {node.op_type}{inside} ({', '.join(node.input)})"
+
+
+def attribute_text(attribute: onnx.AttributeProto) -> str:
+    """The value of an attribute in a few words."""
+    if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+        return "a graph"
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return f"a tensor {list(value.dims)}"
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def _layer(pair: _Pair, a: ModelProto, b: ModelProto, first: _Recorded) -> Layer:
+    one, other = _maker(a, pair.a), _maker(b, pair.b)
+    value = first.values[pair.a]
+    magnitude: float | None = None
+    if value.dtype.kind in "fiu" and value.size:
+        wide = np.abs(value.astype(np.float64))
+        magnitude = finite(float(wide[np.isfinite(wide)].max(initial=0.0)))
+    judgement = pair.judgement
+    noise = judgement.noise
+    if noise is None and value.dtype.kind == "f":
+        noise = noise_level(pair.a, value, _noise(first))
+    same = one is not None and other is not None and one.op_type == other.op_type
+    return Layer(
+        name=pair.a,
+        name_in_b=pair.b,
+        found_by=pair.found_by,
+        op_a="" if one is None else one.op_type,
+        op_b="" if other is None else other.op_type,
+        shape=list(value.shape),
+        magnitude=magnitude,
+        error=finite(judgement.error),
+        noise=finite(noise),
+        call=judgement.call,
+        detail=judgement.detail,
+        attributes=_attributes(one, other) if same and one and other else {},
+        parameters=_parameters(one, other, a, b) if same and one and other else {},
+    )
+
+
+def _maker(model: ModelProto, name: str) -> NodeProto | None:
+    return next((n for n in model.graph.node if name in n.output), None)
+
+
+def _attributes(one: NodeProto, other: NodeProto) -> dict[str, str]:
+    """What differs, as "this → that"; a dash is an attribute that is not there."""
+    was = {x.name: attribute_text(x) for x in one.attribute}
+    now = {x.name: attribute_text(x) for x in other.attribute}
+    names = sorted(was.keys() | now.keys())
+    return {n: f"{was.get(n, '–')} → {now.get(n, '–')}" for n in names if was.get(n) != now.get(n)}
+
+
+def _parameters(
+    one: NodeProto, other: NodeProto, a: ModelProto, b: ModelProto
+) -> dict[str, float | None]:
+    """Largest relative difference of the weights at the same place, where there is any."""
+    was, now = _weights(a, one.input), _weights(b, other.input)
+    differs: dict[str, float | None] = {}
+    for place, name in enumerate(one.input):
+        if place in was and place in now and was[place].shape != now[place].shape:
+            differs[name] = None
+        elif place in was and place in now and not np.array_equal(was[place], now[place]):
+            x, y = was[place].astype(np.float64), now[place].astype(np.float64)
+            scale = float(np.abs(x).max(initial=0.0)) or 1.0
+            size = float(np.abs(x - y).max(initial=0.0)) / scale
+            differs[name] = size if math.isfinite(size) else None
+    return differs
+
+
+def _weights(model: ModelProto, names: Sequence[str]) -> dict[int, np.ndarray]:
+    tensors = {t.name: t for t in model.graph.initializer}
+    return {
+        i: numpy_helper.to_array(tensors[n])
+        for i, n in enumerate(names)
+        if n in tensors and tensors[n].data_type != onnx.TensorProto.STRING
+    }

@@ -1,0 +1,351 @@
+"""The documents of a bundle: a script and an issue text for the maintainer of an optimizer.
+
+Pure functions from facts to text. The script is written to be read: it shows the very call that
+fails. Names and messages come from models and native code, so they are quoted or escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from optvet.spec.protocols import Explains, ExplainsRuntime, Optimizer, Runtime
+from optvet.spec.types import Symptom
+
+_ISSUE_CHARS = 12_000
+_MESSAGE_CHARS = 2_000
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that the documents tell.
+
+    Attributes:
+        passes: What is applied, required passes included.
+        inputs: Names of the arrays of ``inputs.npz``, in their order.
+        outputs: The same for ``expected.npz``.
+        judged: Those outputs whose difference is the fault; empty for all.
+        tolerance: Allowed difference, relative to the largest magnitude of an output.
+        full_check: Whether the checker infers shapes too.
+        versions: What it was seen with, by package.
+        before: The model as text.
+        after: The optimized model as text; empty if there is none.
+    """
+
+    optimizer: Optimizer
+    options: BaseModel
+    passes: tuple[str, ...]
+    culprit: tuple[str, ...]
+    runtime: Runtime
+    runtime_options: BaseModel
+    symptom: Symptom
+    message: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    judged: tuple[str, ...]
+    tolerance: float
+    full_check: bool
+    timeout_s: float
+    versions: Mapping[str, str]
+    before: str
+    after: str = ""
+
+
+def title(story: Story) -> str:
+    """One line that says what is wrong."""
+    blame = " then ".join(story.culprit) or "import and export alone"
+    return _line(f"{story.optimizer.name}: {blame}: {_WHAT.get(story.symptom, story.symptom)}")
+
+
+_WHAT = {
+    Symptom.OPTIMIZER_ERROR: "the optimizer raises an error",
+    Symptom.OPTIMIZER_ABORT: "the optimizer crashes",
+    Symptom.TIMEOUT: "no end within the time limit",
+    Symptom.OUT_OF_MEMORY: "too much memory is used",
+    Symptom.INVALID_MODEL: "the optimized model is invalid",
+    Symptom.LOAD_FAILURE: "the optimized model cannot be loaded",
+    Symptom.RUN_FAILURE: "the optimized model cannot be run",
+    Symptom.INTERFACE_CHANGE: "inputs or outputs of the model change",
+    Symptom.WRONG_OUTPUT: "the optimized model computes something else",
+}
+
+
+def _line(text: str, limit: int = 0) -> str:
+    """Foreign text on one printable line."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return f"{line[: limit - 1]}…" if 0 < limit < len(line) else line
+
+
+# --- the script -----------------------------------------------------------------------------------
+
+_SCRIPT = '''\
+"""@TITLE@
+
+Exits 1 while the fault is there, 0 when it is gone, 2 when it cannot be run.
+Seen with @SEEN@.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+INPUTS = @INPUTS@
+OUTPUTS = @OUTPUTS@
+TOLERANCE = @TOLERANCE@  # relative to the largest magnitude of an output
+SECONDS = @SECONDS@
+
+
+def optimize(model):
+@OPTIMIZE@
+
+
+def run(model, feeds):
+@RUN@
+
+
+def check():
+    """What goes wrong in words, or nothing; runs in a process of its own, for it may crash."""
+    print("preparing", flush=True)
+    import numpy as np
+    import onnx
+@MEMORY@
+    def arrays(file, names):
+        with np.load(FOLDER / file, allow_pickle=False) as loaded:
+            values = [loaded[key] for key in loaded.files]
+        return dict(zip(names, (v.astype(object) if v.dtype.kind == "U" else v for v in values)))
+
+    model = onnx.load(FOLDER / "model.onnx")
+    feeds, expected = arrays("inputs.npz", INPUTS), arrays("expected.npz", OUTPUTS)
+@ORIGINAL@    print("optimizing the model", flush=True)
+    optimized = optimize(model)
+@CHECK@    print("running the optimized model", flush=True)
+    outputs = run(optimized, feeds)
+    print("comparing the outputs", flush=True)
+    for name in @JUDGED@:
+        if name not in outputs:
+            return f"there is no output {name!r}"
+        was, now = expected[name], np.asarray(outputs[name])
+        if (was.dtype, was.shape) != (now.dtype, now.shape):
+            return f"{name!r} was {was.dtype}{list(was.shape)}, is {now.dtype}{list(now.shape)}"
+        if was.dtype.kind in "fc":
+            finite = np.abs(was[np.isfinite(was)]).astype(np.float64)
+            allowed = TOLERANCE * finite.max(initial=0.0)
+            same = np.isclose(now, was, rtol=0, atol=allowed, equal_nan=True)
+        else:
+            same = now == was
+        if not np.all(same):
+            at = np.argwhere(~np.atleast_1d(same))[0]
+            pair = [np.atleast_1d(v)[tuple(at)] for v in (was, now)]
+            return f"{name!r}{at.tolist()}: expected {pair[0]!r}, got {pair[1]!r}"
+    return ""
+
+
+def main():
+    command = [sys.executable, __file__, "check"]
+    try:
+        child = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SECONDS)
+        said, code = child.stdout.splitlines(), child.returncode
+    except subprocess.TimeoutExpired as error:
+        said, code = (error.stdout or b"").decode(errors="replace").splitlines(), "no end"
+    reached = [line for line in said if line in STEPS] or ["preparing"]
+    if code == 0:
+        print("gone: the optimized model agrees with the original")
+        return 0
+    if code == CANNOT or STEPS.index(reached[-1]) < STEPS.index("optimizing the model"):
+        print(f"cannot be run: it ended while {reached[-1]}")
+        return 2
+    how = f"signal {-code}" if isinstance(code, int) and code < 0 else code
+    print(*(line for line in said if line not in STEPS), sep="\\n")
+    print(f"the fault is there: {reached[-1]}" + ("" if code == FAULT else f": {how}"))
+    return 1
+
+
+FAULT, CANNOT = 10, 11
+STEPS = [
+    "preparing",
+    "running the original",
+    "optimizing the model",
+    "checking the optimized model",
+    "running the optimized model",
+    "comparing the outputs",
+]
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["check"]:
+        sys.exit(main())
+    try:
+        words = check()
+    except ImportError as error:
+        print(error)
+        sys.exit(CANNOT)
+    print(words)
+    sys.exit(FAULT if words else 0)
+'''
+
+_CHECK = """\
+    if isinstance(optimized, (bytes, onnx.ModelProto)):
+        print("checking the optimized model", flush=True)
+        onnx.checker.check_model(optimized, full_check=@FULL@)
+"""
+_INTERFACE = """\
+    after = optimized if hasattr(optimized, "graph") else onnx.load_from_string(optimized)
+    weights = {t.name for t in (*model.graph.initializer, *after.graph.initializer)}
+    for side in ("input", "output"):
+        was, now = getattr(model.graph, side), getattr(after.graph, side)
+        was, now = ([str(v) for v in values if v.name not in weights] for values in (was, now))
+        if was != now:
+            return f"was {was}, is {now}"
+"""
+_ORIGINAL = """\
+    print("running the original", flush=True)
+    run(model, feeds)
+"""
+_MEMORY = """\
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+"""
+
+
+def script(story: Story) -> str:
+    """The text of ``repro.py``."""
+    explained = isinstance(story.optimizer, Explains)
+    check = _CHECK.replace("@FULL@", repr(story.full_check))
+    if story.symptom == Symptom.INTERFACE_CHANGE:
+        check += _INTERFACE
+    values = {
+        "TITLE": _quotable(title(story)),
+        "SEEN": _quotable(", ".join(f"{n} {v}" for n, v in story.versions.items())),
+        "INPUTS": repr(list(story.inputs)),
+        "OUTPUTS": repr(list(story.outputs)),
+        "TOLERANCE": f"{story.tolerance:.1g}",
+        "SECONDS": f"{max(story.timeout_s, 10):g}",
+        "OPTIMIZE": _indented(
+            story.optimizer.snippet(story.passes, story.options)
+            if isinstance(story.optimizer, Explains)
+            else _optimize_by_plugin(story)
+        ),
+        "RUN": _indented(
+            story.runtime.snippet(story.runtime_options)
+            if explained and isinstance(story.runtime, ExplainsRuntime)
+            else _run_by_plugin(story)
+        ),
+        "MEMORY": _MEMORY if story.symptom == Symptom.OUT_OF_MEMORY else "",
+        "ORIGINAL": _ORIGINAL if "onnx" in story.runtime.accepts else "",
+        "CHECK": check,
+        "JUDGED": repr(list(story.judged)) if story.judged else "OUTPUTS",
+    }
+    # One sweep: what is filled in may itself look like a mark.
+    return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
+
+
+def _quotable(text: str) -> str:
+    """``text`` as it may stand in a docstring."""
+    return text.replace("\\", "\\\\").replace('"', "'")
+
+
+def _indented(code: str) -> str:
+    return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
+
+
+def _optimize_by_plugin(story: Story) -> str:
+    options = story.options.model_dump(mode="json")
+    return f"""
+from optvet.engine.discovery import Plugins
+
+optimizer = Plugins().optimizer({story.optimizer.name!r})
+options = type(optimizer.options).model_validate({options!r})
+optimizer = optimizer.configured(options) if hasattr(optimizer, "configured") else optimizer
+artifact = optimizer.apply(model.SerializeToString(), {list(story.passes)!r}, options)
+return artifact.data if artifact.format == "onnx" else artifact
+"""
+
+
+def _run_by_plugin(story: Story) -> str:
+    options = story.runtime_options.model_dump(mode="json")
+    return f"""
+from optvet import Artifact
+from optvet.engine.discovery import Plugins
+
+if not isinstance(model, Artifact):
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    model = Artifact("onnx", data)
+runtime = Plugins().runtime({story.runtime.name!r})
+options = type(runtime.options).model_validate({options!r})
+return runtime.load(model, options).run(feeds)
+"""
+
+
+# --- the issue ------------------------------------------------------------------------------------
+
+
+def issue(story: Story) -> str:
+    """The text of ``ISSUE.md``: what, versions, steps, expected, actual, the graph."""
+    passes = ", ".join(f"`{_code(p)}`" for p in story.culprit) or "none (import and export alone)"
+    versions = "\n".join(f"- {_line(n)} {_line(v)}" for n, v in story.versions.items())
+    options = json.dumps(story.options.model_dump(mode="json"))
+    parts = [
+        f"# {_plain(title(story))}\n",
+        f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
+        f"## Versions\n\n{versions}\n",
+        "## Steps\n\nRun `python repro.py` in this folder; it exits with 1 while the fault is "
+        "there. The call:\n",
+        fenced(_call(story), "python"),
+        f"## Expected\n\n{_EXPECTED.get(story.symptom, _EQUAL)}\n",
+        f"## Actual\n\n{_WHAT.get(story.symptom, str(story.symptom)).capitalize()}:\n",
+        fenced(_cut(story.message, _MESSAGE_CHARS)),
+        "## The model\n",
+        fenced(_cut(story.before, _ISSUE_CHARS)),
+    ]
+    if story.after:
+        parts += ["What the optimizer makes of it:\n", fenced(_cut(story.after, _ISSUE_CHARS))]
+    return "\n".join(parts)
+
+
+_EQUAL = "The optimized model computes the same as the original, up to rounding."
+_EXPECTED = {
+    Symptom.OPTIMIZER_ERROR: "The optimizer leaves alone what it does not understand.",
+    Symptom.OPTIMIZER_ABORT: "The optimizer never ends the process that uses it.",
+    Symptom.INVALID_MODEL: "The optimized model is valid, as the original is.",
+    Symptom.LOAD_FAILURE: "The optimized model loads, as the original does.",
+    Symptom.RUN_FAILURE: "The optimized model runs on these inputs, as the original does.",
+    Symptom.INTERFACE_CHANGE: "The optimized model has the same inputs and outputs.",
+    Symptom.TIMEOUT: "The optimizer comes to an end.",
+}
+
+
+def _call(story: Story) -> str:
+    if not isinstance(story.optimizer, Explains):
+        return _optimize_by_plugin(story).strip()
+    return textwrap.dedent(story.optimizer.snippet(story.passes, story.options)).strip()
+
+
+def fenced(text: str, language: str = "") -> str:
+    """``text`` in a code block that nothing within it can close."""
+    clean = "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+    longest = max((len(run) for run in re.findall("`+", clean)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{clean.rstrip()}\n{fence}\n"
+
+
+def _code(text: str) -> str:
+    return _line(text).replace("`", "'")
+
+
+def _plain(text: str) -> str:
+    """``text`` without what Markdown and HTML would read."""
+    return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", text)
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n… {len(text) - limit:,} more characters"

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+Run = Callable[..., Any]
+HAS_GEMM = (
+    "import onnx, sys; ops = [n.op_type for n in onnx.load(sys.argv[1]).graph.node]; "
+    "sys.exit('Gemm' not in ops)"
+)
+
+
+def test_a_bundle_is_written_and_replayed(run: Run, faulty: Path, tmp_path: Path) -> None:
+    ran = run("vet", faulty, "--reduce", "--out", tmp_path / "out")
+    assert ran.code == 1
+    (bundle,) = (tmp_path / "out").iterdir()
+    assert "before" in ran.out
+    ran = run("replay", bundle)
+    assert (ran.code, ran.out.splitlines()[0]) == (1, f"STILL THERE  {bundle.name}")
+    ran = run("replay", bundle, "--json")
+    assert (ran.code, json.loads(ran.out)["outcome"]) == (1, "still there")
+
+
+def test_a_fixed_model_is_fixed(run: Run, faulty: Path, tmp_path: Path) -> None:
+    run("vet", faulty, "--out", tmp_path / "out", "-q")
+    (bundle,) = (tmp_path / "out").iterdir()
+    model = onnx.load(bundle / "model.onnx")
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("perm", [1, 0]))
+    onnx.save(model, bundle / "model.onnx")
+    assert run("replay", bundle).code == 0
+
+
+def test_what_is_no_bundle_is_refused(run: Run, tmp_path: Path) -> None:
+    ran = run("replay", tmp_path)
+    assert ran.code == 2
+    assert "no bundle" in ran.err
+
+
+def test_a_sound_model_has_no_bundles(run: Run, clean: Path, tmp_path: Path) -> None:
+    assert run("vet", clean, "--reduce", "--out", tmp_path / "out").code == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_is_reduced_by_a_command(run: Run, faulty: Path, tmp_path: Path) -> None:
+    check = shlex.join([sys.executable, "-c", HAS_GEMM, "{model}"])
+    out = tmp_path / "small.onnx"
+    ran = run("reduce", faulty, "--check", check, "--out", out)
+    assert (ran.code, [n.op_type for n in onnx.load(out).graph.node]) == (0, ["Gemm"])
+    assert "2 nodes → 1" in ran.out
+
+
+def test_a_command_must_name_the_model_and_exist(run: Run, faulty: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.onnx"
+    ran = run("reduce", faulty, "--check", "true", "--out", out)
+    assert (ran.code, "{model}" in ran.err) == (2, True)
+    ran = run("reduce", faulty, "--check", "no-such-program {model}", "--out", out)
+    assert (ran.code, "cannot be run" in ran.err) == (2, True)
+    ran = run("reduce", faulty, "--check", "false {model}", "--out", out)
+    assert (ran.code, "nothing to reduce" in ran.err) == (2, True)
+
+
+def test_two_models_are_compared(run: Run, faulty: Path, clean: Path) -> None:
+    ran = run("compare", clean, clean, "--layers")
+    assert (ran.code, "no value differs" in ran.out) == (0, True)
+    ran = run("compare", clean, faulty)
+    assert (ran.code, "does not run" in ran.err) == (2, True)

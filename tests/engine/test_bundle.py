@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from optvet.engine.bundle import (
+    Bundle,
+    fingerprint,
+    read_arrays,
+    read_record,
+    replay_bundle,
+    structure_of,
+    write_arrays,
+    write_bundles,
+)
+from optvet.engine.discovery import Plugins
+from optvet.engine.repro import fenced
+from optvet.engine.vet import Settings, resolve_model, vet_model
+from optvet.spec.errors import InputError, UsageError
+from optvet.spec.result import Finding
+from optvet.spec.types import Symptom
+
+HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
+CRASH = (
+    HEAD
+    + """g (float[3,2] a, float[3,4] b) => (float[2,4] y) {
+    r = Relu(a)  t = Transpose(r)  z = Gemm(t, b)  y = Sigmoid(z) }"""
+)
+# The axes of Pad are not in order, which fuse_pad_into_conv takes them to be.
+WRONG = (
+    HEAD
+    + """g (float[1,1,4,4] x) => (float[1,1,6,6] z)
+    <float[1,1,1,1] w = {1.5}, int64[8] pads = {0, 0, 0, 2, 0, 0, 2, 0}, float zero = {0},
+     int64[4] axes = {0, 1, 3, 2}> {
+    r = Relu(x)  q = Pad <mode = "constant"> (r, pads, zero, axes)
+    y = Conv(q, w)  z = Sigmoid(y) }"""
+)
+
+
+def bundles(text: str, folder: Path, **settings: object) -> list[Bundle]:
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    asked = Settings(cache_dir=folder / "cache", **settings)  # type: ignore[arg-type]
+    plugins = Plugins()
+    (model,) = resolve_model(str(path), plugins, folder / "cache")
+    result = vet_model(model, asked, plugins)
+    return write_bundles(str(path), result, asked, folder / "out", plugins)
+
+
+def script_exit(bundle: Path) -> int:
+    command = [sys.executable, str(bundle / "repro.py")]
+    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("text", "culprit", "symptom"),
+    [
+        (CRASH, "fuse_transpose_into_gemm", Symptom.OPTIMIZER_ERROR),
+        (WRONG, "fuse_pad_into_conv", Symptom.WRONG_OUTPUT),
+    ],
+)
+def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
+    text: str, culprit: str, symptom: Symptom, tmp_path: Path
+) -> None:
+    (bundle,) = bundles(text, tmp_path)
+    assert bundle.note == ""
+    assert bundle.record.nodes == (4, 2)
+    assert (bundle.record.finding.symptom, bundle.record.finding.culprit) == (symptom, [culprit])
+    assert script_exit(bundle.path) == 1
+    script = bundle.path / "repro.py"
+    assert "optvet" not in script.read_text()
+    script.write_text(script.read_text().replace(repr([culprit]), "['nop']"))
+    assert script_exit(bundle.path) == 0
+
+
+def test_a_bundle_holds_everything_and_nothing_of_this_machine(tmp_path: Path) -> None:
+    (bundle,) = bundles(CRASH, tmp_path)
+    files = {p.name for p in bundle.path.iterdir()}
+    assert files == {
+        "model.onnx",
+        "model.txt",
+        "inputs.npz",
+        "expected.npz",
+        "repro.py",
+        "ISSUE.md",
+        "finding.json",
+    }
+    for name in files:
+        assert str(tmp_path).encode() not in (bundle.path / name).read_bytes()
+    assert "Gemm" in (bundle.path / "ISSUE.md").read_text()
+    assert [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_script_without_its_library_says_that_it_cannot_be_run(tmp_path: Path) -> None:
+    (bundle,) = bundles(CRASH, tmp_path)
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("import onnxoptimizer", "import absent_library"))
+    assert script_exit(bundle.path) == 2
+
+
+def test_replay_tells_still_there_from_fixed_and_changed(tmp_path: Path) -> None:
+    (bundle,) = bundles(CRASH, tmp_path)
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+    model = onnx.load(bundle.path / "model.onnx")
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("perm", [1, 0]))
+    onnx.save(model, bundle.path / "model.onnx")
+    assert replay_bundle(bundle.path, Plugins()).outcome == "fixed"
+    assert script_exit(bundle.path) == 0
+    record = read_record(bundle.path)
+    other = record.model_copy(update={"gist": "something else"})
+    (bundle.path / "finding.json").write_text(other.model_dump_json())
+    model.graph.node[0].attribute.pop()
+    onnx.save(model, bundle.path / "model.onnx")
+    assert replay_bundle(bundle.path, Plugins()).outcome == "changed"
+
+
+def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path) -> None:
+    from optvet_ort_optimizer import OrtOptimizer
+    from optvet_ort_runtime import OrtRuntime
+
+    optimizer, runtime = OrtOptimizer(), OrtRuntime()
+    code = optimizer.snippet(["EliminateIdentity"], optimizer.options)
+    text = f"def optimize(model):\n{_indent(code)}\ndef run(model, feeds):\n"
+    text += _indent(runtime.snippet(runtime.options))
+    space: dict[str, object] = {}
+    exec(text, space)
+    model = onnx.parser.parse_model(HEAD + "g (float[2] x) => (float[2] y) { y = Identity(x) }")
+    feeds = {"x": np.array([1, 2], np.float32)}
+    session = space["optimize"](model)  # type: ignore[operator]
+    assert space["run"](session, feeds)["y"].tolist() == [1, 2]  # type: ignore[operator]
+
+
+def _indent(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.splitlines())
+
+
+def test_the_fingerprint_knows_structure_not_names_or_order() -> None:
+    def of(body: str) -> list[str]:
+        return structure_of(
+            onnx.parser.parse_model(HEAD + f"g (float[2] x) => (float[2] y) {{ {body} }}")
+        )
+
+    same = of("a = Relu(x)  b = Abs(x)  y = Add(a, b)")
+    assert of("q = Abs(x)  p = Relu(x)  y = Add(p, q)") == same
+    assert of("q = Abs(x)  p = Relu(x)  y = Add(q, p)") != same
+    finding = Finding(
+        symptom=Symptom.BLOAT, severity="note", stage="build", culprit=["p"], confirmed=True
+    )
+    model = onnx.parser.parse_model(HEAD + "g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    assert len(fingerprint("o", finding, model)) == 16
+    assert fingerprint("o", finding, model) != fingerprint("other", finding, model)
+
+
+def test_findings_of_one_fingerprint_share_a_bundle(tmp_path: Path) -> None:
+    (first,) = bundles(CRASH, tmp_path)
+    (second,) = bundles(CRASH.replace("Sigmoid", "Tanh"), tmp_path)
+    assert (first.known, second.known) == (False, True)
+    assert first.path == second.path
+
+
+def test_arrays_come_back_under_names_that_no_file_could_have(tmp_path: Path) -> None:
+    given = {"../x": np.float32([1]), "file": np.array(["a"], object), "..": np.int64(3)}
+    write_arrays(tmp_path / "a.npz", given)
+    read = read_arrays(tmp_path / "a.npz", list(given))
+    assert {n: (a.dtype, a.tolist()) for n, a in read.items()} == {
+        n: (np.asarray(a).dtype, np.asarray(a).tolist()) for n, a in given.items()
+    }
+    with pytest.raises(InputError, match="3 arrays, expected 1"):
+        read_arrays(tmp_path / "a.npz", ["x"])
+
+
+def test_nothing_in_a_text_ends_its_code_block() -> None:
+    assert fenced("a ``` b\x1b") == "````\na ``` b\N{REPLACEMENT CHARACTER}\n````\n"
+
+
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no bundle"):
+        replay_bundle(tmp_path, Plugins())
