@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -15,9 +15,9 @@ from optvet.cli.errors import CLEAN, FINDINGS
 from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
 from optvet.cli.render import count, number, table_of, text
 from optvet.cli.terminal import Terminal
-from optvet.engine.compare import compare_files
-from optvet.engine.discovery import Plugins
-from optvet.engine.divergence import Comparison, Layer
+
+if TYPE_CHECKING:
+    from optvet.engine.divergence import Comparison, Layer
 
 _COLOURS = {"same": "dim", "drift": "green", "fault": "red"}
 
@@ -41,6 +41,9 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Compare two models value by value on one input, and show where they part."""
+    from optvet.engine.compare import compare_files
+    from optvet.engine.discovery import Plugins
+
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
         found = compare_files(

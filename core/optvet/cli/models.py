@@ -23,7 +23,6 @@ from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
 from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine.discovery import Plugins
-from optvet.engine.vet import resolve_model
 
 app = typer.Typer(help="Models that can be vetted by name.", invoke_without_command=True)
 
@@ -87,6 +86,8 @@ def _show(
     debug: Debug = False,
 ) -> None:
     """Say what a model is: inputs, outputs, opsets, what is declared of it. Fetches it first."""
+    from optvet.engine.vet import resolve_model
+
     terminal, plugins = context.ensure_object(Terminal), Plugins()
     with terminal.progress() as progress:
         progress(f"fetching {model}", 0, None)
@@ -117,6 +118,8 @@ def _pull(
     debug: Debug = False,
 ) -> None:
     """Fetch a model, check that it is whole, and say where it lies."""
+    from optvet.engine.vet import resolve_model
+
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
         progress(f"fetching {model}", 0, None)

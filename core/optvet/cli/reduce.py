@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
@@ -20,12 +20,9 @@ from optvet.cli.errors import CLEAN, UNDECIDED
 from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_of
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal
-from optvet.engine.api import default_jobs
-from optvet.engine.bundle import Bundle, write_bundles
-from optvet.engine.command import parse_command, reduce_by_command
-from optvet.engine.discovery import Plugins
-from optvet.engine.reduce import Budget
-from optvet.engine.vet import Settings, resolve_model
+
+if TYPE_CHECKING:
+    from optvet.engine.bundle import Bundle
 
 BUNDLES = Path("optvet-bundles")
 
@@ -65,6 +62,11 @@ def command(
 
     Ctrl-C ends it with the smallest model so far.
     """
+    from optvet.engine.command import parse_command, reduce_by_command
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.reduce import Budget
+    from optvet.engine.vet import resolve_model
+
     terminal = context.ensure_object(Terminal)
     words = parse_command(check)
     if out.is_dir() or not out.absolute().parent.is_dir():
@@ -120,6 +122,11 @@ def bundle(
     silent: bool,
 ) -> None:
     """Write a bundle per fault of ``result``; ``asked`` are the arguments of ``optvet.vet``."""
+    from optvet.engine.api import default_jobs
+    from optvet.engine.bundle import write_bundles
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.vet import Settings
+
     given = dict(asked)
     settings = Settings(
         datasets=tuple(given.pop("dataset")),

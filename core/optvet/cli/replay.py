@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -12,8 +12,9 @@ from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
 from optvet.cli.options import AsJson, Debug
 from optvet.cli.render import text
 from optvet.cli.terminal import Terminal, one_line
-from optvet.engine.bundle import Outcome, Replayed, replay_bundle
-from optvet.engine.discovery import Plugins
+
+if TYPE_CHECKING:
+    from optvet.engine.bundle import Outcome, Replayed
 
 _CODES: dict[Outcome, int] = {"fixed": CLEAN, "still there": FINDINGS, "changed": UNDECIDED}
 _COLOURS: dict[Outcome, str] = {"fixed": "green", "still there": "red", "changed": "yellow"}
@@ -31,6 +32,9 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Judge a finding again under the installed versions: fixed, still there, or changed."""
+    from optvet.engine.bundle import replay_bundle
+    from optvet.engine.discovery import Plugins
+
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
         progress("judging again", 0, None)
