@@ -35,7 +35,7 @@ from onnx import ModelProto
 from pydantic import ValidationError
 
 from optvet.engine import repro
-from optvet.engine.cache import Cache
+from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Observation, describe, finite
 from optvet.engine.lab import Lab, Progress
@@ -44,7 +44,13 @@ from optvet.engine.reduce import Budget
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import Accused, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, build
-from optvet.engine.vet import Settings, _choose_runtime, _Vetting, parse_options
+from optvet.engine.vet import (
+    Settings,
+    Vetting,
+    open_vetting,
+    parse_options,
+    resolve_model,
+)
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.protocols import DependsOnOptions, Optimizer
 from optvet.spec.result import Finding, Record, VetResult
@@ -138,17 +144,15 @@ def write_bundles(
     Raises:
         KeyboardInterrupt: It was interrupted; what was found until then is written.
     """
-    from optvet.engine.vet import resolve_model
-
     faults = [f for f in result.findings if f.severity == "fault"]
     if not faults:
         return []
-    root = settings.cache_dir or Path(tempfile.gettempdir())
+    root = settings.cache_dir or cache_root()
     (opened,) = resolve_model(model, plugins, root)
     bundles: list[Bundle] = []
-    with _vetting(opened, settings, plugins, progress) as vetting:
-        lab = vetting._lab(vetting.judge, vetting.reference_judge)
-        samples = {s.id: s for s in vetting._samples(lab)}
+    with open_vetting(opened, settings, plugins, progress=progress) as vetting:
+        lab = vetting.lab_of(vetting.judge, vetting.reference_judge)
+        samples = {s.id: s for s in vetting.make_samples(lab)}
         for finding in faults:
             witness = finding.witness.sample if finding.witness else next(iter(samples))
             accused = _accused(vetting, finding)
@@ -173,23 +177,7 @@ def write_bundles(
 _INTERRUPTED = "the reduction was interrupted; this is the smallest model so far"
 
 
-@contextmanager
-def _vetting(
-    model: Any, settings: Settings, plugins: Plugins, progress: Progress
-) -> Iterator[_Vetting]:
-    optimizer = plugins.optimizer(settings.optimizer)
-    runtime = _choose_runtime(plugins, optimizer, settings.runtime)
-    cache = Cache(settings.cache_dir if settings.use_cache else None)
-    try:
-        preload = (*_PRELOAD, *optimizer.preload, *runtime.preload)
-        limits = Limits(settings.timeout_s, settings.memory_bytes)
-        with Sandbox(jobs=settings.jobs, limits=limits, preload=preload) as sandbox:
-            yield _Vetting(model, settings, plugins, optimizer, runtime, sandbox, cache, progress)
-    finally:
-        cache.close()
-
-
-def _accused(vetting: _Vetting, finding: Finding) -> Accused:
+def _accused(vetting: Vetting, finding: Finding) -> Accused:
     judge, reference = vetting.judge, vetting.reference_judge
     if finding.as_deployed:
         judge = reference = Judge(vetting.runtime, vetting.runtime.deployed)
@@ -199,9 +187,9 @@ def _accused(vetting: _Vetting, finding: Finding) -> Accused:
         tuple(finding.culprit),
         judge,
         reference,
-        vetting._with_required,
-        vetting._interface,
-        vetting._tolerance,
+        vetting.with_required,
+        vetting.interface,
+        vetting.tolerance,
         vetting.settings.timeout_s if finding.symptom == Symptom.TIMEOUT else None,
     )
 

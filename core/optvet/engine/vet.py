@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -142,6 +143,20 @@ def vet_model(
 ) -> VetResult:
     """Vet one model; raises OptvetError for what is not the optimizer's fault."""
     started = time.perf_counter()
+    with open_vetting(model, settings, plugins, progress=progress, sandbox=sandbox) as vetting:
+        return vetting.run(started)
+
+
+@contextmanager
+def open_vetting(
+    model: Model,
+    settings: Settings,
+    plugins: Plugins,
+    *,
+    progress: Progress = lambda text, done, total: None,
+    sandbox: Sandbox | None = None,
+) -> Iterator[Vetting]:
+    """All that vetting one model takes; a sandbox of its own if none is given."""
     optimizer = plugins.optimizer(settings.optimizer)
     runtime = _choose_runtime(plugins, optimizer, settings.runtime)
     root = settings.cache_dir or cache_root()
@@ -151,8 +166,7 @@ def vet_model(
     limits = Limits(settings.timeout_s, settings.memory_bytes)
     sandbox = sandbox or Sandbox(jobs=settings.jobs, limits=limits, preload=preload)
     try:
-        vetting = _Vetting(model, settings, plugins, optimizer, runtime, sandbox, cache, progress)
-        return vetting.run(started)
+        yield Vetting(model, settings, plugins, optimizer, runtime, sandbox, cache, progress)
     finally:
         cache.close()
         if own:
@@ -225,7 +239,7 @@ def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> B
         raise UsageError(message) from error
 
 
-class _Vetting:
+class Vetting:
     """The state of one vet: what was asked, the lab, and what was found so far."""
 
     def __init__(
@@ -280,8 +294,9 @@ class _Vetting:
     # --- the story ---------------------------------------------------------------------------
 
     def run(self, started: float) -> VetResult:
-        lab = self._lab(self.judge, self.reference_judge)
-        samples = self._samples(lab)
+        """The whole answer; ``started`` is when the clock, ``time.perf_counter``, began."""
+        lab = self.lab_of(self.judge, self.reference_judge)
+        samples = self.make_samples(lab)
         examiner, found = self._first_look(lab, samples)
         samples = examiner.samples
         detected = found
@@ -339,7 +354,8 @@ class _Vetting:
             cost=self.ledger.cost(time.perf_counter() - started),
         )
 
-    def _lab(self, judge: Judge, reference: Judge | None = None) -> Lab:
+    def lab_of(self, judge: Judge, reference: Judge | None = None) -> Lab:
+        """A lab for the model, whose candidates ``judge`` runs, and ``reference`` the original."""
         return Lab(
             self.model,
             self.optimizer,
@@ -349,18 +365,20 @@ class _Vetting:
             self.cache,
             jobs=self.settings.jobs,
             reference_judge=reference,
-            interface=self._interface,
+            interface=self.interface,
             ledger=self.ledger,
             progress=self.progress,
         )
 
-    def _interface(self, passes: Sequence[str]) -> frozenset[InterfaceChange]:
+    def interface(self, passes: Sequence[str]) -> frozenset[InterfaceChange]:
+        """How ``passes`` change the interface on purpose."""
         changes: frozenset[InterfaceChange] = frozenset()
         return changes.union(*(self.passes[p].interface for p in passes))
 
     # --- inputs ------------------------------------------------------------------------------
 
-    def _samples(self, lab: Lab) -> list[Sample]:
+    def make_samples(self, lab: Lab) -> list[Sample]:
+        """The samples that were asked for; always the same ones."""
         self.progress("making inputs", 0, None)
         names = [spec.partition(":")[0] for spec in self.settings.datasets]
         datasets = {name: self.plugins.dataset(name) for name in names}
@@ -443,7 +461,7 @@ class _Vetting:
             raise InputError(f"{self.model.source}: not a valid ONNX model: {words}")
         samples, refused = self._usable(lab, reference, samples)
         candidate = lab.trial(self.pipeline, samples, "detect")
-        examiner = Examiner(lab, samples, tolerance=self._tolerance)
+        examiner = Examiner(lab, samples, tolerance=self.tolerance)
         examiner.learn_reference(lab.reference(samples))
         if refused:
             self.controls["refused samples"] = "; ".join(refused)
@@ -474,7 +492,7 @@ class _Vetting:
 
     def _base(self) -> tuple[str, ...]:
         """The empty pipeline: the required passes alone."""
-        return self._with_required(())
+        return self.with_required(())
 
     def _usable(
         self, lab: Lab, reference: Trial, samples: Sequence[Sample]
@@ -502,7 +520,8 @@ class _Vetting:
                 )
             reference = lab.reference(usable)
 
-    def _tolerance(self, passes: Iterable[str]) -> float | None:
+    def tolerance(self, passes: Iterable[str]) -> float | None:
+        """What lossy ones among ``passes`` may be off by, relative; None if none is lossy."""
         declared = [t for p in passes if (t := self.passes[p].tolerance) is not None]
         return max(declared, default=None)
 
@@ -659,7 +678,7 @@ class _Vetting:
         """The finding, with the culprit's own observation, replayed in a fresh process."""
         sample = observation.sample
         samples = [sample] if sample is not None else []
-        passes = self._with_required(culprit) if culprit else self._base()
+        passes = self.with_required(culprit) if culprit else self._base()
         own = examiner.examine(lab.trial(passes, samples, "confirm"), samples).observation
         shown = own if own is not None and own.symptom == observation.symptom else observation
         again = examiner.examine(lab.fresh(passes, samples), samples).observation
@@ -681,7 +700,8 @@ class _Vetting:
             as_deployed=as_deployed,
         )
 
-    def _with_required(self, culprit: Sequence[str]) -> tuple[str, ...]:
+    def with_required(self, culprit: Sequence[str]) -> tuple[str, ...]:
+        """``culprit`` with the passes that the optimizer cannot do without, in order."""
         if not self.required:
             return tuple(culprit)
         order = self.pipeline if set(culprit) <= set(self.pipeline) else tuple(self.passes)
@@ -732,7 +752,7 @@ class _Vetting:
         changed = []
         for name, trial in zip(
             names,
-            lab.trials([self._with_required((n,)) for n in names], samples, "each"),
+            lab.trials([self.with_required((n,)) for n in names], samples, "each"),
             strict=True,
         ):
             observation = examiner.examine(trial, samples).observation
@@ -792,7 +812,7 @@ class _Vetting:
         self.controls["pairs"] = f"{trials} ordered pairs tried"
         pairs.sort(key=lambda pair: not self.passes[pair[1]].default)
         blamed: dict[tuple[str, tuple[str, str]], int] = {}
-        sequences = [self._with_required(pair) for pair in pairs]
+        sequences = [self.with_required(pair) for pair in pairs]
         for pair, trial in zip(pairs, lab.trials(sequences, samples, "each"), strict=True):
             observation = examiner.examine(trial, samples).observation
             if observation is None:
@@ -829,14 +849,14 @@ class _Vetting:
     def _deployed(self, samples: Sequence[Sample]) -> None:
         """A second judgement under the runtime's own defaults."""
         judge = Judge(self.runtime, self.runtime.deployed)
-        lab = self._lab(judge)
+        lab = self.lab_of(judge)
         lab.full_check = False
         reference, candidate = lab.both(self.safe, samples, "detect")
         failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
         if failures:
             self.controls["as deployed"] = f"the original itself fails: {describe(failures[0])}"
             return
-        examiner = Examiner(lab, samples, tolerance=self._tolerance)
+        examiner = Examiner(lab, samples, tolerance=self.tolerance)
         examiner.learn_reference(reference)
         found = examiner.examine(candidate, samples)
         before = len(self.findings)
@@ -904,16 +924,16 @@ class _Vetting:
         runtime = self.plugins.runtime(name)
         if self.optimizer.traits.produces not in runtime.accepts or "onnx" not in runtime.accepts:
             return f"cannot run {self.optimizer.traits.produces}"
-        lab = self._lab(Judge(runtime, runtime.options))
+        lab = self.lab_of(Judge(runtime, runtime.options))
         lab.full_check = False
         reference = lab.reference([sample])
         run = reference.runs.get(sample.id)
         if run is None or isinstance(run, Failure):
             why = run or reference.build.failure
             return f"cannot run the original: {describe(why) if why else 'no answer'}"
-        examiner = Examiner(lab, [sample], tolerance=self._tolerance)
+        examiner = Examiner(lab, [sample], tolerance=self.tolerance)
         examiner.learn_reference(reference)
-        passes = self._with_required(finding.culprit) if finding.culprit else self._base()
+        passes = self.with_required(finding.culprit) if finding.culprit else self._base()
         seen = examiner.examine(lab.trial(passes, [sample], "confirm"), [sample]).observation
         return "no fault" if seen is None else str(seen.symptom)
 
