@@ -146,3 +146,54 @@ def test_a_fault_that_all_runtimes_show_is_in_the_model(pad: Path, tmp_path: Pat
     (finding,) = result.findings
     assert finding.cross_check == {"onnx_reference": "wrong-output", "openvino": "wrong-output"}
     assert "in the model: onnx_reference, openvino agree" in finding.message
+
+
+def test_a_runtime_that_misreads_the_original_stands_alone(tmp_path: Path) -> None:
+    """The pass is right; OpenVINO takes Softmax-11 for Softmax-13."""
+    text = """
+<ir_version: 7, opset_import: ["" : 11]>
+g (float[2,3,4] x) => (float[2,3,4] y)
+{
+    s = Softmax<axis = 1>(x)
+    y = Log(s)
+}
+"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    finding = cross_checked(tmp_path, "openvino", ("onnx_reference", "onnxruntime"))
+    assert finding.culprit == ["fuse_consecutive_log_softmax"]
+    words = "only in openvino's reading, unless onnx_reference, onnxruntime misread the original"
+    assert words in finding.message
+    answer = "no fault, but it computes the original otherwise"
+    assert finding.cross_check == {"onnx_reference": answer, "onnxruntime": answer}
+
+
+def test_a_runtime_that_misreads_the_original_is_no_witness(tmp_path: Path) -> None:
+    """A 0 in a shape copies a dimension of its own input; the pass takes another input's."""
+    text = """
+<ir_version: 7, opset_import: ["" : 11]>
+g (float[2,6,4] x) => (float[a,b] y)
+<int64[3] first = {6, 2, 4}, int64[2] second = {0, -1}>
+{
+    s = Softmax<axis = 1>(x)
+    r = Reshape(s, first)
+    y = Reshape(r, second)
+}
+"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    finding = cross_checked(tmp_path, "onnxruntime", ("onnx_reference", "openvino"))
+    assert finding.culprit == ["eliminate_consecutive_idempotent_ops"]
+    assert "in the model: onnx_reference agrees" in finding.message
+    assert finding.cross_check["openvino"].endswith("but it computes the original otherwise")
+
+
+def cross_checked(folder: Path, runtime: str, others: tuple[str, ...]) -> optvet.Finding:
+    result = optvet.vet(
+        folder / "model.onnx",
+        runtime=runtime,
+        cross_check=others,
+        jobs=1,
+        cache_dir=folder / "c",
+        use_cache=False,
+    )
+    (finding,) = result.findings
+    return finding

@@ -135,3 +135,39 @@ g (float[2,6,4] x) => (float[a] y)
     (finding,) = result.findings
     assert finding.symptom == "wrong-output"
     assert finding.culprit == ["eliminate_consecutive_idempotent_ops"]
+
+
+PAD = """
+<ir_version: 8, opset_import: ["" : 18]>
+g (float[1,1,6,6] x) => (float[1,1,5,5] y)
+<int64[8] pads = {0, 0, 1, 0, 0, 0, 0, 1}, int64[4] axes = {0, 1, 3, 2},
+ float[1,1,3,3] w = {1, -2, 3, 4, 5, -6, 7, 8, 9}>
+{
+    p = Pad(x, pads, "", axes)
+    y = Conv<kernel_shape = [3, 3]>(p, w)
+}
+"""
+"""fuse_pad_into_conv gets it wrong; onnx2torch has no converter for Pad-18, only for its result."""
+
+
+def test_a_model_that_it_cannot_read_is_no_fault(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(PAD), tmp_path / "model.onnx")
+    with pytest.raises(
+        optvet.InputError, match=r"torch cannot load the original model: .*Pad.*another runtime"
+    ):
+        optvet.vet(tmp_path / "model.onnx", runtime="torch", cache_dir=tmp_path, use_cache=False)
+
+
+def test_it_says_nothing_of_a_fault_in_a_model_that_it_cannot_read(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(PAD), tmp_path / "model.onnx")
+    result = optvet.vet(
+        tmp_path / "model.onnx",
+        cross_check=("torch", "onnx_reference"),
+        limit=2,
+        jobs=1,
+        cache_dir=tmp_path,
+        use_cache=False,
+    )
+    (finding,) = result.findings
+    assert finding.cross_check["torch"].startswith("cannot run the original: ")
+    assert "in the model: onnx_reference agrees" in finding.message

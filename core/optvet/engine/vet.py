@@ -508,8 +508,8 @@ class Vetting:
             if failure.stage == "load":
                 raise InputError(
                     f"{self.model.source}: {lab.reference_judge.runtime.name} cannot load the "
-                    "original model: "
-                    f"{describe(failure)}"
+                    f"original model: {describe(failure)}; choose another "
+                    "runtime, or repair the model"
                 )
             refused.append(f"{name}: {describe(failure)}")
             usable = [s for s in usable if s.id != name]
@@ -913,29 +913,42 @@ class Vetting:
             sample = by_id.get(finding.witness.sample) if finding.witness else None
             if finding.severity != "fault" or finding.stage == "build" or sample is None:
                 continue
-            answers = {
+            told = {
                 name: self._second_opinion(name, finding, sample)
                 for name in self.settings.cross_check
             }
-            words = f"{finding.message}; {_opinion(self.runtime.name, answers)}"
+            words = f"{finding.message}; {_opinion(self.runtime.name, told)}"
+            answers = {
+                name: answer if same is not False else f"{answer}, but {_OTHERWISE}"
+                for name, (answer, same) in told.items()
+            }
             self.findings[i] = finding.model_copy(update={"cross_check": answers, "message": words})
 
-    def _second_opinion(self, name: str, finding: Finding, sample: Sample) -> str:
+    def _second_opinion(
+        self, name: str, finding: Finding, sample: Sample
+    ) -> tuple[str, bool | None]:
+        """What another runtime shows, and whether it computes the same of the original.
+
+        None for the latter if it cannot judge at all.
+        """
         runtime = self.plugins.runtime(name)
         if self.optimizer.traits.produces not in runtime.accepts or "onnx" not in runtime.accepts:
-            return f"cannot run {self.optimizer.traits.produces}"
+            return f"cannot run {self.optimizer.traits.produces}", None
         lab = self.lab_of(Judge(runtime, runtime.options))
         lab.full_check = False
         reference = lab.reference([sample])
         run = reference.runs.get(sample.id)
         if run is None or isinstance(run, Failure):
             why = run or reference.build.failure
-            return f"cannot run the original: {describe(why) if why else 'no answer'}"
+            return f"cannot run the original: {describe(why) if why else 'no answer'}", None
+        gate = Examiner(self.lab_of(self.reference_judge), [sample], thresholds=OTHER_KERNELS)
+        gate.learn_reference(gate.lab.reference([sample]))
+        same = gate.examine(reference, [sample]).observation is None
         examiner = Examiner(lab, [sample], tolerance=self.tolerance)
         examiner.learn_reference(reference)
         passes = self.with_required(finding.culprit) if finding.culprit else self._base()
         seen = examiner.examine(lab.trial(passes, [sample], "confirm"), [sample]).observation
-        return "no fault" if seen is None else str(seen.symptom)
+        return ("no fault" if seen is None else str(seen.symptom)), same
 
     # --- notes -------------------------------------------------------------------------------
 
@@ -1121,15 +1134,30 @@ def _with_faults(records: Sequence[OutputRecord], blamed: Sequence[Finding]) -> 
     ]
 
 
-def _opinion(runtime: str, answers: Mapping[str, str]) -> str:
-    """What other runtimes' answers say about where a fault lies."""
-    judged = {n: a for n, a in answers.items() if not a.startswith("cannot")}
+_OTHERWISE = "it computes the original otherwise"
+
+
+def _opinion(runtime: str, told: Mapping[str, tuple[str, bool | None]]) -> str:
+    """What other runtimes' answers say about where a fault lies.
+
+    Each answer comes with whether its runtime computes the same of the original; None if it cannot
+    judge. One that does not is no witness while there are others: it reads another model.
+    """
+    judged = {n: a for n, (a, same) in told.items() if same is not None}
     if not judged:
         return "no other runtime could judge it"
-    innocent = sorted(n for n, a in judged.items() if a == "no fault")
+    fellows = sorted(n for n in judged if told[n][1])
+    innocent = [n for n in fellows if judged[n] == "no fault"]
+    if not fellows:
+        others = ", ".join(sorted(judged))
+        if set(judged.values()) == {"no fault"}:
+            return (
+                f"only in {runtime}'s reading, unless {others} misread the original: no fault there"
+            )
+        return f"unclear where: {others} compute{'s' * (len(judged) == 1)} the original otherwise"
     if not innocent:
-        return f"in the model: {', '.join(sorted(judged))} agree"
-    if len(innocent) == len(judged):
+        return f"in the model: {', '.join(fellows)} agree{'' if len(fellows) > 1 else 's'}"
+    if innocent == fellows:
         return f"only in {runtime}'s reading: no fault on {', '.join(innocent)}"
     return f"depends on the runtime: no fault on {', '.join(innocent)}"
 

@@ -60,7 +60,8 @@ class Finding(Record):
     export alone (the round trip) show it. ``error`` and ``noise_floor`` are relative to the
     reference output (unitless, largest over elements of the worst output; None where the symptom
     has no size). ``as_deployed`` tells that it showed only under the runtime's own defaults.
-    ``cross_check`` holds what other runtimes show: a symptom, "no fault", or why they cannot run.
+    ``cross_check`` holds what other runtimes show: a symptom or "no fault", with a remark if they
+    compute another thing of the original already, or why they cannot run.
     """
 
     symptom: Symptom
