@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import optvet
 from optvet.spec import hooks
@@ -46,6 +47,16 @@ def test_installed_entry_points_match_pyproject() -> None:
     distribution = importlib.metadata.distribution("optvet")
     installed = {e.name: e.value for e in distribution.entry_points if e.group == "optvet"}
     assert installed == ENTRY_POINTS, STALE
+
+
+def test_both_builds_of_onnx_runtime_are_of_the_version_that_the_documentation_names() -> None:
+    lines = PYPROJECT["project"]["optional-dependencies"]["gpu"]
+    pins = {r.name: str(r.specifier) for r in map(Requirement, lines) if r.name != "nvidia-ml-py"}
+    told = re.findall(r"onnxruntime-gpu(==\S+)", (ROOT / "docs" / "cli.md").read_text())
+    assert {n: [pin] for n, pin in pins.items()} == {
+        "onnxruntime": told,
+        "onnxruntime-gpu": told,
+    }
 
 
 def test_installed_metadata_matches_pyproject() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+from optvet import Artifact, Feeds, Runtime, Session, UsageError, hookimpl
 
 _CPU = "CPUExecutionProvider"
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
@@ -127,10 +127,15 @@ def _prepare(accelerators: Sequence[str]) -> None:
     """Load the libraries that providers for GPUs need; refuse those that this build has not."""
     import onnxruntime as ort
 
-    offered = ort.get_available_providers()
+    known, offered = ort.get_all_providers(), ort.get_available_providers()
     for provider in accelerators:
+        if provider not in known:
+            raise UsageError(
+                f"there is no execution provider {provider!r}; this ONNX Runtime has "
+                f"{', '.join(offered)}"
+            )
         if provider not in offered:
-            raise RuntimeError(
+            raise UsageError(
                 f"this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
                 "optvet[gpu], and see what optvet doctor says"
             )
@@ -150,6 +155,8 @@ def check_placement(
 ) -> None:
     """Refuse a session that fell back to the CPU, as ONNX Runtime does without an error.
 
+    That is no fault of a model, and must not be remembered as one: it raises UsageError.
+
     Args:
         accelerators: Providers that were asked for, other than the CPU's.
         loaded: Providers that the session has.
@@ -157,12 +164,12 @@ def check_placement(
     """
     missing = [p for p in accelerators if p not in loaded]
     if missing:
-        raise RuntimeError(
+        raise UsageError(
             f"{', '.join(missing)} could not be loaded, so the model would run on "
             f"{', '.join(loaded)}; see what optvet doctor says"
         )
     if placed and not set(placed) & set(accelerators):
-        raise RuntimeError(
+        raise UsageError(
             f"no node of this model runs on {', '.join(accelerators)}, all on "
             f"{', '.join(sorted(set(placed)))}; judge it with the default providers"
         )

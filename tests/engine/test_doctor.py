@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from optvet.engine.packages import Collision, Unmet
 from optvet.engine.sandbox import Sandbox
 
 BOTH = ("onnxruntime", "onnxruntime-gpu")
-REPAIR = "pip install --force-reinstall --no-deps onnxruntime-gpu==1.2"
+FORCED = "pip install --force-reinstall --no-deps"
+REPAIR = f"{FORCED} onnxruntime-gpu==1.2"
 VERSIONS = {"onnxruntime": "1.2", "onnxruntime-gpu": "1.2"}
 
 
@@ -23,21 +25,47 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 @pytest.mark.parametrize(
-    ("on_disk", "gpu_version", "status"),
+    ("on_disk", "version", "status"),
     [
         ((0, 3, 0), "1.2", "ok"),
         ((3, 0, 0), "1.2", "broken"),
         ((1, 2, 0), "1.2", "broken"),
-        ((0, 3, 0), "1.1", "broken"),
+        ((0, 3, 0), "1.3", "warning"),
+        ((3, 0, 0), "1.3", "broken"),
     ],
 )
 def test_files_of_the_gpu_wheel_must_be_in_place(
-    on_disk: tuple[int, int, int], gpu_version: str, status: str
+    on_disk: tuple[int, int, int], version: str, status: str
 ) -> None:
-    collision = Collision(BOTH, ("1.2", gpu_version), on_disk, "state.so")
-    (check,) = doctor.check_wheels([collision], VERSIONS)
+    collision = Collision(BOTH, (version, "1.2"), on_disk, "state.so")
+    (check,) = doctor.check_wheels([collision], VERSIONS | {"onnxruntime": version})
     assert check.status == status
-    assert check.cure == ("" if status == "ok" else REPAIR)
+    both = f"{FORCED} onnxruntime==1.2 && {REPAIR}"
+    assert check.cure == ("" if status == "ok" else REPAIR if version == "1.2" else both)
+
+
+def test_a_missing_requirement_is_not_cured_by_breaking_another() -> None:
+    unmet = Unmet("optvet", "1", "onnxruntime>=1", None)
+    (alone,) = doctor.check_requirements([unmet], {})
+    (beside,) = doctor.check_requirements([unmet], {"onnxruntime-gpu": "1.2"})
+    assert alone.cure == "pip install 'onnxruntime>=1'"
+    assert beside.cure == f"{FORCED} onnxruntime==1.2 && {REPAIR}"
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_cures_are_commands_of_what_installed_optvet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: str
+) -> None:
+    info = tmp_path / "optvet-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: optvet\nVersion: 1\nRequires-Dist: absent-library\n"
+    )
+    (info / "INSTALLER").write_text(f"{installer}\n")
+    found = doctor.diagnose([], tmp_path, tmp_path, installed=[PathDistribution(info)])
+    (check,) = [c for c in found.checks if c.status == "broken"]
+    uv = "uv " if installer == "uv" else ""
+    assert check.cure == f"{uv}pip install 'absent-library'"
 
 
 def test_other_collisions_are_warnings() -> None:
@@ -52,7 +80,7 @@ def test_what_is_wrong_with_packages_is_broken_and_has_a_cure() -> None:
     checks = [
         *doctor.check_duplicates({"onnxruntime": ["1", "2"]}),
         *doctor.check_usurpers({"evil": ["optvet_zoo"]}),
-        *doctor.check_requirements([Unmet("onnx", "1.23", "protobuf>=4", "3.2")]),
+        *doctor.check_requirements([Unmet("onnx", "1.23", "protobuf>=4", "3.2")], {}),
         *doctor.check_known({"apache-tvm-ffi": "0.1.15.post2"}),
     ]
     assert [c.status for c in checks] == ["broken"] * 4

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import onnx.parser
 import pytest
+from pydantic import BaseModel
 
-from optvet import Artifact
+from optvet import Artifact, Session, UsageError
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
+from optvet.engine.vet import Settings, vet_model
 from optvet_ort_runtime import OrtOptions, OrtRuntime, _placed, check_placement
 
 ort = pytest.importorskip("onnxruntime")
@@ -21,17 +28,50 @@ def artifact() -> Artifact:
 def test_a_provider_that_the_build_lacks_is_refused_not_replaced() -> None:
     if CUDA in ort.get_available_providers():
         pytest.skip("this ONNX Runtime has a provider for CUDA")
-    with pytest.raises(RuntimeError, match=r"has no CUDA.*install optvet\[gpu\]"):
+    with pytest.raises(UsageError, match=r"has no CUDA.*install optvet\[gpu\]"):
         OrtRuntime().load(artifact(), OrtOptions(providers=(CUDA, CPU)))
 
 
+def test_a_provider_that_does_not_exist_is_told_from_one_that_is_missing() -> None:
+    with pytest.raises(UsageError, match=r"no execution provider 'cuda'; .* has .*CPUExecution"):
+        OrtRuntime().load(artifact(), OrtOptions(providers=("cuda",)))
+
+
+@dataclass
+class OnDevice(OrtRuntime):
+    """Refuses to load while there is no device."""
+
+    device: Path = Path()
+    name: str = "on-device"
+
+    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+        if not self.device.exists():
+            raise UsageError("no such device")
+        return super().load(artifact, options)
+
+
+def test_a_device_that_is_missing_is_no_fault_and_is_not_remembered(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(pytestconfig.rootpath)  # workers import this file by name
+    (tmp_path / "model.onnx").write_bytes(artifact().data)
+    model = open_model(tmp_path / "model.onnx", "model.onnx", tmp_path)
+    plugins = Plugins()
+    plugins.register("runtime", OnDevice(tmp_path / "device"))
+    settings = Settings(runtime="on-device", limit=1, cache_dir=tmp_path)
+    with pytest.raises(UsageError, match=r"^no such device$"):
+        vet_model(model, settings, plugins)
+    (tmp_path / "device").touch()
+    assert vet_model(model, settings, plugins).verdict == "clean"
+
+
 def test_a_provider_that_was_left_out_of_the_session_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"CUDA.* could not be loaded, so .* run on CPU"):
+    with pytest.raises(UsageError, match=r"CUDA.* could not be loaded, so .* run on CPU"):
         check_placement([CUDA], [CPU], [CPU])
 
 
 def test_a_session_without_any_node_on_the_accelerator_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="no node of this model runs on CUDA"):
+    with pytest.raises(UsageError, match="no node of this model runs on CUDA"):
         check_placement([CUDA], [CUDA, CPU], [CPU, CPU])
 
 
@@ -55,6 +95,6 @@ def test_a_model_runs_on_the_gpu() -> None:
         pytest.skip("needs onnxruntime-gpu; this ONNX Runtime has no provider for CUDA")
     try:
         session = OrtRuntime().load(artifact(), OrtOptions(providers=(CUDA, CPU)))
-    except RuntimeError as error:
+    except UsageError as error:
         pytest.skip(f"no GPU can be used: {error}")
     assert session.run({"x": np.array([-1, 2], np.float32)})["y"].tolist() == [0, 2]

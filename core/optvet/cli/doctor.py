@@ -45,13 +45,14 @@ def _screen(found: Diagnosis) -> Iterator[RenderableType]:
     present = [f"{n} {v}" for n, v in found.libraries.items() if v is not None]
     environment.add_row("libraries", text(", ".join(present)))
     yield Padding(environment, (0, 0, 1, 0))
-    checks = table_of(("", ""), ("", "dim"), ("", ""))
+    # Two columns leave a command of pip the room to stay on one line of 80 columns.
+    checks = table_of(("", ""), ("", ""))
     checks.show_header = False
     for check in found.checks:
-        words = text(one_line(check.message))
+        words = text(f"{check.name}: ", "dim").append_text(text(one_line(check.message)))
         if check.cure:
             words.append_text(text(f"\n{check.cure}", "bold"))
-        checks.add_row(Text(check.status, _COLOURS[check.status]), text(check.name), words)
+        checks.add_row(Text(check.status, _COLOURS[check.status]), words)
     yield Padding(checks, (0, 0, 1, 0))
     yield _summary(found)
 

@@ -19,6 +19,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Literal
 
+from packaging.requirements import Requirement
 from pydantic import Field
 
 from optvet.engine import packages
@@ -106,7 +107,7 @@ def diagnose(
         *check_wheels(packages.collisions(found, names), versions),
         *check_duplicates(packages.duplicates(found, names)),
         *check_usurpers(packages.usurpers(found, _own_modules(found), SELF)),
-        *check_requirements(packages.unmet(found, names & versions.keys())),
+        *check_requirements(packages.unmet(found, names & versions.keys()), versions),
         *check_known(versions),
         *check_shadows(folder),
     ]
@@ -118,9 +119,11 @@ def diagnose(
         if checks[-1].status != "broken":
             checks += check_imports(sandbox, libraries, progress)
             progress("providers", 0, None)
-            checks += check_providers(sandbox, versions)
+            told = {c.cure for c in checks if c.status == "broken"}
+            checks += [c for c in check_providers(sandbox, versions) if c.cure not in told]
     checks += check_plugins(plugins)
     checks.append(check_cache(cache))
+    checks = [_for_installer(c, found) for c in checks]
     ordered = sorted(checks, key=lambda c: STATUSES.index(c.status))
     return Diagnosis(
         schema="optvet.doctor/1",
@@ -128,6 +131,14 @@ def diagnose(
         libraries=libraries,
         checks=ordered,
     )
+
+
+def _for_installer(check: Check, installed: Iterable[Distribution]) -> Check:
+    """Cures as commands of uv, where that installed optvet: it need not bring pip."""
+    ours = next((d for d in installed if name_of(d) == SELF), None)
+    if ours is None or (ours.read_text("INSTALLER") or "").strip() != "uv":
+        return check
+    return check.model_copy(update={"cure": re.sub(r"\bpip (?=\w*install)", "uv pip ", check.cure)})
 
 
 def concerned(installed: Iterable[Distribution]) -> set[str]:
@@ -202,13 +213,10 @@ def check_wheels(found: Iterable[Collision], versions: Mapping[str, str]) -> lis
             )
             checks.append(Check(name="packages", status="warning", message=message, cure=cure))
             continue
-        same = len(set(collision.versions)) == 1
-        if whose == "onnxruntime-gpu" and same:
-            checks.append(Check(name="packages", status="ok", message=message))
-        else:
-            checks.append(
-                Check(name="packages", status="broken", message=message, cure=gpu_cure(versions))
-            )
+        status: Status = "ok" if len(set(collision.versions)) == 1 else "warning"
+        status = status if whose == "onnxruntime-gpu" else "broken"
+        cure = "" if status == "ok" else gpu_cure(versions)
+        checks.append(Check(name="packages", status=status, message=message, cure=cure))
     if not seen:
         words = "no two distributions own the same file"
         checks.append(Check(name="packages", status="ok", message=words))
@@ -216,9 +224,16 @@ def check_wheels(found: Iterable[Collision], versions: Mapping[str, str]) -> lis
 
 
 def gpu_cure(versions: Mapping[str, str]) -> str:
-    """The command that puts the files of onnxruntime-gpu in place, of onnxruntime's version."""
-    version = versions.get("onnxruntime") or versions.get("onnxruntime-gpu", "")
-    return f"pip install --force-reinstall --no-deps onnxruntime-gpu=={version}"
+    """The commands that put the files of onnxruntime-gpu in place, and both at its version.
+
+    Its version was chosen for a release of CUDA, that of onnxruntime as a mere requirement.
+    """
+    version = versions["onnxruntime-gpu"]
+    command = "pip install --force-reinstall --no-deps"
+    last = f"{command} onnxruntime-gpu=={version}"
+    if versions.get("onnxruntime") == version:
+        return last
+    return f"{command} onnxruntime=={version} && {last}"
 
 
 def check_duplicates(found: Mapping[str, Sequence[str]]) -> list[Check]:
@@ -247,18 +262,17 @@ def check_usurpers(found: Mapping[str, Sequence[str]]) -> list[Check]:
     ]
 
 
-def check_requirements(found: Iterable[packages.Unmet]) -> list[Check]:
+def check_requirements(found: Iterable[packages.Unmet], versions: Mapping[str, str]) -> list[Check]:
     """Versions that do not fit together, such as of onnx and protobuf."""
-    return [
-        Check(
-            name="packages",
-            status="broken",
-            message=f"{u.name} {u.version} needs {u.requirement}; "
-            + (f"{u.found} is installed" if u.found else "it is not installed"),
-            cure=f"pip install '{u.requirement}'",
-        )
-        for u in found
-    ]
+    checks = []
+    for unmet in found:
+        instead = f"{unmet.found} is installed" if unmet.found else "it is not installed"
+        message = f"{unmet.name} {unmet.version} needs {unmet.requirement}; {instead}"
+        cure = f"pip install '{unmet.requirement}'"
+        if Requirement(unmet.requirement).name == "onnxruntime" and "onnxruntime-gpu" in versions:
+            cure = gpu_cure(versions)  # onnxruntime alone would overwrite the other's files
+        checks.append(Check(name="packages", status="broken", message=message, cure=cure))
+    return checks
 
 
 def check_known(versions: Mapping[str, str]) -> list[Check]:

@@ -30,7 +30,7 @@ from optvet.engine.trial import (
     run_trial,
     sample_digests,
 )
-from optvet.spec.errors import InputError, PluginError
+from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
@@ -422,13 +422,13 @@ class _Pending:
 
 
 def _refuse_misuse(outcome: Outcome[Report]) -> None:
-    """What a plugin was not made for is no symptom: the wrong format, an unknown operator."""
+    """What a plugin was not made for is no symptom, nor what is missing here, such as a GPU."""
     report = outcome.value
     failure = outcome.failure or (report.failure if report else None)
-    if failure is not None and failure.error_type.endswith(".PluginError"):
-        raise PluginError(failure.message)
-    if failure is not None and failure.error_type.endswith(".InputError"):
-        raise InputError(failure.message)
+    kind = failure.error_type.rpartition(".")[2] if failure is not None else ""
+    misuse = {e.__name__: e for e in (PluginError, InputError, UsageError)}.get(kind)
+    if misuse is not None and failure is not None:
+        raise misuse(failure.message)
 
 
 def _died_running(outcome: Outcome[Report]) -> bool:
