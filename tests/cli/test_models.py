@@ -93,6 +93,8 @@ def test_json_is_complete(run: Run) -> None:
         (["--name", "resnet5?"], {"resnet50"}),
         (["--opset", "15"], {"diabetes-mlp"}),
         (["--opset", "17", "--tag", "trained"], {"digits-mlp"}),
+        (["--min-opset", "17", "--tag", "trained"], {"digits-mlp"}),
+        (["--min-opset", "16", "--opset", "15"], set()),
         (["--name", "no-such"], set()),
     ],
 )

@@ -29,6 +29,8 @@ app = typer.Typer(help="Models that can be vetted by name.", invoke_without_comm
 OPSET_FLOOR = 7
 IR_FLOOR = 4
 _LISTED_INPUTS = 12
+_NEWEST = 10_000
+"""No opset is as new."""
 _OPSET = re.compile(r"\bopset (\d+)\b")
 
 Reference = Annotated[
@@ -45,7 +47,7 @@ Reference = Annotated[
 def _models(context: typer.Context, as_json: AsJson = False, debug: Debug = False) -> None:
     """List the models of all sources; `optvet vet zoo:NAME` vets one."""
     if context.invoked_subcommand is None:
-        _list(context.ensure_object(Terminal), None, [], None, None, as_json)
+        _list(context.ensure_object(Terminal), None, [], None, range(_NEWEST), as_json)
 
 
 @app.command("list")
@@ -68,13 +70,23 @@ def _models_list(
         typer.Option("--name", metavar="PATTERN", help="Only names like this: resnet, *-int8, …"),
     ] = None,
     opset: Annotated[
-        int | None, typer.Option("--opset", metavar="N", help="Only of this opset.")
+        int | None, typer.Option("--opset", metavar="N", help="Only of this opset.", min=1)
     ] = None,
+    min_opset: Annotated[
+        int,
+        typer.Option(
+            "--min-opset",
+            metavar="N",
+            help="Only of this opset or a later one, or of one that is not told.",
+            min=0,
+        ),
+    ] = 0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """List models by source, tag, name and opset."""
-    _list(context.ensure_object(Terminal), source, tags or [], name, opset, as_json)
+    wanted = range(min_opset, _NEWEST) if opset is None else range(max(opset, min_opset), opset + 1)
+    _list(context.ensure_object(Terminal), source, tags or [], name, wanted, as_json)
 
 
 @app.command("show")
@@ -149,7 +161,7 @@ def _list(
     source: str | None,
     tags: Sequence[str],
     name: str | None,
-    opset: int | None,
+    opsets: range,
     as_json: bool,
 ) -> None:
     plugins = Plugins()
@@ -160,13 +172,14 @@ def _list(
         for s in sources
         if s not in online
         for card in plugins.model_source(s).models()
-        if _matches(card, tags, name, opset)
+        if _matches(card, tags, name, opsets)
     ]
     if as_json:
         told = [{"model": reference, **asdict(card)} for reference, card in cards]
         terminal.write(f"{json.dumps(told, indent=2)}\n")
         return
-    terminal.show(*_table(cards, bool(tags or name or opset is not None), online))
+    filtered = bool(tags or name or opsets != range(_NEWEST))
+    terminal.show(*_table(cards, filtered, online))
 
 
 def _table(
@@ -190,7 +203,7 @@ def _needs_network(plugins: Plugins, source: str) -> bool:
     return bool(getattr(plugins.model_source(source), "needs_network", False))
 
 
-def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opset: int | None) -> bool:
+def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opsets: range) -> bool:
     has = {tag.lower() for tag in (*card.tags, *([card.task] if card.task else []))}
     if not {tag.lower() for tag in tags} <= has:
         return False
@@ -198,7 +211,8 @@ def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opset: int 
         pattern = name.lower() if any(c in name for c in "*?[") else f"*{name.lower()}*"
         if not fnmatch.fnmatchcase(card.name.lower(), pattern):
             return False
-    return opset is None or _opset_of(card) == opset
+    opset = _opset_of(card)
+    return opset in opsets if opset is not None else opsets.stop == _NEWEST
 
 
 def _opset_of(card: ModelCard) -> int | None:
