@@ -15,7 +15,7 @@ from rich.text import Text
 
 from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line, plain
-from optvet.spec.result import Impact
+from optvet.spec.result import Divergence, Impact
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LABEL_COLUMNS = 10
@@ -23,7 +23,11 @@ _MESSAGE_CHARS = 300
 _LISTED_PASSES = 6
 _LISTED_TOUCHED = 12
 _LISTED_METRICS = 4
+_LISTED_DIVERGENCES = 4
+_LISTED_NODES = 6
+_LISTED_SITES = 3
 _ANSWER_CHARS = 120
+_NODE_CHARS = 70
 _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 
@@ -89,6 +93,8 @@ def screen(result: VetResult, asked: Asked) -> Iterator[RenderableType]:
     faults = [f for f in result.findings if f.severity == "fault"]
     if faults:
         yield Padding(_findings(faults), (0, 0, 1, 0))
+    for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
+        yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
     if result.passes is not None:
         yield Padding(_passes(result), (0, 0, 1, 0))
     yield _facts(result, asked)
@@ -165,6 +171,60 @@ def _blame(finding: Finding) -> Text:
     for runtime, answer in finding.cross_check.items():
         blame.append_text(text(f"\non {runtime}: {one_line(answer, _ANSWER_CHARS)}", "dim"))
     return blame
+
+
+def _where(finding: Finding, several: bool) -> Table:
+    """The first wrong value, the nodes that make it in both graphs, and the wrong sites."""
+    found = finding.divergence
+    assert found is not None
+    rows: list[tuple[str, RenderableType]] = []
+    if several:
+        rows.append(("", text(" → ".join(finding.culprit) or "round trip", "dim")))
+    if found.value is not None:
+        line = text(one_line(found.value, _NODE_CHARS), "bold")
+        words = " is the first value that is beyond its noise"
+        if found.error is not None:
+            words += f": error {number(found.error)}, noise {number(found.noise)}"
+        rows.append(("where", line.append_text(text(words, "not bold"))))
+    if found.agreeing:
+        rows.append(("from", text(one_line(", ".join(found.agreeing), _NODE_CHARS), "dim")))
+    for label, lines in (("before", found.before), ("after", found.after)):
+        rows.append((label, _nodes(lines)))
+    rows += [("", text(one_line(words, _ANSWER_CHARS))) for words in found.differs]
+    if found.whole:
+        rows.append(("", text("these are all nodes of the model", "dim")))
+    rows += _sites(found)
+    if found.note:
+        rows.append(("", text(one_line(found.note, _ANSWER_CHARS), "dim")))
+    return _grid(rows)
+
+
+def _nodes(lines: Sequence[str]) -> Text:
+    """One node per line, cut to the width; a dash where there is none."""
+    shown = [one_line(line, _NODE_CHARS) for line in lines[:_LISTED_NODES]]
+    if len(lines) > _LISTED_NODES:
+        shown.append(f"… {count(len(lines) - _LISTED_NODES, 'more line')}")
+    return text("\n".join(shown) or "–")
+
+
+def _sites(found: Divergence) -> list[tuple[str, RenderableType]]:
+    """Which of several rewritten places are wrong by themselves, and what is special in them."""
+    if found.tried < 2:
+        return []
+    rows: list[tuple[str, RenderableType]] = []
+    for site in found.wrong[:_LISTED_SITES]:
+        words = f"{site.kind} {site.number} of {site.of}, {one_line(site.node, _NODE_CHARS)}"
+        rows.append(("site", text(words)))
+    if len(found.wrong) > _LISTED_SITES:
+        rows.append(("", text(f"… {len(found.wrong) - _LISTED_SITES} more", "dim")))
+    rows += [("", text(words)) for words in found.distinction]
+    rows.append(("", text(_tried(found), "dim")))
+    return rows
+
+
+def _tried(found: Divergence) -> str:
+    tried = f"{found.tried} of {count(found.sites, 'rewritten place')} tried alone"
+    return f"{tried}: {len(found.wrong)} wrong" if found.wrong else f"{tried}: none wrong alone"
 
 
 def _words(message: str, limit: int = _MESSAGE_CHARS) -> str:

@@ -12,20 +12,22 @@ its own name, or has none in the first model, is looked for among all values of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 from pydantic import Field
 
 from optvet.engine import perturb
 from optvet.engine.examine import finite
 from optvet.engine.noise import longest_reduction
 from optvet.engine.oracle import Judgement, Noise, judge, noise_level
-from optvet.engine.sandbox import Outcome, Sandbox, enter
+from optvet.engine.regions import constants_of, reads
+from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.shrink import record_values
 from optvet.engine.trial import Judge
 from optvet.spec.errors import InputError
@@ -34,6 +36,7 @@ from optvet.spec.result import Record
 Values = Mapping[str, np.ndarray]
 
 JITTERS = 4
+_SHOWN = 8
 _LOOKED_AT = 1 << 22
 """Values above so many elements are not searched for under other names."""
 
@@ -80,7 +83,7 @@ class Comparison(Record):
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class Recorded:
     """All values of a model on one input, and how they move under rounding."""
 
     values: Values
@@ -97,20 +100,34 @@ def compare_models(
     Raises:
         InputError: One of the models does not run on them.
     """
-    first = _value(
-        sandbox.call(_record, a.SerializeToString(), dict(feeds), judge_by, JITTERS), "first"
-    )
     names = dict(zip(_fed(a), _fed(b), strict=False))
     renamed = {names.get(name, name): value for name, value in feeds.items()}
-    second = _value(sandbox.call(_record, b.SerializeToString(), renamed, judge_by, 0), "second")
+    ours, theirs = a.SerializeToString(), b.SerializeToString()
+    outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, judge_by)
+    if outcome.value is not None:
+        return outcome.value
+    # Which of the two it was: what killed the worker could not tell.
+    for which, data, fed in (("first", ours, dict(feeds)), ("second", theirs, renamed)):
+        alone = sandbox.call(_runs, data, fed, judge_by)
+        if alone.failure is not None:
+            words = alone.failure.message
+            raise InputError(f"the {which} model does not run on the inputs: {words}")
+    words = outcome.failure.message if outcome.failure else "no answer"
+    raise InputError(f"the models run, but could not be compared: {words}")
+
+
+def _compare(ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: Judge) -> Comparison:
+    """Called in a worker, where all the values stay."""
+    first = recorded(ours, feeds, by, JITTERS)
+    second = recorded(theirs, renamed, by, 0)
+    enter("compare")
+    a, b = onnx.load_from_string(ours), onnx.load_from_string(theirs)
     return compare_values(a, b, first, second)
 
 
-def _value(outcome: Outcome[_Recorded], which: str) -> _Recorded:
-    if outcome.value is None:
-        words = outcome.failure.message if outcome.failure else "no answer"
-        raise InputError(f"the {which} model does not run on the inputs: {words}")
-    return outcome.value
+def _runs(data: bytes, feeds: Values, by: Judge) -> bool:
+    recorded(data, feeds, by, 0)
+    return True
 
 
 def _fed(model: ModelProto) -> list[str]:
@@ -118,8 +135,11 @@ def _fed(model: ModelProto) -> list[str]:
     return [i.name for i in model.graph.input if i.name not in weights]
 
 
-def _record(data: bytes, feeds: Values, by: Judge, jitters: int) -> _Recorded:
-    """Called in a worker."""
+def recorded(data: bytes, feeds: Values, by: Judge, jitters: int) -> Recorded:
+    """All values of a model, from one run and from ``jitters`` perturbed ones.
+
+    Called in a worker; raises what the runtime raises.
+    """
     values = record_values(data, feeds, by)
     runs = []
     for seed in range(jitters):
@@ -130,29 +150,47 @@ def _record(data: bytes, feeds: Values, by: Judge, jitters: int) -> _Recorded:
             if isinstance(error, MemoryError):
                 raise
     if not jitters:
-        return _Recorded(values)
+        return Recorded(values)
     enter("check")
     model = onnx.load_from_string(data)
     longest = longest_reduction(model)
     outputs = {o.name for o in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=n) for n in values if n not in outputs)
-    return _Recorded(values, tuple(runs), frozenset(perturb.discontinuous(model)), longest)
+    return Recorded(values, tuple(runs), frozenset(perturb.discontinuous(model)), longest)
 
 
 # --- comparing ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
+    """Two values that are one, and how they compare."""
+
     a: str
     b: str
     found_by: Literal["name", "position", "value"]
     judgement: Judgement
 
 
-def compare_values(a: ModelProto, b: ModelProto, first: _Recorded, second: _Recorded) -> Comparison:
-    """The comparison, from recorded values."""
-    pairs = list(_pairs(a, b, first, second))
+def compare_values(
+    a: ModelProto,
+    b: ModelProto,
+    first: Recorded,
+    second: Recorded,
+    *,
+    outputs: Collection[str] = (),
+) -> Comparison:
+    """The comparison, from recorded values.
+
+    With ``outputs``, names of outputs of ``a``, only what leads to them is compared, up to the
+    first value that is beyond its noise.
+    """
+    wanted = _ancestors(b, outputs, a) if outputs else None
+    pairs: list[Pair] = []
+    for pair in _pairs(a, b, first, second, wanted):
+        pairs.append(pair)
+        if outputs and pair.judgement.call == "fault":
+            break
     layers = [_layer(pair, a, b, first) for pair in pairs]
     paired_a, paired_b = {p.a for p in pairs}, {p.b for p in pairs}
     found = next((p for p in pairs if p.judgement.call == "fault"), None)
@@ -172,51 +210,93 @@ def compare_values(a: ModelProto, b: ModelProto, first: _Recorded, second: _Reco
         only_in_a=[n for n in _made(a) if n not in paired_a],
         only_in_b=[n for n in _made(b) if n not in paired_b],
         diverges_at=None if found is None else found.a,
-        before=[node_text(n) for n in before],
-        after=[node_text(n) for n in after],
+        before=[node_text(n, constants_of(a)) for n in before],
+        after=[node_text(n, constants_of(b)) for n in after],
         agreeing=sorted(agreeing),
     )
 
 
-def _pairs(a: ModelProto, b: ModelProto, first: _Recorded, second: _Recorded) -> Iterable[_Pair]:
-    """Shared values in the order of ``b``."""
+def _ancestors(b: ModelProto, outputs: Collection[str], a: ModelProto) -> set[str]:
+    """Values of ``b`` from which those of its outputs are made that stand where ``outputs`` do."""
+    places = {o.name: i for i, o in enumerate(a.graph.output)}
+    names = [o.name for o in b.graph.output]
+    todo = [names[places[n]] for n in outputs if n in places and places[n] < len(names)]
+    maker = {name: node for node in b.graph.node for name in node.output}
+    found: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            if name in maker:
+                todo += reads(maker[name])
+    return found
+
+
+def _pairs(
+    a: ModelProto, b: ModelProto, first: Recorded, second: Recorded, wanted: set[str] | None
+) -> Iterable[Pair]:
+    """Shared values in the order of ``b``, those among ``wanted`` only."""
     outputs = {y.name: x.name for x, y in zip(a.graph.output, b.graph.output, strict=False)}
+    by_shape = _Index(a, first)
     for name in _made(b):
         value = second.values.get(name)
-        if value is None:
+        if value is None or (wanted is not None and name not in wanted):
             continue
-        pair: _Pair | None = None
+        pair: Pair | None = None
         twin = outputs.get(name, name)
         if twin in first.values:
             by: Literal["name", "position"] = "name" if twin == name else "position"
-            pair = _Pair(twin, name, by, _judged(twin, value, first))
+            pair = Pair(twin, name, by, judged(twin, value, first))
         # The interface is what it is called; inner names are nobody's promise.
         if (pair is None or pair.judgement.call == "fault") and name not in outputs:
-            pair = _by_value(name, value, a, first) or pair
+            pair = by_shape.find(name, value) or pair
         if pair is not None:
             yield pair
 
 
-def _by_value(name: str, value: np.ndarray, a: ModelProto, first: _Recorded) -> _Pair | None:
-    """The value of ``a`` that ``value`` is, if there is exactly one; constants are nobody's."""
-    if not 1 < value.size <= _LOOKED_AT or np.all(value == value.flat[0]):
-        return None
-    found = []
-    for other in _made(a):
-        known = first.values.get(other)
-        if known is not None and known.shape == value.shape and known.dtype == value.dtype:
-            judgement = _judged(other, value, first)
-            if judgement.call in ("same", "drift"):
-                found.append(_Pair(other, name, "value", judgement))
-    return found[0] if len(found) == 1 else None
+class _Index:
+    """Values of a model by what they look like from afar."""
+
+    def __init__(self, model: ModelProto, first: Recorded) -> None:
+        self._first = first
+        self._names: dict[tuple[object, ...], list[str]] = defaultdict(list)
+        for name in _made(model):
+            value = first.values.get(name)
+            if value is not None:
+                self._names[value.shape, value.dtype].append(name)
+
+    def find(self, name: str, value: np.ndarray) -> Pair | None:
+        """The one value that ``value`` is; None if there are several, for constants always."""
+        if not 1 < value.size <= _LOOKED_AT or np.all(value == value.flat[0]):
+            return None
+        found = []
+        for other in self._names[value.shape, value.dtype]:
+            if _resembles(self._first.values[other], value):
+                judgement = judged(other, value, self._first)
+                if judgement.call in ("same", "drift"):
+                    found.append(Pair(other, name, "value", judgement))
+        return found[0] if len(found) == 1 else None
 
 
-def _judged(name: str, value: np.ndarray, first: _Recorded) -> Judgement:
+def _resembles(known: np.ndarray, value: np.ndarray) -> bool:
+    """Whether a few elements agree roughly; spares the judgement of what clearly does not."""
+    step = max(1, value.size // 64)
+    x, y = known.ravel()[::step], value.ravel()[::step]
+    if value.dtype.kind not in "fiu":
+        return True
+    with np.errstate(invalid="ignore", over="ignore"):
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        scale = float(np.max(np.abs(x), where=np.isfinite(x), initial=0.0))
+        return bool(np.allclose(x, y, rtol=0.05, atol=0.05 * scale, equal_nan=True))
+
+
+def judged(name: str, value: np.ndarray, first: Recorded) -> Judgement:
+    """``value`` against what ``first`` has under ``name``, by the noise measured there."""
     (judgement,) = judge({name: first.values[name]}, {name: value}, _noise(first))
     return judgement
 
 
-def _noise(first: _Recorded) -> Noise:
+def _noise(first: Recorded) -> Noise:
     return Noise(
         jitters=first.jitters,
         longest_reduction=first.longest_reduction,
@@ -241,15 +321,30 @@ def _region(model: ModelProto, target: str, sound: set[str]) -> tuple[list[NodeP
                 reached.add(name)
         elif maker[name] not in wanted:
             wanted.add(maker[name])
-            todo += model.graph.node[maker[name]].input
+            todo += reads(model.graph.node[maker[name]])
     return [model.graph.node[i] for i in sorted(wanted)], reached
 
 
-def node_text(node: NodeProto) -> str:
-    """A node as ONNX text on one line, long values cut."""
+def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = None) -> str:
+    """A node as ONNX text on one line, long values cut; small ``constants`` with their value."""
     given = ", ".join(f"{a.name} = {attribute_text(a)}" for a in node.attribute)
     inside = f" <{given}>" if given else ""
-    return f"{', '.join(node.output)} = {node.op_type}{inside} ({', '.join(node.input)})"
+    known = constants or {}
+    read = ", ".join(n + _small(known[n]) if n in known else n for n in node.input)
+    operator = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    return f"{', '.join(node.output)} = {operator}{inside} ({read})"
+
+
+def _small(tensor: TensorProto) -> str:
+    """The value of a constant that is short enough to be read, with an equals sign."""
+    if math.prod(tensor.dims) > _SHOWN or tensor.data_type == TensorProto.STRING:
+        return ""
+    value = numpy_helper.to_array(tensor)
+    if value.dtype.kind not in "fiub":
+        return ""
+    if not value.ndim:
+        return f" = {value.item():.4g}"
+    return f" = [{', '.join(f'{v:.4g}' for v in value.ravel())}]"
 
 
 def attribute_text(attribute: onnx.AttributeProto) -> str:
@@ -266,7 +361,7 @@ def attribute_text(attribute: onnx.AttributeProto) -> str:
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def _layer(pair: _Pair, a: ModelProto, b: ModelProto, first: _Recorded) -> Layer:
+def _layer(pair: Pair, a: ModelProto, b: ModelProto, first: Recorded) -> Layer:
     one, other = _maker(a, pair.a), _maker(b, pair.b)
     value = first.values[pair.a]
     magnitude: float | None = None

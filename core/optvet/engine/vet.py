@@ -24,6 +24,7 @@ from optvet.engine import localize, structure
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
+from optvet.engine.explain import explain
 from optvet.engine.impact import assess, choose, fallback
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial
 from optvet.engine.models import open_model
@@ -311,6 +312,7 @@ class Vetting:
             self._deployed(samples)
         if self.settings.cross_check:
             self._cross_check(samples)
+        self._explain(lab, samples)
         self._notes(lab, examiner, samples, detected)
         impact = self._impact(lab, examiner, samples)
         self._summarise_controls(examiner, samples)
@@ -949,6 +951,20 @@ class Vetting:
         passes = self.with_required(finding.culprit) if finding.culprit else self._base()
         seen = examiner.examine(lab.trial(passes, [sample], "confirm"), [sample]).observation
         return ("no fault" if seen is None else str(seen.symptom)), same
+
+    # --- explanation -------------------------------------------------------------------------
+
+    def _explain(self, lab: Lab, samples: Sequence[Sample]) -> None:
+        """Where in the graph each fault is."""
+        by_id = {s.id: s for s in samples}
+        for i, finding in enumerate(self.findings):
+            sample = by_id.get(finding.witness.sample) if finding.witness else samples[0]
+            if finding.severity != "fault" or finding.as_deployed or sample is None:
+                continue
+            self.progress(f"explaining {finding.symptom}", i + 1, len(self.findings))
+            passes = self.with_required(finding.culprit) if finding.culprit else self._base()
+            found = explain(lab, finding, passes, sample)
+            self.findings[i] = finding.model_copy(update={"divergence": found})
 
     # --- notes -------------------------------------------------------------------------------
 

@@ -53,6 +53,50 @@ class Witness(Record):
     seed: int
 
 
+class RewriteSite(Record):
+    """One of several places that a pass rewrote, which is wrong by itself.
+
+    It is the ``number``-th of ``of`` places of this ``kind`` (the operators that went), in the
+    order of the original graph, beginning with 1. ``node`` is the name of the node there, or of
+    what it makes.
+    """
+
+    number: int
+    of: int
+    kind: str
+    node: str
+    before: list[str]
+    after: list[str]
+
+
+class Divergence(Record):
+    """Where the optimized model begins to compute something else, and what was rewritten there.
+
+    ``value`` is the earliest tensor beyond its own noise, by its name in the original; None where
+    there is none, of which ``note`` tells the reason. ``error`` and ``noise`` are relative to its
+    largest magnitude. ``before`` and ``after`` are the nodes of the original and of the optimized
+    model that make it from the values in ``agreeing``, as text; ``whole`` tells that these are all
+    nodes. ``differs`` names attributes and weights that were changed there. ``sites`` counts the
+    places that were rewritten independently, ``tried`` those put into the original one at a time;
+    ``wrong`` are those that show the fault alone, ``distinction`` what sets them apart from the
+    right ones of their kind.
+    """
+
+    value: str | None = None
+    error: float | None = None
+    noise: float | None = None
+    agreeing: list[str] = Field(default_factory=list)
+    before: list[str] = Field(default_factory=list)
+    after: list[str] = Field(default_factory=list)
+    whole: bool = False
+    differs: list[str] = Field(default_factory=list)
+    sites: int = 0
+    tried: int = 0
+    wrong: list[RewriteSite] = Field(default_factory=list)
+    distinction: list[str] = Field(default_factory=list)
+    note: str = ""
+
+
 class Finding(Record):
     """One thing that is wrong, and what is to blame for it.
 
@@ -62,6 +106,7 @@ class Finding(Record):
     has no size). ``as_deployed`` tells that it showed only under the runtime's own defaults.
     ``cross_check`` holds what other runtimes show: a symptom or "no fault", with a remark if they
     compute another thing of the original already, or why they cannot run.
+    ``divergence`` tells where in the graph it is; None where no result could be looked at.
     """
 
     symptom: Symptom
@@ -76,6 +121,7 @@ class Finding(Record):
     message: str = ""
     as_deployed: bool = False
     cross_check: dict[str, str] = Field(default_factory=dict)
+    divergence: Divergence | None = None
 
 
 class PassRecord(Record):

@@ -273,6 +273,18 @@ def _rename_declared(model: ModelProto, options: PlantedOptions) -> None:
     _rename_outputs(model, options)
 
 
+def _add_to_sub(model: ModelProto, options: PlantedOptions) -> None:
+    """Add(x, c) → Sub(x, -c) for a constant c; Add(x, y) → Sub(x, y) for others, which is wrong."""
+    weights = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Add":
+            node.op_type = "Sub"
+            if node.input[1] in weights:
+                values = -numpy_helper.to_array(weights[node.input[1]])
+                node.input[1] = f"{node.output[0]}_negated"
+                model.graph.initializer.append(numpy_helper.from_array(values, node.input[1]))
+
+
 FILLERS = tuple(f"keep_{i:02}" for i in range(40))
 """Passes that do nothing, to hide the others among."""
 
@@ -304,6 +316,7 @@ _REWRITES: dict[str, Rewrite] = {
     "drop_metadata": _drop_metadata,
     "benign_reassociate": _benign_reassociate,
     "round_weights": _round_weights,
+    "add_to_sub": _add_to_sub,
     **dict.fromkeys(FILLERS, _identity),
 }
 

@@ -1,0 +1,353 @@
+"""Where a finding is in the graph: the first wrong value, what was rewritten there, and which site.
+
+::
+
+    original, optimized → values of both on the witness → the earliest beyond its noise
+                        → sites that were rewritten → each alone in the original → the wrong ones
+
+Everything happens in one task of a worker, so that the values never leave it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from optvet.engine import cache as caching
+from optvet.engine import structure
+from optvet.engine.divergence import (
+    JITTERS,
+    Recorded,
+    compare_values,
+    judged,
+    node_text,
+    recorded,
+)
+from optvet.engine.examine import describe
+from optvet.engine.lab import CODE_VERSION, Lab
+from optvet.engine.regions import (
+    Site,
+    constants_of,
+    distinction,
+    features_of,
+    kind_of,
+    reads,
+    rewritten,
+    spliced,
+)
+from optvet.engine.sandbox import enter
+from optvet.engine.trial import Judge, Subject, build, check, load
+from optvet.spec.result import Divergence, Finding, RewriteSite
+from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
+
+VERSION = 1
+"""Raised when the meaning of a remembered divergence changes."""
+MAX_SITES = 128
+SITES_S = 30.0
+"""Sites are tried one at a time, for so many seconds at most."""
+_LINES = 40
+
+EXPLAINED = frozenset(
+    {Symptom.WRONG_OUTPUT, Symptom.INVALID_MODEL, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE}
+)
+"""Symptoms of a model that was made, and so can be looked at."""
+
+
+def explain(lab: Lab, finding: Finding, passes: Sequence[str], sample: Sample) -> Divergence | None:
+    """Where in the graph ``finding`` is; None if there is no optimized graph to look at.
+
+    Args:
+        lab: Where the finding was made.
+        finding: What is wrong.
+        passes: The culprit with what the optimizer cannot do without.
+        sample: The witness.
+    """
+    if finding.symptom not in EXPLAINED:
+        return None
+    made = lab.optimizer.traits.produces
+    if made != "onnx":
+        return Divergence(note=f"{lab.optimizer.name} makes {made}, whose inner values are hidden")
+    task = Task(
+        lab.subject(None),
+        lab.subject(passes),
+        lab.judge,
+        lab.model,
+        lab.order(lab.subject(passes), [sample]).interface,
+        sample.feeds,
+        finding.symptom,
+        tuple(finding.outputs),
+        lab.full_check,
+    )
+    about = (list(passes), finding.symptom, finding.outputs, lab.full_check)
+    key = caching.key(
+        "divergence", VERSION, CODE_VERSION, lab.identity, about, lab.sample_digest(sample)
+    )
+    data = lab.cache.get(key)
+    if data is not None:
+        return Divergence.model_validate_json(data)
+    outcome = lab.sandbox.call(look, task)
+    lab.ledger.add("explain", applications=1, inferences=2 + JITTERS)
+    if outcome.value is None:
+        words = describe(outcome.failure) if outcome.failure else "no answer"
+        return Divergence(note=f"could not be looked at: {words}")
+    lab.ledger.add("explain", inferences=outcome.value.tried)
+    lab.cache.put(key, "divergence", outcome.value.model_dump_json().encode())
+    return outcome.value
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker needs to look at one finding."""
+
+    original: Subject
+    optimized: Subject
+    judge: Judge
+    model: Model
+    interface: frozenset[InterfaceChange]
+    feeds: Mapping[str, np.ndarray]
+    symptom: Symptom
+    outputs: tuple[str, ...]
+    full_check: bool
+
+
+def look(task: Task) -> Divergence:
+    """The divergence, and the wrong sites. Called in a worker."""
+    enter("build")
+    before = onnx.load_from_string(build(task.original).data)
+    data = build(task.optimized).data
+    after = onnx.load_from_string(data)
+    facts = structure.facts(after, len(data))
+    alignment = structure.align(task.model, facts, task.interface)
+    if alignment.problem:
+        return Divergence(note=f"inputs or outputs are others: {alignment.problem}")
+    feeds = {
+        alignment.inputs.get(name, name): value.astype(alignment.casts[name])
+        if name in alignment.casts
+        else value
+        for name, value in task.feeds.items()
+    }
+    try:
+        first = recorded(before.SerializeToString(), task.feeds, task.judge, JITTERS)
+    except Exception as error:
+        if isinstance(error, MemoryError):
+            raise
+        note = f"the original does not run with all values as outputs: {_line(error)}"
+        return _with_note(_sites(task, before, after, None), note)
+    sites = _sites(task, before, after, first)
+    if task.symptom != Symptom.WRONG_OUTPUT:
+        return sites
+    try:
+        second = recorded(data, feeds, task.judge, 0)
+    except Exception as error:
+        if isinstance(error, MemoryError):
+            raise
+        note = f"the optimized model does not run with all values as outputs: {_line(error)}"
+        return _with_note(sites, note)
+    enter("compare")
+    return _first_difference(before, after, first, second, task.outputs, sites)
+
+
+def _with_note(divergence: Divergence, note: str) -> Divergence:
+    """The same with a reason why there is no more."""
+    return divergence.model_copy(update={"note": note})
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _first_difference(
+    before: ModelProto,
+    after: ModelProto,
+    first: Recorded,
+    second: Recorded,
+    outputs: Sequence[str],
+    sites: Divergence,
+) -> Divergence:
+    found = compare_values(before, after, first, second, outputs=outputs)
+    if found.diverges_at is None:
+        note = "no value is beyond its noise once all values are outputs"
+        return _with_note(sites, note)
+    layer = found.layers[-1]
+    told = [f"attribute {k}: {v}" for k, v in layer.attributes.items()]
+    for name, size in layer.parameters.items():
+        how = "another shape" if size is None else f"relative difference {size:.2g}"
+        told.append(f"weight {name}: {how}")
+    return sites.model_copy(
+        update={
+            "value": found.diverges_at,
+            "error": layer.error,
+            "noise": layer.noise,
+            "agreeing": found.agreeing,
+            "before": _cut(found.before),
+            "after": _cut(found.after),
+            "whole": len(found.before) == len(before.graph.node),
+            "differs": [layer.detail, *told] if layer.detail else told,
+        }
+    )
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= _LINES:
+        return list(lines)
+    return [*lines[: _LINES - 1], f"… {len(lines) - _LINES + 1} more nodes"]
+
+
+def _lines(model: ModelProto, nodes: Sequence[int]) -> list[str]:
+    constants = constants_of(model)
+    return _cut([node_text(model.graph.node[i], constants) for i in nodes])
+
+
+# --- sites ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Trials:
+    """Which sites were tried, and which of them show the fault alone."""
+
+    wrong: list[Site]
+    right: list[Site]
+
+
+def _sites(task: Task, before: ModelProto, after: ModelProto, first: Recorded | None) -> Divergence:
+    sites = rewritten(before, after)
+    if len(sites) < 2:
+        region = sites[0] if sites else Site((), ())
+        return Divergence(
+            sites=len(sites),
+            before=_lines(before, region.before),
+            after=_lines(after, region.after),
+            whole=len(region.before) == len(before.graph.node),
+        )
+    fails = _test(task, first)
+    trials = _tried(before, after, sites, fails) if fails else _Trials([], [])
+    tried = len(trials.wrong) + len(trials.right)
+    kinds = {site: kind_of(before, after, site) for site in sites}
+    values = first.values if first is not None else {}
+    told = [_told(before, after, site, sites, kinds) for site in trials.wrong]
+    blamed = {kinds[site] for site in trials.wrong}
+    apart: list[str] = []
+    if len(blamed) == 1:
+        akin = [s for s in trials.right if kinds[s] in blamed]
+        apart = distinction(
+            [features_of(before, s, values) for s in trials.wrong],
+            [features_of(before, s, values) for s in akin],
+        )
+    shown = told[0] if told else None
+    return Divergence(
+        sites=len(sites),
+        tried=tried,
+        wrong=told,
+        distinction=apart,
+        before=shown.before if shown else [],
+        after=shown.after if shown else [],
+    )
+
+
+def _told(
+    before: ModelProto,
+    after: ModelProto,
+    site: Site,
+    sites: Sequence[Site],
+    kinds: Mapping[Site, str],
+) -> RewriteSite:
+    akin = [s for s in sites if kinds[s] == kinds[site]]
+    nodes = [before.graph.node[i] for i in site.before]
+    named = [n for n in nodes if n.op_type in kinds[site].split()] or nodes
+    name = next((n.name or next(iter(n.output), "") for n in named), "")
+    return RewriteSite(
+        number=akin.index(site) + 1,
+        of=len(akin),
+        kind=kinds[site],
+        node=name,
+        before=_lines(before, site.before),
+        after=_lines(after, site.after),
+    )
+
+
+Fails = Callable[[ModelProto], bool | None]
+
+
+def _test(task: Task, first: Recorded | None) -> Fails | None:
+    """Whether a model shows the symptom on the witness; None where it cannot be said."""
+    stage = {
+        Symptom.INVALID_MODEL: "check",
+        Symptom.LOAD_FAILURE: "load",
+        Symptom.RUN_FAILURE: "run",
+        Symptom.WRONG_OUTPUT: "compare",
+    }[task.symptom]
+    if stage == "compare" and first is None:
+        return None
+    outputs = [o.name for o in task.model.outputs if not task.outputs or o.name in task.outputs]
+
+    def fails(model: ModelProto) -> bool | None:
+        data = model.SerializeToString()
+        at = "check"
+        try:
+            check(data, full=task.full_check)
+            at = "load"
+            session = load(task.judge, Artifact("onnx", data))
+            at = "run"
+            values = session.run(task.feeds)
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                raise
+            return True if at == stage else None
+        if stage != "compare" or first is None:
+            return False
+        calls = {judged(n, values[n], first).call for n in outputs if n in first.values}
+        return "fault" in calls if calls else None
+
+    return fails
+
+
+def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: Fails) -> _Trials:
+    """Each site alone; those that are wrong only because they were parted are not wrong."""
+    end = time.monotonic() + SITES_S
+    wrong: list[Site] = []
+    right: list[Site] = []
+    for site in sites[:MAX_SITES]:
+        if time.monotonic() > end:
+            break
+        answer = _alone(before, after, site, fails)
+        if answer is not None:
+            (wrong if answer else right).append(site)
+    if len(wrong) < 2:
+        return _Trials(wrong, right)
+    kept = []
+    for group in _adjacent(before, after, wrong):
+        whole = Site(
+            tuple(sorted(i for s in group for i in s.before)),
+            tuple(sorted(i for s in group for i in s.after)),
+        )
+        innocent = len(group) > 1 and _alone(before, after, whole, fails) is False
+        kept += [] if innocent else group
+        right += group if innocent else []
+    return _Trials([s for s in sites if s in kept], right)
+
+
+def _alone(before: ModelProto, after: ModelProto, site: Site, fails: Fails) -> bool | None:
+    model = spliced(before, after, site)
+    return None if model is None else fails(model)
+
+
+def _adjacent(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> Iterator[list[Site]]:
+    """Sites in groups of which each reads what another one makes."""
+    groups: list[tuple[list[Site], set[str], set[str]]] = []
+    for site in sites:
+        nodes = [before.graph.node[i] for i in site.before]
+        nodes += [after.graph.node[i] for i in site.after]
+        made = {o for n in nodes for o in n.output if o}
+        read = {i for n in nodes for i in reads(n)} - made
+        members = [site]
+        for group in [g for g in groups if g[1] & read or g[2] & made]:
+            members = group[0] + members
+            made, read = made | group[1], read | group[2]
+            groups.remove(group)
+        groups.append((members, made, read))
+    yield from (group[0] for group in groups)

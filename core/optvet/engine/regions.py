@@ -1,0 +1,458 @@
+"""What a pass rewrote: the places where two graphs differ, and each of them alone.
+
+Nodes are the same if they are so word for word, weights compared by content. What remains falls
+into *sites*: changed nodes of either graph that hang together by values which only one of them has,
+or that both have but not for the same thing (a fusion may give a name to another value). A site can
+be put into the first graph alone, which tells the sites that are wrong from those that are right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from optvet.engine.reduce.graph import bodies_of, captured
+from optvet.engine.structure import opset_versions
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place: indices of its nodes in the graph before and in the graph after."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def constants_of(model: ModelProto) -> dict[str, TensorProto]:
+    """Initializers, and what ``Constant`` nodes hold, by the name of the value."""
+    found = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        tensor = _held(node)
+        if tensor is not None:
+            found[node.output[0]] = tensor
+    return found
+
+
+def _held(node: NodeProto) -> TensorProto | None:
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, TensorProto):
+            return value
+        if attribute.name in ("value_float", "value_floats"):
+            return numpy_helper.from_array(np.array(value, np.float32))
+        if attribute.name in ("value_int", "value_ints"):
+            return numpy_helper.from_array(np.array(value, np.int64))
+    return None
+
+
+def rewritten(before: ModelProto, after: ModelProto) -> list[Site]:
+    """The sites of ``after``, in the order of ``before``; none depends on another one's inside."""
+    one, other = _Side(before), _Side(after)
+    shared = one.keys & other.keys
+    changed = one.changed(shared), other.changed(shared)
+    groups = _Groups()
+    for letter, indices in zip("ab", changed, strict=True):
+        for index in indices:
+            groups.find((letter, index))
+    _join(groups, one, other, *changed)
+    sites = []
+    for members in groups.sets():
+        was = tuple(sorted(i for letter, i in members if letter == "a"))
+        now = tuple(sorted(i for letter, i in members if letter == "b"))
+        sites.append(Site(was, now))
+    return sorted(sites, key=lambda s: (s.before or (len(before.graph.node),), s.after))
+
+
+Key = tuple[object, ...]
+Member = tuple[str, int]
+
+
+class _Side:
+    """One graph: what makes and what reads its values, and each node in words to compare."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.nodes: Sequence[NodeProto] = model.graph.node
+        self.outputs = [o.name for o in model.graph.output]
+        constants = constants_of(model)
+        self.constants = {name: digest(t) for name, t in constants.items()}
+        self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output if o}
+        versions = opset_versions(model)
+        self.key_of = {
+            i: _key(node, self.constants, versions)
+            for i, node in enumerate(self.nodes)
+            if _held(node) is None
+        }
+        self.keys = set(self.key_of.values())
+        self.readers: dict[str, list[int]] = defaultdict(list)
+        for i in self.key_of:
+            for name in reads(self.nodes[i]):
+                self.readers[name].append(i)
+
+    def changed(self, shared: set[Key]) -> set[int]:
+        return {i for i, key in self.key_of.items() if key not in shared}
+
+
+def digest(tensor: TensorProto) -> str:
+    """Equal for tensors of equal type, shape and content, however they are stored."""
+    if tensor.data_type == TensorProto.STRING:
+        content = repr(list(tensor.string_data)).encode()
+    elif tensor.HasField("raw_data"):
+        content = tensor.raw_data
+    elif tensor.data_location == TensorProto.EXTERNAL:
+        content = tensor.SerializeToString(deterministic=True)
+    else:
+        content = numpy_helper.to_array(tensor).tobytes()
+    about = f"{tensor.data_type}{list(tensor.dims)}".encode()
+    return hashlib.sha256(about + content).hexdigest()
+
+
+def _key(node: NodeProto, constants: Mapping[str, str], versions: Mapping[str, int]) -> Key:
+    inputs = [constants.get(name, f"\0{name}") for name in node.input]
+    while inputs and inputs[-1] == "\0":
+        inputs.pop()
+    domain = node.domain or "ai.onnx"
+    given = tuple(sorted(attributes_of(node, versions).items()))
+    return domain, node.op_type, tuple(inputs), tuple(node.output), given
+
+
+def attributes_of(node: NodeProto, versions: Mapping[str, int]) -> dict[str, bytes]:
+    """Attributes in bytes that can be compared; one that only repeats its default is left out."""
+    defaults: Mapping[str, AttributeProto] = {}
+    version = versions.get(node.domain or "ai.onnx")
+    if version is not None and onnx.defs.has(node.op_type, version, _domain(node)):
+        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+        defaults = {name: a.default_value for name, a in schema.attributes.items()}
+    given = {a.name: _plain(a) for a in node.attribute}
+    return {k: v for k, v in given.items() if k not in defaults or v != _plain(defaults[k])}
+
+
+def _domain(node: NodeProto) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def _plain(attribute: AttributeProto) -> bytes:
+    copy = AttributeProto()
+    copy.CopyFrom(attribute)
+    copy.doc_string = ""
+    copy.name = ""
+    if copy.HasField("t"):
+        return digest(copy.t).encode()
+    for body in (copy.g, *copy.graphs) if copy.HasField("g") or copy.graphs else ():
+        body.doc_string = body.name = ""
+        for node in body.node:
+            node.doc_string = node.name = ""
+    return bytes(copy.SerializeToString(deterministic=True))
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """Values that a node reads, those among them that only its inner graphs read."""
+    yield from (name for name in node.input if name)
+    for body in bodies_of(node):
+        yield from captured(body)
+
+
+class _Groups:
+    """Disjoint sets that grow together."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Member, Member] = {}
+
+    def find(self, member: Member) -> Member:
+        parent = self._parent.setdefault(member, member)
+        while parent != self._parent[parent]:
+            self._parent[parent] = parent = self._parent[self._parent[parent]]
+        return parent
+
+    def join(self, members: Iterable[Member]) -> None:
+        first: Member | None = None
+        for member in members:
+            if first is None:
+                first = self.find(member)
+            self._parent[self.find(member)] = first
+
+    def sets(self) -> list[list[Member]]:
+        found: dict[Member, list[Member]] = defaultdict(list)
+        for member in list(self._parent):
+            found[self.find(member)].append(member)
+        return list(found.values())
+
+
+def _join(
+    groups: _Groups, one: _Side, other: _Side, changed_a: set[int], changed_b: set[int]
+) -> None:
+    reused = _reused(one, other)
+    sides = (("a", one, changed_a, other), ("b", other, changed_b, one))
+    makers: dict[str, list[Member]] = defaultdict(list)
+    for letter, side, changed, _ in sides:
+        for index in changed:
+            for name in side.nodes[index].output:
+                if name:
+                    makers[name].append((letter, index))
+    for members in makers.values():
+        groups.join(members)  # of one name: what one graph makes here, the other makes there
+    for x, y in zip(one.outputs, other.outputs, strict=False):
+        if x != y:
+            groups.join([*makers[x], *makers[y]])
+    for name, members in makers.items():
+        for letter, side, changed, twin in sides:
+            if name in reused or name not in twin.maker:
+                readers = [(letter, i) for i in side.readers[name] if i in changed]
+                groups.join([*members, *readers])
+
+
+def _reused(one: _Side, other: _Side) -> set[str]:
+    """Names that both graphs make and that a reader, the same in both, does not read in both."""
+    pairs = [
+        (one.nodes[i], other.nodes[other.maker[name]])
+        for i in one.key_of
+        for name in list(one.nodes[i].output)[:1]
+        if name in other.maker
+    ]
+    slots = [
+        (x, y)
+        for a, b in pairs
+        if a.op_type == b.op_type
+        for x, y in zip(a.input, b.input, strict=False)
+    ]
+    slots += zip(one.outputs, other.outputs, strict=False)
+    return {
+        name
+        for x, y in slots
+        if x != y and x not in one.constants and y not in other.constants
+        for name in (x, y)
+        if name in one.maker and name in other.maker
+    }
+
+
+# --- one site alone -------------------------------------------------------------------------------
+
+
+def spliced(before: ModelProto, after: ModelProto, site: Site) -> ModelProto | None:
+    """``before`` with this one site as it is in ``after``; None if it cannot stand alone there."""
+    model = ModelProto()
+    model.CopyFrom(before)
+    versions = opset_versions(before)
+    for domain, version in opset_versions(after).items():
+        if versions.setdefault(domain, version) != version:
+            return None  # the pass changed what operators mean, everywhere at once
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in versions.items())
+    gone = set(site.before)
+    kept = [n for i, n in enumerate(before.graph.node) if i not in gone]
+    new = [_copy(after.graph.node[i]) for i in site.after]
+    weights = _weights(before, after, kept, new)
+    nodes = None if weights is None else _sorted(before, [*kept, *new], weights.keys())
+    if weights is None or nodes is None:
+        return None
+    del model.graph.node[:], model.graph.value_info[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(weights.values())
+    for function in after.functions:
+        if all((f.domain, f.name) != (function.domain, function.name) for f in model.functions):
+            model.functions.append(function)
+    return model
+
+
+def _copy(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _weights(
+    before: ModelProto, after: ModelProto, kept: Sequence[NodeProto], new: Sequence[NodeProto]
+) -> dict[str, TensorProto] | None:
+    """Weights that ``new`` needs beyond those there, which it is made to read; None: a clash."""
+    has, needs = constants_of(before), constants_of(after)
+    taken = {o for n in kept for o in n.output} | has.keys()
+    if any(o in taken for n in new for o in n.output if o):
+        return None
+    weights: dict[str, TensorProto] = {}
+    for node in new:
+        if any(n in needs for body in bodies_of(node) for n in captured(body) if n not in has):
+            return None
+        for place, name in enumerate(node.input):
+            if name not in needs or (name in has and digest(has[name]) == digest(needs[name])):
+                continue
+            fresh = f"{name}__new" if name in taken else name
+            tensor = TensorProto()
+            tensor.CopyFrom(needs[name])
+            tensor.name = fresh
+            weights[fresh] = tensor
+            node.input[place] = fresh
+    return weights
+
+
+def _sorted(
+    model: ModelProto, nodes: Sequence[NodeProto], weights: Iterable[str]
+) -> list[NodeProto] | None:
+    """``nodes`` so that each comes after what it reads; None if there is no such order."""
+    known = {i.name for i in model.graph.input} | {t.name for t in model.graph.initializer}
+    known |= {t.values.name for t in model.graph.sparse_initializer} | set(weights)
+    waiting = {i: {n for n in reads(node) if n not in known} for i, node in enumerate(nodes)}
+    readers: dict[str, list[int]] = defaultdict(list)
+    for i, names in waiting.items():
+        for name in names:
+            readers[name].append(i)
+    ready = [i for i, names in waiting.items() if not names]
+    order: list[NodeProto] = []
+    while ready:
+        node = nodes[ready.pop(0)]
+        order.append(node)
+        for output in node.output:
+            for i in readers.pop(output, []):
+                waiting[i].discard(output)
+                if not waiting[i]:
+                    ready.append(i)
+    made = known | {o for n in order for o in n.output}
+    complete = len(order) == len(nodes) and all(o.name in made for o in model.graph.output)
+    return order if complete else None
+
+
+# --- what is particular about a site --------------------------------------------------------------
+
+Values = Mapping[str, np.ndarray]
+
+
+def features_of(model: ModelProto, site: Site, values: Values) -> dict[str, str]:
+    """What can be said of a site before it was rewritten, as {what: how it is}.
+
+    ``values`` are recorded values of ``model``; without them nothing is said of shapes and types.
+    """
+    constants, versions = constants_of(model), opset_versions(model)
+    readers = Counter(n for node in model.graph.node for n in reads(node))
+    outputs, inputs = {o.name for o in model.graph.output}, {i.name for i in model.graph.input}
+    inside = {o for i in site.before for o in model.graph.node[i].output}
+    facts: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    facts["operators"] = ", ".join(model.graph.node[i].op_type for i in site.before)
+    for index in site.before:
+        node = model.graph.node[index]
+        if _held(node) is not None:
+            continue
+        seen[node.op_type] += 1
+        nth = f" {seen[node.op_type]}" if seen[node.op_type] > 1 else ""
+        who = f"{node.op_type}{nth}"
+        formal = _formal_inputs(node, versions)
+        for place, title in enumerate(formal):
+            name = node.input[place] if place < len(node.input) else ""
+            what = f"{title} of {who}"
+            facts[what] = _origin(name, constants, inputs, inside)
+            if name and readers[name] > 1 and name in constants:
+                facts[f"{what} is read elsewhere too"] = "yes"
+            facts |= _about_value(what, name, constants, values)
+        facts |= {
+            f"{attribute} of {who}": words
+            for attribute, words in _all_attributes(node, versions).items()
+        }
+        for place, name in enumerate(node.output):
+            which = f" {place + 1}" if place else ""
+            amount = readers[name] + (name in outputs)
+            facts[f"readers of {who}'s output{which}"] = str(amount) if amount < 2 else "several"
+            facts[f"{who}'s output{which} is an output of the model"] = (
+                "yes" if name in outputs else "no"
+            )
+            facts |= _about_value(f"{who}'s output{which}", name, constants, values)
+    return facts
+
+
+def _formal_inputs(node: NodeProto, versions: Mapping[str, int]) -> list[str]:
+    """Names of a node's inputs as its operator calls them, absent optional ones too."""
+    version = versions.get(node.domain or "ai.onnx")
+    titles: list[str] = []
+    if version is not None and onnx.defs.has(node.op_type, version, _domain(node)):
+        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+        variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+        titles = [p.name for p in schema.inputs if p.option != variadic]
+    return titles + [f"input {i + 1}" for i in range(len(titles), len(node.input))]
+
+
+def _origin(
+    name: str, constants: Mapping[str, TensorProto], inputs: set[str], inside: set[str]
+) -> str:
+    if not name:
+        return "absent"
+    if name in constants:
+        return "constant"
+    # Within the site: what it is called in one place is what it is called in all.
+    return "an input of the model" if name in inputs and name not in inside else "computed"
+
+
+def _about_value(
+    what: str, name: str, constants: Mapping[str, TensorProto], values: Values
+) -> dict[str, str]:
+    value = values.get(name)
+    if value is None and name in constants and constants[name].data_type != TensorProto.STRING:
+        value = numpy_helper.to_array(constants[name])
+    if value is None:
+        return {}
+    facts = {f"type of {what}": str(value.dtype), f"rank of {what}": str(value.ndim)}
+    for axis, size in enumerate(value.shape[:6]):
+        facts[f"axis {axis} of {what}"] = {0: "0", 1: "1"}.get(size, "more than 1")
+    if name in constants and value.dtype.kind in "fiu" and value.size:
+        if value.size <= 8:
+            facts[f"value of {what}"] = str(value.tolist())
+        elif np.all(value == value.flat[0]):
+            facts[f"value of {what}"] = "uniform"
+        else:
+            facts[f"value of {what}"] = "varied"
+        facts[f"negative elements of {what}"] = "some" if bool(np.any(value < 0)) else "none"
+        facts[f"zeros in {what}"] = "some" if bool(np.any(value == 0)) else "none"
+    return facts
+
+
+def _all_attributes(node: NodeProto, versions: Mapping[str, int]) -> dict[str, str]:
+    """Attributes in words, with their defaults where they are not given."""
+    from optvet.engine.divergence import attribute_text
+
+    given = {a.name: attribute_text(a) for a in node.attribute}
+    version = versions.get(node.domain or "ai.onnx")
+    if version is not None and onnx.defs.has(node.op_type, version, _domain(node)):
+        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+        for name, formal in schema.attributes.items():
+            default = formal.default_value
+            absent = default.type == AttributeProto.UNDEFINED
+            given.setdefault(name, "absent" if absent else attribute_text(default))
+    return given
+
+
+LISTED = 6
+_LATE = ("axis ", "negative ", "zeros ", "value of ")
+"""What two weights differ in by mere chance, told after everything else."""
+
+
+def distinction(
+    wrong: Sequence[Mapping[str, str]], right: Sequence[Mapping[str, str]]
+) -> list[str]:
+    """What all wrong sites have and no right one has, in words; the plainest first."""
+    if not wrong or not right:
+        return []
+    told: list[tuple[int, int, str]] = []
+    for what in wrong[0]:
+        if not all(what in facts for facts in (*wrong, *right)):
+            continue
+        ours, theirs = ({f[what] for f in facts} for facts in (wrong, right))
+        # Of properties that vary among the right sites too, most part the two by mere chance.
+        if ours & theirs or len(ours) > 1 or len(theirs) > 3:
+            continue
+        (value,) = ours
+        late = next((i for i, p in enumerate(_LATE, 1) if what.startswith(p)), 0)
+        others = " or ".join(sorted(theirs))
+        told.append((late, len(theirs), f"{what}: {value}; right sites: {others}"))
+    return [words for *_, words in sorted(told, key=lambda t: t[:2])][:LISTED]
+
+
+def kind_of(before: ModelProto, after: ModelProto, site: Site) -> str:
+    """Operators that the site lost; all of it where it lost none."""
+    was = Counter(before.graph.node[i].op_type for i in site.before)
+    now = Counter(after.graph.node[i].op_type for i in site.after)
+    lost = was - now or was or now
+    return " + ".join(f"{op} x {n}" if n > 1 else op for op, n in sorted(lost.items()))
