@@ -46,6 +46,7 @@ class SpeechComparator:
     """Frame agreement and error; word and character error rate of the decoded text."""
 
     name = "speech"
+    wants = ("jiwer",)
     options: BaseModel = SpeechOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

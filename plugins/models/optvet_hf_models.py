@@ -62,6 +62,7 @@ class HuggingFaceSource:
     """
 
     name = "huggingface"
+    wants = ("huggingface_hub",)
     needs_network = True
 
     def models(self) -> Iterable[ModelCard]:

@@ -54,6 +54,7 @@ class TorchSource:
     """Exports what a Python import path leads to."""
 
     name = "torch"
+    wants = ("torch", "onnxscript")
 
     def models(self) -> Iterable[ModelCard]:
         """Nothing: what can be imported is not listed."""

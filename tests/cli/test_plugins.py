@@ -49,6 +49,20 @@ def test_absent_library_is_told_with_its_extra(run: Run, monkeypatch: pytest.Mon
     assert "install optvet[onnxslim]" in run("vet", model, "--optimizer", "onnxslim").err
 
 
+def test_what_a_bare_install_lacks_is_told_with_its_extra(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "find_spec", lambda name: None)
+    entries = json.loads(run("plugins", "--json").out)
+    assert {e["name"]: e["more_with"] for e in entries if e["more_with"]} == {
+        "detection": "optvet[detection]",
+        "huggingface": "optvet[huggingface]",
+        "speech": "optvet[speech]",
+        "torch": "optvet[onnxscript,torch]",
+    }
+    assert "can do more; install optvet[speech]" in " ".join(run("plugins").out.split())
+
+
 def test_options_are_described(run: Run) -> None:
     entries = json.loads(run("plugins", "--json").out)
     for name in {e["name"] for e in entries if e["problem"] is None}:

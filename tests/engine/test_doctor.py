@@ -129,10 +129,13 @@ def test_absent_libraries_are_no_fault_but_broken_plugins_are() -> None:
         Loaded("runtime", "b", "b (optvet 1)", problem="ImportError: install optvet[tvm]"),
         Loaded(None, "c", "c (acme 1)", problem="SyntaxError: bad"),
         Loaded("dataset", "d", "d (optvet 1)"),
+        Loaded("model source", "e", "e (optvet 1)", lacks=("tvm_ffi", "apache_tvm")),
     ]
     checks = {c.status: c for c in doctor.check_plugins(plugins)}
     assert set(checks) == {"absent", "broken", "ok"}
-    assert checks["absent"].message == "not installed: optimizer a, runtime b"
+    assert checks["absent"].message == (
+        "not installed: optimizer a, runtime b; can do more: model source e"
+    )
     assert checks["absent"].cure == "pip install 'optvet[tvm]'"
     assert "c (acme 1)" in checks["broken"].message
 

@@ -1,7 +1,7 @@
 import pytest
 
 from optvet.engine.discovery import Loaded
-from optvet.engine.extras import extra_for, missing_extra
+from optvet.engine.extras import extra_for, missing_extra, wanted_extra
 
 REQUIRES = [
     "numpy>=1",
@@ -40,3 +40,9 @@ def test_the_extra_is_that_of_the_distribution_the_plugin_came_with() -> None:
 
 def test_a_plugin_that_works_lacks_nothing() -> None:
     assert missing_extra(Loaded("runtime", "x", "x (optvet 1.0)"), requires) is None
+
+
+def test_what_a_plugin_can_do_more_with_is_in_the_extras_that_bring_it() -> None:
+    plugin = Loaded("dataset", "x", "x (optvet 1.0)", lacks=("onnxslim", "my_lib", "unknown"))
+    assert wanted_extra(plugin, requires) == "optvet[lib,onnxslim]"
+    assert wanted_extra(Loaded("dataset", "x", "x (optvet 1.0)"), requires) is None

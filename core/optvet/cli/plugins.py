@@ -18,7 +18,7 @@ from optvet.cli.options import AsJson, Debug
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Loaded, Plugins
-from optvet.engine.extras import missing_extra
+from optvet.engine.extras import missing_extra, wanted_extra
 
 app = typer.Typer(help="Plugins that are installed.", invoke_without_command=True)
 
@@ -67,6 +67,7 @@ def _entry(plugin: Loaded) -> dict[str, Any]:
         "origin": plugin.origin,
         "problem": plugin.problem,
         "extra": missing_extra(plugin),
+        "more_with": wanted_extra(plugin),
     }
 
 
@@ -146,6 +147,8 @@ def _list(found: list[Loaded]) -> Table:
         origin = text(plugin.origin)
         if plugin.problem is not None:
             origin.append_text(text("\n").append_text(_trouble(plugin)))
+        elif (extra := wanted_extra(plugin)) is not None:
+            origin.append_text(text(f"\ncan do more; install {extra}"))
         shown = "" if family == before else family
         table.add_row(text(shown), text(plugin.name), text(plugin.version or "–"), origin)
         before = family

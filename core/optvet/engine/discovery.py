@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import pluggy
@@ -33,7 +34,8 @@ class Loaded:
     """One plugin object, or the reason why there is none.
 
     ``origin`` names module, distribution and version; ``version`` is that of the library
-    underneath, where the family has one.
+    underneath, where the family has one. ``lacks`` are the modules that it ``wants``, does without,
+    and that are not installed.
     """
 
     family: Family | None
@@ -42,6 +44,7 @@ class Loaded:
     plugin: Any = None
     version: str | None = None
     problem: str | None = None
+    lacks: tuple[str, ...] = ()
 
 
 class Plugins:
@@ -82,7 +85,8 @@ class Plugins:
                 version = plugin.version()
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
-        self._entries.append(Loaded(family, name, origin, plugin, version, problem))
+        lacks = tuple(m for m in getattr(plugin, "wants", ()) if find_spec(m) is None)
+        self._entries.append(Loaded(family, name, origin, plugin, version, problem, lacks))
 
     def register(self, family: Family, plugin: Any) -> Plugins:
         """Add one plugin object that no entry point names, as tests do; returns this registry."""

@@ -25,7 +25,7 @@ from pydantic import Field
 from optvet.engine import packages
 from optvet.engine.discovery import Loaded
 from optvet.engine.examine import describe
-from optvet.engine.extras import canonical, missing_extra
+from optvet.engine.extras import canonical, missing_extra, wanted_extra
 from optvet.engine.packages import Collision, name_of
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.spec.result import Record
@@ -449,6 +449,7 @@ def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
     """Plugins that cannot be used: for want of a library, or because they are broken."""
     checks: list[Check] = []
     absent: dict[str, list[str]] = {}
+    wanted: dict[str, list[str]] = {}
     for plugin in plugins:
         who = f"{plugin.family or 'plugin'} {plugin.name}"
         extra = missing_extra(plugin)
@@ -458,8 +459,14 @@ def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
             words = f"{who} ({plugin.origin}): {one_paragraph(plugin.problem)}"
             cure = "reinstall or uninstall the distribution that it came with"
             checks.append(Check(name="plugins", status="broken", message=words, cure=cure))
-    for extra, members in sorted(absent.items()):
-        words = f"not installed: {', '.join(members)}"
+        elif (more := wanted_extra(plugin)) is not None:
+            wanted.setdefault(more, []).append(who)
+    for extra in sorted(absent.keys() | wanted.keys()):
+        words = "; ".join(
+            f"{what}: {', '.join(among[extra])}"
+            for what, among in (("not installed", absent), ("can do more", wanted))
+            if extra in among
+        )
         cure = f"pip install '{extra}'"
         checks.append(Check(name="plugins", status="absent", message=words, cure=cure))
     usable = sum(p.problem is None for p in plugins)

@@ -28,8 +28,20 @@ def missing_extra(plugin: Loaded, requires: Requires = requires) -> str | None:
     """``optvet[tvm]`` if that is what ``plugin`` lacks; None if it lacks nothing, or else."""
     if plugin.problem is None:
         return None
+    return extra_for(plugin.problem, _owner(plugin), requires)
+
+
+def wanted_extra(plugin: Loaded, requires: Requires = requires) -> str | None:
+    """``optvet[speech]`` if ``plugin`` can do more with it; None if it lacks nothing."""
+    owner = _owner(plugin)
+    found = (extra_for(f"No module named {m!r}", owner, requires) for m in plugin.lacks)
+    names = sorted({extra.partition("[")[2].rstrip("]") for extra in found if extra})
+    return f"{owner}[{','.join(names)}]" if names else None
+
+
+def _owner(plugin: Loaded) -> str:
     owner = _OWNER.search(plugin.origin)
-    return extra_for(plugin.problem, owner[1] if owner else "optvet", requires)
+    return owner[1] if owner else "optvet"
 
 
 def extra_for(problem: str, owner: str = "optvet", requires: Requires = requires) -> str | None:

@@ -84,6 +84,7 @@ class DetectionComparator:
     """Boxes and labels that appear, vanish or move."""
 
     name = "detection"
+    wants = ("pycocotools",)
     options: BaseModel = DetectionOptions()
     # How many boxes there are is the model's answer, so outputs differ in shape.
     ragged = True
