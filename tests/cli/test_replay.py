@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 import onnx
 
 Run = Callable[..., Any]
+LARGER_FAULTY = """<ir_version: 8, opset_import: ["" : 17]>
+larger (float[3,2] a, float[3,4] b) => (float[2,4] y) {
+    c = Abs(b)  t = Transpose(a)  z = Gemm(t, c)  y = Relu(z) }"""
 HAS_GEMM = (
     "import onnx, sys; ops = [n.op_type for n in onnx.load(sys.argv[1]).graph.node]; "
     "sys.exit('Gemm' not in ops)"
@@ -34,6 +38,28 @@ def test_a_fixed_model_is_fixed(run: Run, faulty: Path, tmp_path: Path) -> None:
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("perm", [1, 0]))
     onnx.save(model, bundle / "model.onnx")
     assert run("replay", bundle).code == 0
+
+
+def test_one_finding_in_two_models_is_told_once(
+    run: Run, write: Callable[[str, str], Path], faulty: Path, clean: Path, tmp_path: Path
+) -> None:
+    out, folder = tmp_path / "out", write("models/c.onnx", LARGER_FAULTY).parent
+    shutil.copy(clean, folder / "a.onnx")
+    shutil.copy(faulty, folder / "b.onnx")
+    ran = run("vet", folder, "--reduce", "--out", out, "--json", tmp_path / "all.json")
+    assert ran.code == 1
+    (bundle,) = out.iterdir()
+    sound, *faults = json.loads((tmp_path / "all.json").read_text())
+    assert sound["findings"] == []
+    assert [f["bundle"] for r in faults for f in r["findings"]] == [bundle.name] * 2
+    (fingerprint,) = {f["fingerprint"] for r in faults for f in r["findings"]}
+    assert bundle.name.endswith(fingerprint[:8])
+    assert len([line for line in ran.out.splitlines() if line.startswith(fingerprint[:8])]) == 1
+
+
+def test_a_file_is_no_folder_for_bundles(run: Run, faulty: Path, tmp_path: Path) -> None:
+    ran = run("vet", faulty, "--out", faulty)
+    assert (ran.code, "is a file; give a folder" in ran.err) == (2, True)
 
 
 def test_what_is_no_bundle_is_refused(run: Run, tmp_path: Path) -> None:

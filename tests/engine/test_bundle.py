@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import pytest
 from optvet.engine.bundle import (
     Bundle,
     fingerprint,
+    is_written,
     read_arrays,
     read_record,
     replay_bundle,
@@ -40,6 +42,20 @@ WRONG = (
      int64[4] axes = {0, 1, 3, 2}> {
     r = Relu(x)  q = Pad <mode = "constant"> (r, pads, zero, axes)
     y = Conv(q, w)  z = Sigmoid(y) }"""
+)
+
+
+# The weights are listed among the inputs, as IR version 3 asks for.
+LISTED = """<ir_version: 3, opset_import: ["" : 9]>
+g (float[2,2] x, float[2,2] w) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+    a = Abs(x)  y = %s(a, w) }"""
+NORMALIZED = (
+    '<ir_version: 8, opset_import: ["" : 9]>'
+    + """g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+    <float[1,1,1,1] w = {1.5}, float[1] s = {0.5}, float[1] m = {0.1}, float[1] v = {0.7}> {
+    a = Conv(x, w)  b = BatchNormalization(a, s, s, m, v)  c = Relu(b)
+    d = Conv(c, w)  e = BatchNormalization(d, s, s, m, v)  f = Abs(e)
+    g = Conv(f, w)  h = BatchNormalization(g, s, s, m, v)  y = Relu(h) }"""
 )
 
 
@@ -77,6 +93,39 @@ def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
     assert "optvet" not in script.read_text()
     script.write_text(script.read_text().replace(repr([culprit]), "['nop']"))
     assert script_exit(bundle.path) == 0
+
+
+def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
+    (bundle,) = bundles(NORMALIZED, tmp_path, pipeline="fuse_bn_into_conv")
+    record = bundle.record
+    assert (record.finding.symptom, record.nodes) == (Symptom.BLOAT, (9, 2))
+    assert "2 nodes became" in record.finding.message
+    assert "-1 BatchNormalization" in record.finding.message
+    assert script_exit(bundle.path) == 1
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("'fuse_bn_into_conv'", "'nop'"))
+    assert script_exit(bundle.path) == 0
+
+
+def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: Path) -> None:
+    (first,) = bundles(LISTED % "MatMul", tmp_path)
+    assert first.record.finding.culprit == []
+    words = (first.path / "ISSUE.md").read_text()
+    assert "ir_version: 3 became 4; replaceable weights: 0 became 1" in words
+    assert "take them out of the inputs" in " ".join(words.split())
+    assert script_exit(first.path) == 1
+    assert replay_bundle(first.path, Plugins()).outcome == "still there"
+    (second,) = bundles(LISTED % "Add", tmp_path)
+    assert (second.known, second.path) == (True, first.path)
+
+
+def test_a_documented_limit_is_not_written_down() -> None:
+    common: dict[str, Any] = {"stage": "build", "culprit": ["p"], "confirmed": True}
+    limit = Finding(symptom=Symptom.INVALID_MODEL, severity="note", **common)
+    fault = Finding(symptom=Symptom.INVALID_MODEL, severity="fault", **common)
+    slower = Finding(symptom=Symptom.SLOWDOWN, severity="note", **common)
+    assert [is_written(f) for f in (limit, fault, slower)] == [False, True, False]
 
 
 def test_a_bundle_holds_everything_and_nothing_of_this_machine(tmp_path: Path) -> None:

@@ -446,3 +446,21 @@ def test_a_non_tensor_is_named_by_its_kind() -> None:
     g (seq(float[2]) s) => (float[2] y) <int64 i = {0}> { y = SequenceAt(s, i) }
     """
     assert facts(text).inputs == (ValueInfo("s", "sequence", None),)
+
+
+def test_weights_among_the_inputs_may_be_replaced_from_ir_version_4_on() -> None:
+    body = "net (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    old, new = (facts(f'<ir_version: {v}, opset_import: ["" : 9]> {body}') for v in (3, 4))
+    lost = lost_metadata(old, new)
+    assert lost == {"ir_version": ("3", "4"), "replaceable weights": ("0", "1")}
+    assert "take them out of the inputs" in structure.in_words(lost)
+    plain = facts(f'<ir_version: 4, opset_import: ["" : 9]> {body.replace(", float[2] w", "")}')
+    assert lost_metadata(new, plain) == {}
+    assert structure.in_words(lost_metadata(old, plain)) == "ir_version: 3 became 4"
+
+
+def test_growth_tells_of_which_operators() -> None:
+    more = NET.replace("[second]", "e = Exp(m)  f = Exp(e) [second]")
+    words = "3 nodes became 5: +2 Exp"
+    assert structure.growth(facts(NET), facts(more)) == words
+    assert structure.growth(facts(more), facts(NET)) == "5 nodes became 3: -2 Exp"

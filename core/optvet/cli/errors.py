@@ -18,7 +18,10 @@ SEVERITY = (ERROR, USAGE, FINDINGS, UNDECIDED, NOTHING, CLEAN)
 
 
 class Interrupted(Exception):
-    """Ctrl-C; an ``Exception``, so that typer lets it through with its own meaning."""
+    """Ctrl-C; an ``Exception``, so that typer lets it through with its own meaning.
+
+    Its words, if it has any, say what is left of the work.
+    """
 
 
 def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
@@ -41,7 +44,8 @@ def report(error: Exception, terminal: Terminal) -> int:
     if isinstance(error, Interrupted):
         kept = "what was computed is kept; the same command goes on from there"
         lost = "nothing is kept, since --no-cache was given"
-        terminal.error(f"interrupted; {kept if terminal.keeps else lost}", label="")
+        words = str(error) or (kept if terminal.keeps else lost)
+        terminal.error(f"interrupted; {words}", label="")
         return INTERRUPTED
     if isinstance(error, OptvetError):
         terminal.error(f"{error}{_advice(error)}")

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.padding import Padding
 
 from optvet import InfrastructureError, UsageError, VetResult
-from optvet.cli.errors import CLEAN, UNDECIDED
+from optvet.cli.errors import CLEAN, UNDECIDED, Interrupted
 from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_of
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal
@@ -60,7 +61,7 @@ def command(
 ) -> None:
     """Reduce a model to the smallest one for which a command still exits 0.
 
-    Ctrl-C ends it with the smallest model so far.
+    Ctrl-C ends it and keeps the smallest model so far.
     """
     from optvet.engine.command import parse_command, reduce_by_command
     from optvet.engine.discovery import Plugins
@@ -88,6 +89,8 @@ def command(
     end = "" if reduction.complete else "; stopped early"
     line = f"{count(before, 'node')} → {after:,} after {count(reduction.checks, 'check')}{end}"
     terminal.show(text(f"{out}  {line}"), soft_wrap=True)
+    if reduction.end == "interrupted":
+        raise Interrupted(f"{out} is the smallest model so far")
     raise typer.Exit(CLEAN if reduction.complete else UNDECIDED)
 
 
@@ -110,37 +113,55 @@ def _write(path: Path, data: bytes) -> None:
 # --- for optvet vet -------------------------------------------------------------------------------
 
 
-def bundle(
-    terminal: Terminal,
-    model: str,
-    result: VetResult,
-    asked: Mapping[str, Any],
-    out: Path | None,
-    *,
-    reduce: bool,
-    quiet: bool,
-    silent: bool,
-) -> None:
-    """Write a bundle per fault of ``result``; ``asked`` are the arguments of ``optvet.vet``."""
-    from optvet.engine.api import default_jobs
-    from optvet.engine.bundle import write_bundles
-    from optvet.engine.discovery import Plugins
-    from optvet.engine.vet import Settings
+@dataclass(frozen=True)
+class Bundler:
+    """Writes the bundles that ``optvet vet`` was asked for, and shows them.
 
-    given = dict(asked)
-    settings = Settings(
-        datasets=tuple(given.pop("dataset")),
-        cross_check=tuple(given.pop("cross_check")),
-        jobs=given.pop("jobs") or default_jobs(),
-        **given,
-    )
-    with terminal.progress(quiet) as progress:
-        bundles = write_bundles(
-            model, result, settings, out or BUNDLES, Plugins(), reduce=reduce, progress=progress
+    ``asked`` are the arguments of ``optvet.vet``.
+    """
+
+    terminal: Terminal
+    asked: Mapping[str, Any]
+    out: Path
+    reduce: bool
+    quiet: bool
+    silent: bool
+
+    def write(self, model: str, result: VetResult, *, brief: bool = False) -> VetResult:
+        """A bundle per finding of ``result``; the result with their fingerprints."""
+        from optvet.engine import bundle as bundling
+        from optvet.engine.api import default_jobs
+        from optvet.engine.discovery import Plugins
+        from optvet.engine.vet import Settings
+
+        given = dict(self.asked)
+        settings = Settings(
+            datasets=tuple(given.pop("dataset")),
+            cross_check=tuple(given.pop("cross_check")),
+            jobs=given.pop("jobs") or default_jobs(),
+            **given,
         )
-    if not silent:
-        for written in bundles:
-            _show(terminal, written, quiet)
+        interrupted = False
+        with self.terminal.progress(self.quiet) as progress:
+            try:
+                bundles: Sequence[Bundle] = bundling.write_bundles(
+                    model,
+                    result,
+                    settings,
+                    self.out,
+                    Plugins(),
+                    reduce=self.reduce,
+                    progress=progress,
+                )
+            except bundling.Interrupted as end:
+                bundles, interrupted = end.bundles, True
+        if not self.silent:
+            for written in bundles:
+                _show(self.terminal, written, self.quiet or brief)
+        if interrupted:
+            path = bundles[-1].path
+            raise Interrupted(f"{path} holds the smallest model so far, not yet a minimal one")
+        return bundling.with_fingerprints(result, bundles)
 
 
 def _show(terminal: Terminal, bundle: Bundle, quiet: bool) -> None:
@@ -154,5 +175,6 @@ def _show(terminal: Terminal, bundle: Bundle, quiet: bool) -> None:
         return
     for label, graph in (("before", bundle.before), ("after", bundle.after)):
         if graph:
-            terminal.show(Padding(text(label, "dim"), (0, 0, 0, 2)))
-            terminal.show(Padding(text(graph), (0, 0, 0, 4)), soft_wrap=True)
+            # Padded as a block, long lines would be cut off at the edge of the screen.
+            lines = textwrap.indent(graph.rstrip(), "    ")
+            terminal.show(text(f"  {label}", "dim"), text(lines), soft_wrap=True)

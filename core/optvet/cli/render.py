@@ -295,7 +295,7 @@ def _touched(result: VetResult) -> str:
 
 def _note(finding: Finding) -> Text:
     who = " → ".join(finding.culprit) or "round trip"
-    words = f"{finding.symptom}, {who}: {_words(finding.message, 160)}"
+    words = f"{finding.symptom}, {who}: {_words(finding.message)}"
     return text(words, "dim")
 
 
@@ -398,3 +398,22 @@ def folder_table(rows: Sequence[tuple[str, VetResult | str]]) -> RenderableType:
         words = "\n".join(f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in found)
         table.add_row(verdict, name, text(words), f"{result.cost.wall_s:.1f}")
     return Padding(table, (1, 0, 0, 0))
+
+
+def distinct(results: Sequence[tuple[str, VetResult]]) -> Iterator[RenderableType]:
+    """Findings of one fingerprint as one, with the models that have it; nothing if none has one."""
+    models: dict[str, dict[str, None]] = {}
+    first: dict[str, Finding] = {}
+    for name, result in results:
+        for finding in result.findings:
+            if finding.fingerprint is not None:
+                models.setdefault(finding.fingerprint, {})[name] = None
+                first.setdefault(finding.fingerprint, finding)
+    if not models:
+        return
+    table = table_of(("fingerprint", ""), ("finding", ""), ("models", ""))
+    for fingerprint, names in models.items():
+        finding = first[fingerprint]
+        words = f"{finding.symptom}: {' → '.join(finding.culprit) or 'round trip'}"
+        table.add_row(text(fingerprint[:8]), text(words), text("\n".join(names)))
+    yield Padding(table, (1, 0, 0, 0))

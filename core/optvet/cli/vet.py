@@ -216,7 +216,7 @@ def command(
         bool,
         typer.Option(
             "--reduce",
-            help="Reduce each fault to a minimal model, and write a bundle.",
+            help="Reduce each finding to a minimal model, and write a bundle.",
             rich_help_panel=_ANSWER,
         ),
     ] = False,
@@ -224,7 +224,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write a bundle per fault below this folder: model, inputs, script, issue.",
+            help="Write a bundle per finding below this folder: model, inputs, script, issue.",
             show_default="optvet-bundles with --reduce",
             rich_help_panel=_ANSWER,
         ),
@@ -242,8 +242,8 @@ def command(
     terminal.keeps = not no_cache
     if json_to not in (None, "-"):
         _check_writable(Path(json_to))
-    if (reduce_findings or out is not None) and _models_in(model) is not None:
-        raise UsageError(f"{model}: bundles are written of one model at a time")
+    if out is not None and out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file; give a folder")
     datasets = dataset or ["random"]
     others = names_of("--cross-check", cross_check or [])
     settings: dict[str, Any] = {
@@ -287,25 +287,26 @@ def command(
         + _repeat("--cache-dir", [str(cache_dir)] if _was_typed(context, "cache_dir") else []),
     )
     screen = _Screen(terminal, asked, quiet=quiet, silent=json_to == "-")
+    bundler = None
+    if reduce_findings or out is not None:
+        bundler = reduce.Bundler(
+            terminal,
+            settings,
+            out or reduce.BUNDLES,
+            reduce=reduce_findings,
+            quiet=quiet,
+            silent=screen.silent,
+        )
     models = _models_in(model)
     if models is None:
         with terminal.progress(quiet) as progress:
             result = optvet.vet(model, progress=progress, **settings)
         screen.show(result)
-        if reduce_findings or out is not None:
-            reduce.bundle(
-                terminal,
-                model,
-                result,
-                settings,
-                out,
-                reduce=reduce_findings,
-                quiet=quiet,
-                silent=screen.silent,
-            )
+        if bundler is not None:
+            result = bundler.write(model, result)
         text, code = _to_json(result), exit_code(result, fail_on or ())
     else:
-        entries = _vet_all(models, settings, terminal, screen)
+        entries = _vet_all(models, settings, terminal, screen, bundler)
         screen.show_table(entries)
         text = "[\n" + ",\n".join(e.to_json() for e in entries) + "\n]"
         code = worst(e.code(fail_on or ()) for e in entries)
@@ -373,7 +374,11 @@ class Entry:
 
 
 def _vet_all(
-    models: list[Path], settings: dict[str, Any], terminal: Terminal, screen: _Screen
+    models: list[Path],
+    settings: dict[str, Any],
+    terminal: Terminal,
+    screen: _Screen,
+    bundler: reduce.Bundler | None,
 ) -> list[Entry]:
     entries = []
     for number, model in enumerate(models, 1):
@@ -381,13 +386,15 @@ def _vet_all(
             with terminal.progress(screen.quiet) as progress:
                 where = f"{number}/{len(models)} {model.name}: "
                 result = optvet.vet(model, progress=_within(where, progress), **settings)
+            screen.show_line(result)
+            if bundler is not None:
+                result = bundler.write(str(model), result, brief=True)
         except (InputError, NothingTested, InfrastructureError) as error:
             # Of this model alone; a wrong option would fail for all, and ends the run.
             entries.append(Entry(model, None, error))
             report(error, terminal)
         else:
             entries.append(Entry(model, result))
-            screen.show_line(result)
     return entries
 
 
@@ -425,6 +432,8 @@ class _Screen:
         if not (self.silent or self.quiet):
             rows = [(str(e.model), e.result or str(e.error)) for e in entries]
             self.terminal.show(render.folder_table(rows))
+            results = [(e.model.name, e.result) for e in entries if e.result is not None]
+            self.terminal.show(*render.distinct(results))
 
 
 def _to_json(result: VetResult) -> str:

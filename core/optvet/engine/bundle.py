@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,12 +36,12 @@ from pydantic import ValidationError
 from optvet.engine import repro
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
-from optvet.engine.examine import Examiner, Observation, describe, finite
+from optvet.engine.examine import Examiner, describe, finite
 from optvet.engine.lab import Lab, Progress
 from optvet.engine.models import open_model
-from optvet.engine.reduce import Budget
+from optvet.engine.reduce import Budget, Reduction, count_nodes
 from optvet.engine.sandbox import Limits, Sandbox, enter
-from optvet.engine.shrink import Accused, reduce_finding
+from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, build
 from optvet.engine.vet import (
     Settings,
@@ -54,7 +53,7 @@ from optvet.engine.vet import (
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.protocols import DependsOnOptions, Optimizer
 from optvet.spec.result import Finding, Record, VetResult
-from optvet.spec.types import Failure, Sample, Symptom
+from optvet.spec.types import NOTES, Failure, Sample, Symptom
 
 REDUCTION_S = 300.0
 """A reduction that takes longer ends with the best so far."""
@@ -94,10 +93,12 @@ class Reproduction(Record):
 class Bundle:
     """A finding that was written down; ``note`` says what did not work, if anything.
 
-    ``known`` tells that a bundle of the same fingerprint was there before, and was left alone.
-    ``before`` and ``after`` are the graphs as text.
+    ``index`` is the finding's place in the result. ``known`` tells that a bundle of the same
+    fingerprint was there before, and was left alone. ``before`` and ``after`` are the graphs as
+    text.
     """
 
+    index: int
     path: Path
     record: Reproduction
     before: str
@@ -106,11 +107,19 @@ class Bundle:
     known: bool = False
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; ``bundles`` are those that were written until then, the last not fully reduced."""
+
+    def __init__(self, bundles: Sequence[Bundle]) -> None:
+        super().__init__()
+        self.bundles = tuple(bundles)
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What one model shows: its fault if any, what was expected, and the two graphs as text."""
 
-    observation: Observation | None
+    shown: Shown | None
     expected: Outputs
     before: str
     after: str
@@ -118,6 +127,11 @@ class Evidence:
 
 
 # --- from findings to folders ---------------------------------------------------------------------
+
+
+def is_written(finding: Finding) -> bool:
+    """Whether a bundle can show it: a fault, or a note that no documented limit explains."""
+    return finding.severity == "fault" or finding.symptom in REDUCIBLE
 
 
 def write_bundles(
@@ -130,7 +144,7 @@ def write_bundles(
     reduce: bool = True,
     progress: Progress = lambda text, done, total: None,
 ) -> list[Bundle]:
-    """One folder below ``out`` for each fault of ``result``; findings of one fingerprint share it.
+    """One folder below ``out`` per finding of ``result``; those of one fingerprint share it.
 
     Args:
         model: What was vetted: a path, or ``zoo:NAME``.
@@ -142,39 +156,43 @@ def write_bundles(
         progress: Called with what is being done.
 
     Raises:
-        KeyboardInterrupt: It was interrupted; what was found until then is written.
+        Interrupted: Ctrl-C; what was found until then is written.
     """
-    faults = [f for f in result.findings if f.severity == "fault"]
-    if not faults:
+    wanted = [(i, f) for i, f in enumerate(result.findings) if is_written(f)]
+    if not wanted:
         return []
-    root = settings.cache_dir or cache_root()
-    (opened,) = resolve_model(model, plugins, root)
+    (opened,) = resolve_model(model, plugins, settings.cache_dir or cache_root())
     bundles: list[Bundle] = []
     with open_vetting(opened, settings, plugins, progress=progress) as vetting:
         lab = vetting.lab_of(vetting.judge, vetting.reference_judge)
         samples = {s.id: s for s in vetting.make_samples(lab)}
-        for finding in faults:
+        for index, finding in wanted:
             witness = finding.witness.sample if finding.witness else next(iter(samples))
-            accused = _accused(vetting, finding)
-            bundles.append(
-                _bundle(
-                    opened.load(),
-                    result.model.source,
-                    accused,
-                    finding,
-                    samples[witness],
-                    vetting.sandbox,
-                    out,
-                    settings if reduce else None,
-                    progress,
-                )
+            task = _Task(
+                index,
+                finding,
+                result.model.source,
+                _accused(vetting, finding),
+                samples[witness],
+                vetting.sandbox,
+                out,
+                settings.jobs if reduce else None,
+                progress,
             )
-            if bundles[-1].note == _INTERRUPTED:
-                raise KeyboardInterrupt
+            bundle, interrupted = _write(task, opened.load())
+            bundles.append(bundle)
+            if interrupted:
+                raise Interrupted(bundles)
     return bundles
 
 
-_INTERRUPTED = "the reduction was interrupted; this is the smallest model so far"
+def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult:
+    """``result`` whose findings tell the fingerprints and folders of their bundles."""
+    findings = list(result.findings)
+    for bundle in bundles:
+        update = {"fingerprint": bundle.record.fingerprint, "bundle": bundle.path.name}
+        findings[bundle.index] = findings[bundle.index].model_copy(update=update)
+    return result.model_copy(update={"findings": findings})
 
 
 def _accused(vetting: Vetting, finding: Finding) -> Accused:
@@ -194,46 +212,51 @@ def _accused(vetting: Vetting, finding: Finding) -> Accused:
     )
 
 
-def _bundle(
-    proto: ModelProto,
-    source: str,
-    accused: Accused,
-    finding: Finding,
-    witness: Sample,
-    sandbox: Sandbox,
-    out: Path,
-    reduction: Settings | None,
-    progress: Progress,
-) -> Bundle:
-    note, nodes = "", len(proto.graph.node)
-    feeds: Mapping[str, np.ndarray] = witness.feeds
-    if reduction is not None:
-        began = time.monotonic()
+@dataclass(frozen=True)
+class _Task:
+    """One finding that becomes a folder; it is not reduced if ``jobs`` is None."""
+
+    index: int
+    finding: Finding
+    source: str
+    accused: Accused
+    witness: Sample
+    sandbox: Sandbox
+    out: Path
+    jobs: int | None
+    progress: Progress
+
+    @property
+    def asks(self) -> Symptom | None:
+        return _asks(self.finding)
+
+
+def _asks(finding: Finding) -> Symptom | None:
+    """The note to look for; None for faults."""
+    return finding.symptom if finding.symptom in NOTES else None
+
+
+def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
+    """The bundle of one finding, and whether Ctrl-C cut its reduction short."""
+    finding, accused = task.finding, task.accused
+    feeds: Mapping[str, np.ndarray] = task.witness.feeds
+    note, nodes, end = "", count_nodes(proto), None
+    if task.jobs is not None:
         try:
-            with _on_disk(proto) as model:
-                shrunk = reduce_finding(
-                    model,
-                    accused,
-                    witness,
-                    sandbox=sandbox,
-                    jobs=reduction.jobs,
-                    budget=Budget(seconds=REDUCTION_S),
-                    progress=progress,
-                ).reduction
+            shrunk = _reduced(task, proto)
         except UsageError as error:
             note = f"not reduced: {error}"
         else:
-            proto, feeds, nodes = shrunk.model, shrunk.feeds or {}, shrunk.nodes[0]
-            if not shrunk.complete:
-                late = time.monotonic() - began >= REDUCTION_S
-                note = "not reduced to the end: it took too long" if late else _INTERRUPTED
-    progress("writing the bundle", 0, None)
-    evidence = observe(proto, feeds, accused, sandbox)
-    seen = evidence.observation
-    if seen is None or seen.symptom != finding.symptom:
-        words = "shows nothing" if seen is None else f"shows {seen.symptom}"
+            proto, feeds, end = shrunk.model, shrunk.feeds or {}, shrunk.end
+            note = _ENDS[end]
+    task.progress("writing the bundle", 0, None)
+    evidence = observe(proto, feeds, accused, task.sandbox, task.asks)
+    shown = evidence.shown
+    if shown is None or shown.signature.symptom != finding.symptom:
+        words = "shows nothing" if shown is None else f"shows {shown.signature.symptom}"
         note = note or f"did not show again: judged once more, the model {words}"
     else:
+        seen = shown.observation
         finding = finding.model_copy(
             update={
                 "message": seen.message,
@@ -242,13 +265,14 @@ def _bundle(
                 "noise_floor": finite(seen.noise),
             }
         )
+    gist = shown.signature.words if shown is not None else ""
     record = Reproduction(
-        fingerprint=fingerprint(accused.optimizer.name, finding, proto),
+        fingerprint=fingerprint(accused.optimizer.name, finding, proto, gist),
         finding=finding,
-        gist=_gist(seen),
+        gist=gist,
         # A path tells of the machine it is on; a name says enough.
-        model=source if source.startswith("zoo:") else Path(source).name,
-        nodes=(nodes, len(proto.graph.node)),
+        model=task.source if task.source.startswith("zoo:") else Path(task.source).name,
+        nodes=(nodes, count_nodes(proto)),
         optimizer=accused.optimizer.name,
         optimizer_options=accused.options.model_dump(mode="json"),
         passes=list(accused.complete(accused.culprit)),
@@ -259,18 +283,34 @@ def _bundle(
         versions=versions(accused.optimizer, accused.judge),
         timeout_s=sandbox_patience(accused),
     )
-    return write_bundle(out, record, proto, feeds, evidence, accused, note)
+    bundle = write_bundle(task.out, task.index, record, proto, feeds, evidence, accused, note)
+    return bundle, end == "interrupted"
+
+
+_ENDS = {
+    "done": "",
+    "budget": "not reduced to the end: it took too long",
+    "interrupted": "the reduction was interrupted; this is the smallest model so far",
+}
+
+
+def _reduced(task: _Task, proto: ModelProto) -> Reduction:
+    with _on_disk(proto) as model:
+        return reduce_finding(
+            model,
+            task.accused,
+            task.witness,
+            sandbox=task.sandbox,
+            jobs=task.jobs or 1,
+            note=task.asks,
+            budget=Budget(seconds=REDUCTION_S),
+            progress=task.progress,
+        ).reduction
 
 
 def sandbox_patience(accused: Accused) -> float:
     """Seconds that the script waits for an end."""
     return accused.timeout_s or 120.0
-
-
-def _gist(observation: Observation | None) -> str:
-    if observation is None or observation.symptom == Symptom.INTERFACE_CHANGE:
-        return ""  # made of the names and shapes of this very model
-    return observation.signature[1]
 
 
 def versions(optimizer: Optimizer, judge: Judge) -> dict[str, str]:
@@ -298,9 +338,13 @@ def _on_disk(proto: ModelProto) -> Iterator[Any]:
 
 
 def observe(
-    proto: ModelProto, feeds: Mapping[str, np.ndarray], accused: Accused, sandbox: Sandbox
+    proto: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    accused: Accused,
+    sandbox: Sandbox,
+    note: Symptom | None = None,
 ) -> Evidence:
-    """What the accused does to the model on these inputs.
+    """What the accused does to the model on these inputs; ``note`` as ``shrink.look`` takes it.
 
     Raises:
         InputError: The original does not run.
@@ -320,12 +364,12 @@ def observe(
                 reference_judge=accused.reference_judge,
                 interface=accused.interface,
             )
-            return _observed(lab, sample, accused)
+            return _observed(lab, sample, accused, note)
     finally:
         cache.close()
 
 
-def _observed(lab: Lab, sample: Sample, accused: Accused) -> Evidence:
+def _observed(lab: Lab, sample: Sample, accused: Accused, note: Symptom | None) -> Evidence:
     lab.timeout_s = accused.timeout_s
     reference = lab.reference([sample])
     if reference.build.failure is not None:
@@ -342,10 +386,10 @@ def _observed(lab: Lab, sample: Sample, accused: Accused) -> Evidence:
     if accused.optimizer.traits.produces != "onnx" and accused.culprit:
         examiner.learn_reference(lab.trial(accused.complete(()), [sample], "control"))
     passes = accused.complete(accused.culprit)
-    observation = examiner.examine(lab.fresh(passes, [sample]), [sample]).observation
+    shown = look(examiner, reference, lab.fresh(passes, [sample]), [sample], note)
     after = lab.sandbox.call(_text_after, lab.subject(passes)).value
     return Evidence(
-        observation,
+        shown,
         examiner.reference[sample.id],
         lab.sandbox.call(_text_of, lab.model.blob).value or "",
         after or "",
@@ -390,13 +434,16 @@ def graph_text(proto: ModelProto) -> str:
 # --- duplicates -----------------------------------------------------------------------------------
 
 
-def fingerprint(optimizer: str, finding: Finding, proto: ModelProto) -> str:
+def fingerprint(optimizer: str, finding: Finding, proto: ModelProto, gist: str = "") -> str:
     """Equal for findings of one optimizer, culprit, symptom and structure; 16 hexadecimal digits.
 
     A structure is what operators read from what operators; names, sizes, values and the order of
-    nodes that do not depend on each other are no part of it.
+    nodes that do not depend on each other are no part of it. Where metadata change, ``gist`` says
+    which, and that is what counts: any node will do to show it.
     """
-    about = [optimizer, list(finding.culprit), str(finding.symptom), structure_of(proto)]
+    metadata = finding.symptom == Symptom.METADATA_CHANGE and gist
+    structure = [gist] if metadata else structure_of(proto)
+    about = [optimizer, list(finding.culprit), str(finding.symptom), structure]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
@@ -423,6 +470,7 @@ def structure_of(proto: ModelProto) -> list[str]:
 
 def write_bundle(
     out: Path,
+    index: int,
     record: Reproduction,
     proto: ModelProto,
     feeds: Mapping[str, np.ndarray],
@@ -434,11 +482,15 @@ def write_bundle(
     place = out / _folder_name(record)
     if (place / "finding.json").exists():
         known = read_record(place)
-        return Bundle(place, known, evidence.before, evidence.after, note, known=True)
+        return Bundle(index, place, known, evidence.before, evidence.after, note, known=True)
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".optvet-", dir=out))
     try:
-        _fill(folder, record, proto, feeds, evidence, accused)
+        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
+        write_arrays(folder / "inputs.npz", feeds)
+        write_arrays(folder / "expected.npz", evidence.expected)
+        for name, content in _documents(record, proto, evidence, accused).items():
+            (folder / name).write_bytes(content)
         code = _try_script(folder / "repro.py")
         record = record.model_copy(update={"script_exit": code})
         (folder / "finding.json").write_text(f"{record.model_dump_json(indent=2)}\n", "utf-8")
@@ -449,7 +501,7 @@ def write_bundle(
         raise
     if code != 1 and not note:
         note = f"repro.py ended with {code}, not 1, when it was tried"
-    return Bundle(place, record, evidence.before, evidence.after, note)
+    return Bundle(index, place, record, evidence.before, evidence.after, note)
 
 
 def _folder_name(record: Reproduction) -> str:
@@ -458,14 +510,10 @@ def _folder_name(record: Reproduction) -> str:
     return f"{re.sub('[^A-Za-z0-9_-]+', '-', words)[:80]}-{record.fingerprint[:8]}"
 
 
-def _fill(
-    folder: Path,
-    record: Reproduction,
-    proto: ModelProto,
-    feeds: Mapping[str, np.ndarray],
-    evidence: Evidence,
-    accused: Accused,
-) -> None:
+def _documents(
+    record: Reproduction, proto: ModelProto, evidence: Evidence, accused: Accused
+) -> dict[str, bytes]:
+    """The files of a bundle that are for people, by name; what explains more is added here."""
     finding = record.finding
     story = repro.Story(
         optimizer=accused.optimizer,
@@ -479,6 +527,7 @@ def _fill(
         inputs=tuple(record.inputs),
         outputs=tuple(record.outputs),
         judged=tuple(n for n in finding.outputs if n in record.outputs),
+        about=tuple(record.gist.split("; ")),
         tolerance=_tolerance(finding),
         full_check=evidence.full_check,
         timeout_s=record.timeout_s,
@@ -486,14 +535,13 @@ def _fill(
         before=evidence.before,
         after=evidence.after,
     )
-    (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
-    (folder / "model.txt").write_text(evidence.before, "utf-8")
-    if evidence.after:
-        (folder / "optimized.txt").write_text(evidence.after, "utf-8")
-    write_arrays(folder / "inputs.npz", feeds)
-    write_arrays(folder / "expected.npz", evidence.expected)
-    (folder / "repro.py").write_text(repro.script(story), "utf-8")
-    (folder / "ISSUE.md").write_text(repro.issue(story), "utf-8")
+    texts = {
+        "model.txt": evidence.before,
+        "optimized.txt": evidence.after,
+        "repro.py": repro.script(story),
+        "ISSUE.md": repro.issue(story),
+    }
+    return {name: text.encode() for name, text in texts.items() if text}
 
 
 def _tolerance(finding: Finding) -> float:
@@ -593,22 +641,23 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, memory_bytes: int = 8 << 30
     preload = (*_PRELOAD, *accused.optimizer.preload, *accused.judge.runtime.preload)
     limits = Limits(record.timeout_s, memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
-        seen = observe(proto, feeds, accused, sandbox).observation
+        shown = observe(proto, feeds, accused, sandbox, _asks(record.finding)).shown
     return Replayed(
         bundle=bundle.name,
-        outcome=_outcome(record, seen),
+        outcome=_outcome(record, shown),
         was=record.finding,
-        now=None if seen is None else seen.symptom,
-        message="" if seen is None else seen.message,
+        now=None if shown is None else shown.signature.symptom,
+        message="" if shown is None else shown.observation.message,
         versions_then=record.versions,
         versions_now=versions(accused.optimizer, accused.judge),
     )
 
 
-def _outcome(record: Reproduction, seen: Observation | None) -> Outcome:
-    if seen is None:
+def _outcome(record: Reproduction, shown: Shown | None) -> Outcome:
+    if shown is None:
         return "fixed"
-    same = (seen.symptom, seen.stage, _gist(seen))
+    seen = shown.signature
+    same = (seen.symptom, seen.stage, seen.words)
     was = (record.finding.symptom, record.finding.stage, record.gist)
     return "still there" if same == was else "changed"
 

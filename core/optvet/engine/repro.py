@@ -30,6 +30,7 @@ class Story:
         inputs: Names of the arrays of ``inputs.npz``, in their order.
         outputs: The same for ``expected.npz``.
         judged: Those outputs whose difference is the fault; empty for all.
+        about: What the model says of itself that changes, in the words of ``finding.json``.
         tolerance: Allowed difference, relative to the largest magnitude of an output.
         full_check: Whether the checker infers shapes too.
         versions: What it was seen with, by package.
@@ -48,6 +49,7 @@ class Story:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     judged: tuple[str, ...]
+    about: tuple[str, ...]
     tolerance: float
     full_check: bool
     timeout_s: float
@@ -72,6 +74,9 @@ _WHAT = {
     Symptom.RUN_FAILURE: "the optimized model cannot be run",
     Symptom.INTERFACE_CHANGE: "inputs or outputs of the model change",
     Symptom.WRONG_OUTPUT: "the optimized model computes something else",
+    Symptom.SENSITIVITY: "an exact output changes by rounding alone",
+    Symptom.BLOAT: "the optimized model has more nodes",
+    Symptom.METADATA_CHANGE: "the optimized model says something else about itself",
 }
 
 
@@ -86,7 +91,7 @@ def _line(text: str, limit: int = 0) -> str:
 _SCRIPT = '''\
 """@TITLE@
 
-Exits 1 while the fault is there, 0 when it is gone, 2 when it cannot be run.
+Exits 1 while this is so, 0 when it is gone, 2 when it cannot be run.
 Seen with @SEEN@.
 """
 
@@ -124,27 +129,7 @@ def check():
     feeds, expected = arrays("inputs.npz", INPUTS), arrays("expected.npz", OUTPUTS)
 @ORIGINAL@    print("optimizing the model", flush=True)
     optimized = optimize(model)
-@CHECK@    print("running the optimized model", flush=True)
-    outputs = run(optimized, feeds)
-    print("comparing the outputs", flush=True)
-    for name in @JUDGED@:
-        if name not in outputs:
-            return f"there is no output {name!r}"
-        was, now = expected[name], np.asarray(outputs[name])
-        if (was.dtype, was.shape) != (now.dtype, now.shape):
-            return f"{name!r} was {was.dtype}{list(was.shape)}, is {now.dtype}{list(now.shape)}"
-        if was.dtype.kind in "fc":
-            finite = np.abs(was[np.isfinite(was)]).astype(np.float64)
-            allowed = TOLERANCE * finite.max(initial=0.0)
-            same = np.isclose(now, was, rtol=0, atol=allowed, equal_nan=True)
-        else:
-            same = now == was
-        if not np.all(same):
-            at = np.argwhere(~np.atleast_1d(same))[0]
-            pair = [np.atleast_1d(v)[tuple(at)] for v in (was, now)]
-            return f"{name!r}{at.tolist()}: expected {pair[0]!r}, got {pair[1]!r}"
-    return ""
-
+@CHECK@@COMPARE@
 
 def main():
     command = [sys.executable, __file__, "check"]
@@ -155,14 +140,14 @@ def main():
         said, code = (error.stdout or b"").decode(errors="replace").splitlines(), "no end"
     reached = [line for line in said if line in STEPS] or ["preparing"]
     if code == 0:
-        print("gone: the optimized model agrees with the original")
+        print("gone: the optimized model is as it should be")
         return 0
     if code == CANNOT or STEPS.index(reached[-1]) < STEPS.index("optimizing the model"):
         print(f"cannot be run: it ended while {reached[-1]}")
         return 2
     how = f"signal {-code}" if isinstance(code, int) and code < 0 else code
     print(*(line for line in said if line not in STEPS), sep="\\n")
-    print(f"the fault is there: {reached[-1]}" + ("" if code == FAULT else f": {how}"))
+    print(f"still there: {reached[-1]}" + ("" if code == FAULT else f": {how}"))
     return 1
 
 
@@ -174,6 +159,7 @@ STEPS = [
     "checking the optimized model",
     "running the optimized model",
     "comparing the outputs",
+    "comparing the two models",
 ]
 
 if __name__ == "__main__":
@@ -202,6 +188,68 @@ _INTERFACE = """\
         if was != now:
             return f"was {was}, is {now}"
 """
+_OUTPUTS = """\
+    print("running the optimized model", flush=True)
+    outputs = run(optimized, feeds)
+    print("comparing the outputs", flush=True)
+    for name in @JUDGED@:
+        if name not in outputs:
+            return f"there is no output {name!r}"
+        was, now = expected[name], np.asarray(outputs[name])
+        if (was.dtype, was.shape) != (now.dtype, now.shape):
+            return f"{name!r} was {was.dtype}{list(was.shape)}, is {now.dtype}{list(now.shape)}"
+        if was.dtype.kind in "fc":
+            finite = np.abs(was[np.isfinite(was)]).astype(np.float64)
+            allowed = TOLERANCE * finite.max(initial=0.0)
+            same = np.isclose(now, was, rtol=0, atol=allowed, equal_nan=True)
+        else:
+            same = now == was
+        if not np.all(same):
+            at = np.argwhere(~np.atleast_1d(same))[0]
+            pair = [np.atleast_1d(v)[tuple(at)] for v in (was, now)]
+            return f"{name!r}{at.tolist()}: expected {pair[0]!r}, got {pair[1]!r}"
+    return ""
+"""
+_BLOAT = """\
+    def count(graph):
+        inner = [a.g for n in graph.node for a in n.attribute if a.HasField("g")]
+        inner += [g for n in graph.node for a in n.attribute for g in a.graphs]
+        return len(graph.node) + sum(map(count, inner))
+
+    print("comparing the two models", flush=True)
+    after = optimized if hasattr(optimized, "graph") else onnx.load_from_string(optimized)
+    was, now = count(model.graph), count(after.graph)
+    return f"{was} nodes became {now}" if now > was else ""
+"""
+_METADATA = """\
+    def said(m):
+        graph = m.graph
+        used = {n.domain for n in graph.node} | {""}
+        sides = [(v.name, v.type) for v in (*graph.input, *graph.output)]
+        listed = {v.name for v in graph.input} & {t.name for t in graph.initializer}
+        dims = [(n, d.denotation) for n, t in sides for d in t.tensor_type.shape.dim]
+        return {
+            "ir_version": m.ir_version,
+            "opset_import": sorted(
+                (o.domain, o.version) for o in m.opset_import if o.domain in used
+            ),
+            "functions": sorted((f.domain, f.name) for f in m.functions),
+            "training_info": len(m.training_info),
+            "metadata_props": sorted((p.key, p.value) for p in m.metadata_props),
+            "graph metadata_props": sorted((p.key, p.value) for p in graph.metadata_props),
+            "quantization_annotation": len(graph.quantization_annotation),
+            "sparse_initializer": len(graph.sparse_initializer),
+            "denotations": [(n, t.denotation) for n, t in sides] + dims,
+            "doc_string": m.doc_string,
+            "replaceable weights": len(listed) if m.ir_version >= 4 else 0,
+        }
+
+    print("comparing the two models", flush=True)
+    after = optimized if hasattr(optimized, "graph") else onnx.load_from_string(optimized)
+    was, now = said(model), said(after)
+    changed = [key for key in @ABOUT@ if was[key] != now[key]]
+    return "; ".join(f"{key}: {was[key]!r} became {now[key]!r}" for key in changed)
+"""
 _ORIGINAL = """\
     print("running the original", flush=True)
     run(model, feeds)
@@ -219,6 +267,11 @@ def script(story: Story) -> str:
     check = _CHECK.replace("@FULL@", repr(story.full_check))
     if story.symptom == Symptom.INTERFACE_CHANGE:
         check += _INTERFACE
+    compare = _OUTPUTS.replace("@JUDGED@", repr(list(story.judged)) if story.judged else "OUTPUTS")
+    if story.symptom == Symptom.BLOAT:
+        compare = _BLOAT
+    if story.symptom == Symptom.METADATA_CHANGE:
+        compare = _METADATA.replace("@ABOUT@", repr(list(story.about)))
     values = {
         "TITLE": _quotable(title(story)),
         "SEEN": _quotable(", ".join(f"{n} {v}" for n, v in story.versions.items())),
@@ -239,7 +292,7 @@ def script(story: Story) -> str:
         "MEMORY": _MEMORY if story.symptom == Symptom.OUT_OF_MEMORY else "",
         "ORIGINAL": _ORIGINAL if "onnx" in story.runtime.accepts else "",
         "CHECK": check,
-        "JUDGED": repr(list(story.judged)) if story.judged else "OUTPUTS",
+        "COMPARE": compare,
     }
     # One sweep: what is filled in may itself look like a mark.
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
@@ -294,12 +347,12 @@ def issue(story: Story) -> str:
         f"# {_plain(title(story))}\n",
         f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
         f"## Versions\n\n{versions}\n",
-        "## Steps\n\nRun `python repro.py` in this folder; it exits with 1 while the fault is "
-        "there. The call:\n",
+        "## Steps\n\nRun `python repro.py` in this folder; it exits with 1 while this is so. "
+        "The call:\n",
         fenced(_call(story), "python"),
         f"## Expected\n\n{_EXPECTED.get(story.symptom, _EQUAL)}\n",
         f"## Actual\n\n{_WHAT.get(story.symptom, str(story.symptom)).capitalize()}:\n",
-        fenced(_cut(story.message, _MESSAGE_CHARS)),
+        fenced(_cut(_folded(story.message), _MESSAGE_CHARS)),
         "## The model\n",
         fenced(_cut(story.before, _ISSUE_CHARS)),
     ]
@@ -316,6 +369,9 @@ _EXPECTED = {
     Symptom.LOAD_FAILURE: "The optimized model loads, as the original does.",
     Symptom.RUN_FAILURE: "The optimized model runs on these inputs, as the original does.",
     Symptom.INTERFACE_CHANGE: "The optimized model has the same inputs and outputs.",
+    Symptom.SENSITIVITY: "The same, or this: the output hangs on rounding here.",
+    Symptom.BLOAT: "The optimized model has no more nodes than the original.",
+    Symptom.METADATA_CHANGE: "The optimized model says of itself what the original does.",
     Symptom.TIMEOUT: "The optimizer comes to an end.",
 }
 
@@ -343,6 +399,11 @@ def _code(text: str) -> str:
 def _plain(text: str) -> str:
     """``text`` without what Markdown and HTML would read."""
     return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", text)
+
+
+def _folded(text: str) -> str:
+    """Long lines broken where there is a space, for a code block does not do it."""
+    return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.split("\n"))
 
 
 def _cut(text: str, limit: int) -> str:

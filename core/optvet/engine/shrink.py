@@ -27,7 +27,7 @@ from pydantic import BaseModel
 
 from optvet.engine import structure
 from optvet.engine.cache import Cache
-from optvet.engine.examine import Examiner, Observation
+from optvet.engine.examine import Examiner, Findings, Observation
 from optvet.engine.lab import Lab, Ledger, Progress, Trial
 from optvet.engine.reduce import (
     Budget,
@@ -42,6 +42,7 @@ from optvet.engine.trial import Judge
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.types import (
+    NOTES,
     Artifact,
     Failure,
     InterfaceChange,
@@ -101,7 +102,7 @@ def reduce_finding(
     *,
     sandbox: Sandbox,
     jobs: int = 2,
-    symptom: Symptom | None = None,
+    note: Symptom | None = None,
     budget: Budget | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> Shrunk:
@@ -113,8 +114,7 @@ def reduce_finding(
         witness: The sample that shows it; its feeds are reduced with the model.
         sandbox: Runs all trials.
         jobs: Candidates that are judged at a time.
-        symptom: What to look for; needed for notes (bloat, changed metadata), which no trial
-            stops at.
+        note: What to look for in place of a fault; one of ``REDUCIBLE``.
         budget: When to stop with the best so far.
         progress: Called with what is being done, checks so far, and None.
 
@@ -123,7 +123,7 @@ def reduce_finding(
     """
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="optvet-shrink-") as folder:
-        court = _Court(accused, sandbox, Path(folder), jobs, symptom, ledger)
+        court = _Court(accused, sandbox, Path(folder), jobs, note, ledger)
         with court:
             proto = model.load()
             court.open(proto, witness.feeds)
@@ -224,11 +224,11 @@ class _Court:
         sandbox: Sandbox,
         folder: Path,
         jobs: int,
-        symptom: Symptom | None,
+        note: Symptom | None,
         ledger: Ledger,
     ) -> None:
         self.accused, self.sandbox, self.folder = accused, sandbox, folder
-        self.jobs, self.symptom, self.ledger = max(1, jobs), symptom, ledger
+        self.jobs, self.note, self.ledger = max(1, jobs), note, ledger
         self.target: Signature | None = None
         self.full_check = True
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="optvet-shrink")
@@ -336,12 +336,10 @@ class _Court:
         # A fault of the build is judged without running what was built.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
-        samples = [] if early or self.symptom in _STRUCTURAL else [case.sample]
+        samples = [] if early or self.note in _STRUCTURAL else [case.sample]
         trial = case.lab.trial(self.accused.complete(passes), samples, "localize")
-        if self.symptom in _STRUCTURAL:
-            return _note(self.symptom, case.reference, trial, self.target)
-        observation = case.examiner.examine(trial, samples).observation
-        return None if observation is None else _signature(observation)
+        shown = look(case.examiner, case.reference, trial, samples, self.note, self.target)
+        return None if shown is None else shown.signature
 
     @staticmethod
     def _compares(signature: Signature) -> bool:
@@ -369,6 +367,43 @@ class _Court:
 
 
 _STRUCTURAL = frozenset({Symptom.BLOAT, Symptom.METADATA_CHANGE})
+REDUCIBLE = NOTES - {Symptom.SLOWDOWN}
+"""Notes that one look at a small model shows; how fast it is, it does not."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a trial shows: in full, and what must stay of it."""
+
+    observation: Observation
+    signature: Signature
+
+
+def look(
+    examiner: Examiner,
+    reference: Trial,
+    trial: Trial,
+    samples: Sequence[Sample],
+    note: Symptom | None = None,
+    wanted: Signature | None = None,
+) -> Shown | None:
+    """The first fault of ``trial``, or the note that is asked for.
+
+    Args:
+        examiner: Knows the reference's outputs.
+        reference: The original's trial.
+        trial: The candidate's.
+        samples: What both were run on.
+        note: One of ``REDUCIBLE``; None for faults.
+        wanted: What was seen before; of changed metadata that much must show, no more.
+    """
+    if note in _STRUCTURAL:
+        return _structural(note, reference, trial, wanted)
+    found = examiner.examine(trial, samples)
+    if note is not None:
+        return _sensitive(found)
+    observation = found.observation
+    return None if observation is None else Shown(observation, _signature(observation))
 
 
 def _signature(observation: Observation) -> Signature:
@@ -382,18 +417,35 @@ def _signature(observation: Observation) -> Signature:
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
 
-def _note(
-    symptom: Symptom | None, reference: Trial, trial: Trial, target: Signature | None
-) -> Signature | None:
+def _sensitive(found: Findings) -> Shown | None:
+    if found.observation is not None or not found.sensitive:
+        return None
+    judgements = tuple({j.output: j for _, j in found.sensitive}.values())
+    first = judgements[0]
+    message = f"output {first.output!r}: {first.detail}"
+    outputs = tuple(j.output for j in judgements)
+    observation = Observation(
+        Symptom.SENSITIVITY, "compare", message, outputs, first.error, first.noise
+    )
+    return Shown(observation, Signature(Symptom.SENSITIVITY, "compare"))
+
+
+def _structural(
+    note: Symptom, reference: Trial, trial: Trial, wanted: Signature | None
+) -> Shown | None:
     """Bloat and metadata: what comparing two structures says."""
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None:
         return None
-    if symptom == Symptom.BLOAT:
+    if note == Symptom.BLOAT:
         # How much is too much depends on the size of the model; that it grows at all does not.
-        return Signature(Symptom.BLOAT, "build") if after.nodes > before.nodes else None
-    lost = set(structure.lost_metadata(before, after))
-    wanted = set(target.words.split("; ")) if target is not None else lost
-    if not lost or not wanted <= lost:
+        if after.nodes <= before.nodes:
+            return None
+        observation = Observation(note, "build", structure.growth(before, after))
+        return Shown(observation, Signature(note, "build"))
+    lost = structure.lost_metadata(before, after)
+    keys = set(wanted.words.split("; ")) if wanted is not None else set(lost)
+    if not lost or not keys <= lost.keys():
         return None
-    return Signature(Symptom.METADATA_CHANGE, "build", "; ".join(sorted(wanted)))
+    observation = Observation(note, "build", structure.in_words(lost))
+    return Shown(observation, Signature(note, "build", "; ".join(sorted(keys))))

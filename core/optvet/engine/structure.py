@@ -151,8 +151,22 @@ def _metadata(model: ModelProto) -> dict[str, str]:
         "sparse_initializer": str(len(graph.sparse_initializer)),
         "denotations": _present(d for d in denotations if d),
         "doc_string": _present([model.doc_string] if model.doc_string else []),
+        OVERRIDABLE: str(_overridable(model)),
     }
     return facts
+
+
+OVERRIDABLE = "replaceable weights"
+
+
+def _overridable(model: ModelProto) -> int:
+    """Initializers that a caller may replace, because they are listed among the inputs too.
+
+    Source: onnx IR.md, "Graphs": before IR version 4 all initializers had to be listed.
+    """
+    if model.ir_version < 4:
+        return 0
+    return len({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
 
 
 def _present(items: Iterable[str]) -> str:
@@ -163,13 +177,15 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     """What ``after`` says differently about itself, as {what: (before, after)}.
 
     A function whose every use was inlined is no loss, nor is an operator set raised for it, nor
-    are properties that an optimizer adds about itself.
+    are properties that an optimizer adds about itself, nor fewer weights that may be replaced.
     """
     changed = {
         key: (was, after.metadata[key])
         for key, was in before.metadata.items()
         if after.metadata[key] != was
     }
+    if OVERRIDABLE in changed and int(changed[OVERRIDABLE][0]) > int(changed[OVERRIDABLE][1]):
+        changed.pop(OVERRIDABLE)
     for key in changed.keys() & {"metadata_props", "graph metadata_props"}:
         had, has = (set(side.split("; ")) for side in changed[key])
         if had - {"none"} <= has:
@@ -184,6 +200,42 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
         if ", ".join(was) == after.metadata["opset_import"]:
             changed.pop("opset_import")
     return changed
+
+
+def in_words(changed: Mapping[str, tuple[str, str]]) -> str:
+    """What ``lost_metadata`` told, for a person; with what follows from it, where that is known."""
+    pairs = sorted(changed.items())
+    parts = [f"{what}: {_short(was)} became {_short(now)}" for what, (was, now) in pairs]
+    if OVERRIDABLE in changed:
+        parts.append(
+            "weights that are listed among the inputs may be replaced by a caller from IR version "
+            "4 on, so runtimes no longer fold or pre-pack them: the model may be slower and round "
+            "differently; take them out of the inputs"
+        )
+    return "; ".join(parts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{' '.join(text[:57].split())}…"
+
+
+def is_bloated(before: Facts, after: Facts) -> bool:
+    """Whether ``after`` has many more nodes: half as many again, and 16 more."""
+    return after.nodes >= 1.5 * before.nodes + 16
+
+
+_LISTED_OPERATORS = 8
+
+
+def growth(before: Facts, after: Facts) -> str:
+    """How many nodes became how many, and of which operators there are more and fewer now."""
+    change = Counter(after.operators)
+    change.subtract(before.operators)
+    ranked = sorted(change.items(), key=lambda item: (-abs(item[1]), item[0]))
+    listed = [f"{amount:+} {name}" for name, amount in ranked if amount]
+    more = ["…"] * (len(listed) > _LISTED_OPERATORS)
+    operators = ", ".join(listed[:_LISTED_OPERATORS] + more)
+    return f"{before.nodes} nodes became {after.nodes}: {operators}"
 
 
 @dataclass(frozen=True)

@@ -749,6 +749,7 @@ class Vetting:
         inherited = examiner.examine(empty, samples).observation
         # Where import and export alone already fail, nothing can be said of a pass.
         judgeable = inherited is None or bool(inherited.outputs)
+        original = lab.reference(samples).build.facts
         names = [n for n in self.passes if n not in self.required]
         records, alone = [], dict[str, Observation | None]()
         changed = []
@@ -778,7 +779,8 @@ class Vetting:
             )
             if observation is not None and judgeable and self._counts(name):
                 self._report(self._finding(lab, examiner, observation, (name,)))
-            self._note_bloat(name, trial)
+            if original is not None:
+                self._note_bloat((name,), original, trial)
         if inherited is None:
             self._study_pairs(lab, examiner, samples, changed, alone)
         return records
@@ -975,8 +977,8 @@ class Vetting:
         result = lab.trial(self.pipeline, samples, "detect").build.facts
         if original is not None and result is not None:
             self._note_metadata(lab, original, result)
-            if _is_bloated(original, result):
-                self.controls["size"] = f"{original.nodes} nodes became {result.nodes}"
+            if structure.is_bloated(original, result):
+                self._blame_bloat(lab, original)
         seen: set[str] = set()
         for sample, judgement in found.sensitive:
             if judgement.output not in seen:
@@ -998,9 +1000,7 @@ class Vetting:
             if not trip:
                 test = self._metadata_test(lab, original, frozenset(mine))
                 culprit = self._search(lab, self.pipeline, test, lambda _, t=test: t)  # type: ignore[misc]
-            words = "; ".join(
-                f"{k}: {_short(a)} became {_short(b)}" for k, (a, b) in sorted(mine.items())
-            )
+            words = structure.in_words(mine)
             self._report(
                 Finding(
                     symptom=Symptom.METADATA_CHANGE,
@@ -1023,17 +1023,31 @@ class Vetting:
 
         return test
 
-    def _note_bloat(self, name: str, trial: Trial) -> None:
+    def _blame_bloat(self, lab: Lab, original: structure.Facts) -> None:
+        def test(passes: tuple[str, ...]) -> localize.Answer:
+            facts = lab.trial(passes, (), "localize").build.facts
+            if facts is None:
+                return "unresolved"
+            return "fails" if structure.is_bloated(original, facts) else "passes"
+
+        inherited = test(self._base()) == "fails"
+        culprit = () if inherited else self._search(lab, self.pipeline, test, lambda _: test)
+        passes = self.with_required(culprit) if culprit else self._base()
+        self._note_bloat(culprit, original, lab.trial(passes, (), "localize"))
+
+    def _note_bloat(
+        self, culprit: tuple[str, ...], original: structure.Facts, trial: Trial
+    ) -> None:
         facts = trial.build.facts
-        if facts is not None and facts.nodes >= 1.5 * self.model.nodes + 16:
+        if facts is not None and structure.is_bloated(original, facts):
             self._report(
                 Finding(
                     symptom=Symptom.BLOAT,
                     severity="note",
                     stage="build",
-                    culprit=[name],
+                    culprit=list(culprit),
                     confirmed=True,
-                    message=f"{self.model.nodes} nodes became {facts.nodes}",
+                    message=structure.growth(original, facts),
                 )
             )
 
@@ -1176,11 +1190,3 @@ def _opinion(runtime: str, told: Mapping[str, tuple[str, bool | None]]) -> str:
     if innocent == fellows:
         return f"only in {runtime}'s reading: no fault on {', '.join(innocent)}"
     return f"depends on the runtime: no fault on {', '.join(innocent)}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{' '.join(text[:57].split())}…"
-
-
-def _is_bloated(before: structure.Facts, after: structure.Facts) -> bool:
-    return after.nodes >= 1.5 * before.nodes + 16

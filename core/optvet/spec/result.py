@@ -107,6 +107,8 @@ class Finding(Record):
     ``cross_check`` holds what other runtimes show: a symptom or "no fault", with a remark if they
     compute another thing of the original already, or why they cannot run.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
+    ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and (reduced)
+    structure, and ``bundle`` the name of its folder; None where no bundle was written.
     """
 
     symptom: Symptom
@@ -122,6 +124,8 @@ class Finding(Record):
     as_deployed: bool = False
     cross_check: dict[str, str] = Field(default_factory=dict)
     divergence: Divergence | None = None
+    fingerprint: str | None = None
+    bundle: str | None = None
 
 
 class PassRecord(Record):

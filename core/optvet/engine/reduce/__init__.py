@@ -4,6 +4,7 @@
 that tells the values of all its tensors.
 """
 
+from optvet.engine.reduce.graph import count_nodes
 from optvet.engine.reduce.search import (
     Budget,
     Candidate,
@@ -20,6 +21,7 @@ __all__ = [
     "Interesting",
     "Recorder",
     "Reduction",
+    "count_nodes",
     "inferred_types",
     "reduce_model",
 ]

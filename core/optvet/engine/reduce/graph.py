@@ -324,6 +324,15 @@ class Recorded:
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+def count_nodes(model: ModelProto) -> int:
+    """Nodes of a model, those of subgraphs and functions included."""
+    return _count([model.graph, *model.functions])
+
+
+def _count(bodies: Iterable[GraphProto | FunctionProto]) -> int:
+    return sum(Node(n).size for body in bodies for n in body.node)
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A model and what it is fed.
@@ -462,8 +471,7 @@ class Graph:
         elements of inputs, inputs and initializers, attributes, names read, grades of contents,
         open dimensions, bytes of everything else (names, text, declared types of inner values).
         """
-        nodes = sum(node.size for node in self.nodes)
-        nodes += sum(Node(n).size for f in self.functions for n in f.node)
+        nodes = sum(node.size for node in self.nodes) + _count(self.functions)
         weights = sum(weight.elements for weight in self.weights.values())
         weights += sum(math.prod(t.values.dims) for t in self.sparse.values())
         held = [node.constant for node in self.nodes if node.constant is not None]

@@ -90,6 +90,9 @@ class Budget:
     seconds: float | None = None
 
 
+End = Literal["done", "budget", "interrupted"]
+
+
 @dataclass(frozen=True)
 class Reduction:
     """The answer.
@@ -100,7 +103,7 @@ class Reduction:
         nodes: Its nodes, those of subgraphs and functions included; before and after.
         checks: How often the condition was asked.
         steps: How many candidates were accepted.
-        complete: False if it was interrupted or the budget ran out.
+        end: Why it ended: nothing helps any more, the budget ran out, or Ctrl-C.
     """
 
     model: ModelProto
@@ -108,7 +111,12 @@ class Reduction:
     nodes: tuple[int, int]
     checks: int
     steps: int
-    complete: bool
+    end: End
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing helps any more."""
+        return self.end == "done"
 
 
 Effort = Literal["nodes", "full"]
@@ -189,7 +197,7 @@ class _Reducer:
     def run(self, effort: Effort) -> Reduction:
         before = self.best.size[0]
         self._begin()
-        complete = True
+        end: End = "done"
         try:
             self._ends()
             while True:
@@ -199,13 +207,15 @@ class _Reducer:
                     self._make_plain()
                 if self.steps == steps:
                     break
-        except (_Stop, KeyboardInterrupt):
-            complete = False
+        except _Stop:
+            end = "budget"
+        except KeyboardInterrupt:
+            end = "interrupted"
         best = self.best
         model = ModelProto()
         model.CopyFrom(best.model)
         feeds = None if best.feeds is None else dict(best.arrays)
-        return Reduction(model, feeds, (before, best.size[0]), self.checks, self.steps, complete)
+        return Reduction(model, feeds, (before, best.size[0]), self.checks, self.steps, end)
 
     def _begin(self) -> None:
         candidate = Candidate(self.best)
