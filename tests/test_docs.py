@@ -131,6 +131,13 @@ def test_plugin_of_the_docs_is_blamed(place: Path, capsys: pytest.CaptureFixture
     assert "forget_node_names" not in shown.replace("safe      forget_node_names", "")
 
 
+def test_plugin_of_the_docs_conforms(place: Path) -> None:
+    code = next(b for _, b in blocks(ROOT / "docs" / "plugins.md", "python") if "def test_" in b)
+    example: dict[str, Any] = {"__name__": "example"}
+    exec(code, example)
+    example["test_tiny_conforms"]()
+
+
 def test_comparator_of_the_docs_counts_labels(place: Path) -> None:
     code = next(b for _, b in blocks(ROOT / "docs" / "plugins.md", "python") if "Labels" in b)
     example: dict[str, Any] = {"__name__": "example"}

@@ -48,6 +48,7 @@ from optvet.spec.types import (
     Traits,
     ValueInfo,
 )
+from optvet.spec.versions import version_of
 
 if TYPE_CHECKING:
     from optvet.engine.api import vet
@@ -96,6 +97,7 @@ __all__ = [
     "__version__",
     "hookimpl",
     "reference_evaluator",
+    "version_of",
     "vet",
 ]
 

@@ -10,14 +10,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 from unittest.mock import patch
 
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, KnownLimit, Optimizer, Pass, Symptom, Traits, UnknownName, hookimpl
+from optvet import (
+    Artifact,
+    KnownLimit,
+    Optimizer,
+    Pass,
+    Symptom,
+    Traits,
+    UnknownName,
+    hookimpl,
+    version_of,
+)
 
 _LIMITS = {
     "ClearMetadataAndDocString": KnownLimit(
@@ -50,12 +59,9 @@ class Onnxscript:
 
     def version(self) -> str:
         """Versions of both packages, since either may change without the other."""
-        # Importing it takes a second or more, and every command asks every plugin.
-        try:
-            return f"{metadata.version('onnxscript')} (onnx_ir {metadata.version('onnx_ir')})"
-        except metadata.PackageNotFoundError as error:
-            words = "optimizer 'onnxscript' needs onnxscript; install optvet[onnxscript]"
-            raise ImportError(words, name="onnxscript") from error
+        extra = "optvet[onnxscript]"
+        ours, theirs = version_of("onnxscript", extra=extra), version_of("onnx_ir", extra=extra)
+        return f"{ours} (onnx_ir {theirs})"
 
     def extra_rules(self) -> Mapping[str, Any]:
         """Rules of one's own, by name, for a subclass to vet: applied after the library's."""

@@ -7,7 +7,6 @@ here: which of those that a user has to ask for deviate on purpose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 
 import onnx
 from pydantic import BaseModel, ConfigDict
@@ -22,6 +21,7 @@ from optvet import (
     Traits,
     UnknownName,
     hookimpl,
+    version_of,
 )
 
 _STAGES = ("constant_folding", "shape_inference")
@@ -91,12 +91,7 @@ class Onnxsim:
 
     def version(self) -> str:
         """Version of the installed package."""
-        # Importing it takes a second or more, and every command asks every plugin.
-        try:
-            return metadata.version("onnxsim")
-        except metadata.PackageNotFoundError as error:
-            words = "optimizer 'onnxsim' needs onnxsim; install optvet[onnxsim]"
-            raise ImportError(words, name="onnxsim") from error
+        return version_of("onnxsim", extra="optvet[onnxsim]")
 
     def passes(self) -> Sequence[Pass]:
         """Its default optimizers and stages, then those that a user has to ask for."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from unittest.mock import patch
 
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl
+from optvet import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, version_of
 
 
 class OnnxslimOptions(BaseModel):
@@ -39,12 +38,7 @@ class Onnxslim:
 
     def version(self) -> str:
         """Version of the installed package."""
-        # Importing it takes a second or more, and every command asks every plugin.
-        try:
-            return metadata.version("onnxslim")
-        except metadata.PackageNotFoundError as error:
-            words = "optimizer 'onnxslim' needs onnxslim; install optvet[onnxslim]"
-            raise ImportError(words, name="onnxslim") from error
+        return version_of("onnxslim", extra="optvet[onnxslim]")
 
     def passes(self) -> Sequence[Pass]:
         """Registered patterns, the stages, and the shape inference between rounds."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, InputError, Optimizer, Pass, Traits, hookimpl
+from optvet import Artifact, InputError, Optimizer, Pass, Traits, hookimpl, version_of
 
 _PASSES = (
     Pass("moc", "rewrite", description="model transformations of convert_model, without folding"),
@@ -99,12 +99,7 @@ class OpenVinoOptimizer:
 
     def version(self) -> str:
         """Version of the installed package."""
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("openvino")  # importing it takes a third of a second
-        except PackageNotFoundError as error:
-            raise ImportError("it needs openvino; install optvet[openvino]") from error
+        return version_of("openvino", extra="optvet[openvino]")
 
     def passes(self) -> Sequence[Pass]:
         """The switches, in the order in which what they switch happens."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,16 @@ from typing import Any, NamedTuple
 import onnx
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from optvet import Artifact, Optimizer, Pass, PluginError, Traits, UnknownName, hookimpl
+from optvet import (
+    Artifact,
+    Optimizer,
+    Pass,
+    PluginError,
+    Traits,
+    UnknownName,
+    hookimpl,
+    version_of,
+)
 
 # Exact on paper; what each does to floating point is rounding. FoldBatchnormToConv2D goes first:
 # DecomposeOpsForInference leaves no batch normalization to fold. ToMixedPrecision goes before
@@ -141,12 +149,7 @@ class TvmOptimizer:
 
     def version(self) -> str:
         """Version of the installed package, and a digest of the passes that were added to it."""
-        try:
-            version = importlib.metadata.version("apache-tvm")
-        except importlib.metadata.PackageNotFoundError as error:
-            raise ImportError(
-                "optimizer 'tvm' needs apache-tvm; install optvet[tvm]", name="tvm"
-            ) from error
+        version = version_of("apache-tvm", extra="optvet[tvm]")
         # Results are remembered by version: a pass that was edited is another one.
         extras = [_source_of(e.module) for e in _extras(self._options)]
         digest = hashlib.sha256(b"\0".join(extras)).hexdigest()[:12]

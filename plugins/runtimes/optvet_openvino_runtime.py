@@ -21,7 +21,7 @@ import onnx
 from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+from optvet import Artifact, Feeds, Runtime, Session, hookimpl, version_of
 
 _SUPPORTED = frozenset(
     "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
@@ -65,12 +65,7 @@ class OpenVinoRuntime:
 
     def version(self) -> str:
         """Version of the installed package."""
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("openvino")  # importing it takes a third of a second
-        except PackageNotFoundError as error:
-            raise ImportError("it needs openvino; install optvet[openvino]") from error
+        return version_of("openvino", extra="optvet[openvino]")
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """Import where that has not been done, and compile; import alone runs no transformation."""

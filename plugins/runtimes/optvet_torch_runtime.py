@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+from optvet import Artifact, Feeds, Runtime, Session, hookimpl, version_of
 
 
 class TorchOptions(BaseModel):
@@ -41,13 +41,9 @@ class TorchRuntime:
 
     def version(self) -> str:
         """Versions of PyTorch and of the converter."""
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            # Importing PyTorch takes more than a second.
-            return f"{version('torch')} (onnx2torch {version('onnx2torch')})"
-        except PackageNotFoundError as error:
-            raise ImportError("it needs torch and onnx2torch; install optvet[torch]") from error
+        extra = "optvet[torch]"
+        torch, converter = version_of("torch", extra=extra), version_of("onnx2torch", extra=extra)
+        return f"{torch} (onnx2torch {converter})"
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """Convert the model; raises NotImplementedError for an operator without a converter."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+from optvet import Artifact, Feeds, Runtime, Session, hookimpl, version_of
 
 # What an executable cannot be built without, in TVM's order; nothing here optimizes.
 _LOWERING = (
@@ -68,12 +67,7 @@ class TvmRuntime:
 
     def version(self) -> str:
         """Version of the installed package."""
-        try:
-            return importlib.metadata.version("apache-tvm")
-        except importlib.metadata.PackageNotFoundError as error:
-            raise ImportError(
-                "runtime 'tvm' needs apache-tvm; install optvet[tvm]", name="tvm"
-            ) from error
+        return version_of("apache-tvm", extra="optvet[tvm]")
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """A virtual machine of the executable; a model in ONNX is lowered first."""

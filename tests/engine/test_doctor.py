@@ -40,7 +40,7 @@ def test_files_of_the_gpu_wheel_must_be_in_place(
     collision = Collision(BOTH, (version, "1.2"), on_disk, "state.so")
     (check,) = doctor.check_wheels([collision], VERSIONS | {"onnxruntime": version})
     assert check.status == status
-    both = f"{FORCED} onnxruntime==1.2 && {REPAIR}"
+    both = f"{FORCED} onnxruntime==1.2 &&\n{REPAIR}"
     assert check.cure == ("" if status == "ok" else REPAIR if version == "1.2" else both)
 
 
@@ -49,7 +49,7 @@ def test_a_missing_requirement_is_not_cured_by_breaking_another() -> None:
     (alone,) = doctor.check_requirements([unmet], {})
     (beside,) = doctor.check_requirements([unmet], {"onnxruntime-gpu": "1.2"})
     assert alone.cure == "pip install 'onnxruntime>=1'"
-    assert beside.cure == f"{FORCED} onnxruntime==1.2 && {REPAIR}"
+    assert beside.cure == f"{FORCED} onnxruntime==1.2 &&\n{REPAIR}"
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])

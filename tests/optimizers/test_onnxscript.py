@@ -15,7 +15,6 @@ from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import UnknownName
 from optvet.spec.result import VetResult
 from optvet.spec.types import Artifact
-from optvet.testing import check_optimizer
 from optvet_onnxscript import Onnxscript, _groups
 
 pytest.importorskip("onnxscript", reason="needs onnxscript; install optvet[onnxscript]")
@@ -59,10 +58,6 @@ BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
 
 def apply(*passes: str) -> Artifact:
     return SCRIPT.apply(as_bytes(NET), passes, SCRIPT.options)
-
-
-def test_it_conforms() -> None:
-    check_optimizer(SCRIPT)
 
 
 def test_rules_are_named_as_the_library_names_them() -> None:

@@ -18,7 +18,6 @@ from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import UnknownName
 from optvet.spec.result import VetResult
 from optvet.spec.types import Artifact, Pass
-from optvet.testing import check_optimizer
 from optvet_onnxslim import Onnxslim, OnnxslimOptions
 
 pytest.importorskip("onnxslim", reason="needs onnxslim; install optvet[onnxslim]")
@@ -62,10 +61,6 @@ BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
 
 def apply(*passes: str) -> Artifact:
     return SLIM.apply(as_bytes(NET), passes, SLIM.options)
-
-
-def test_it_conforms() -> None:
-    check_optimizer(SLIM)
 
 
 def test_passes_are_those_of_the_installed_library() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 import optvet
 from optvet import InputError, VetResult
-from optvet.testing import check_optimizer
 from optvet_openvino_optimizer import OpenVinoOptimizer, changed_by
 
 if importlib.util.find_spec("openvino") is None:
@@ -70,10 +69,6 @@ def vet(folder: Path, text: str, pipeline: str | Sequence[str] = "default") -> V
     (folder / "model.onnx").write_bytes(serialized(text))
     options: dict[str, Any] = {"limit": 4, "jobs": 1, "use_cache": False, "cache_dir": folder}
     return optvet.vet(folder / "model.onnx", optimizer="openvino", pipeline=pipeline, **options)
-
-
-def test_it_conforms() -> None:
-    check_optimizer(OPTIMIZER)
 
 
 def test_every_lossy_pass_is_off_by_default() -> None:

@@ -16,7 +16,6 @@ from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import PluginError, UnknownName
 from optvet.spec.result import Finding, VetResult
 from optvet.spec.types import Artifact, Pass
-from optvet.testing import check_optimizer
 from optvet_ort_transformers import OrtTransformers, OrtTransformersOptions
 
 pytest.importorskip("sympy", reason="needs sympy; install optvet[transformers]")
@@ -77,10 +76,6 @@ BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
 
 def apply(*passes: str, **options: Any) -> Artifact:
     return FUSE.apply(as_bytes(NET), passes, OrtTransformersOptions(**options))
-
-
-def test_it_conforms() -> None:
-    check_optimizer(FUSE)
 
 
 def test_passes_are_the_flags_of_the_installed_version() -> None:

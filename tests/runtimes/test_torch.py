@@ -13,17 +13,12 @@ import onnx.parser
 import pytest
 
 import optvet
-from optvet.testing import check_runtime
 from optvet_torch_runtime import TorchRuntime
 
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnx2torch") is None:
     pytest.skip("needs torch and onnx2torch; install optvet[torch]", allow_module_level=True)
 
 Run = Callable[..., Any]
-
-
-def test_it_conforms() -> None:
-    check_runtime(TorchRuntime())
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def gpu_cure(versions: Mapping[str, str]) -> str:
     last = f"{command} onnxruntime-gpu=={version}"
     if versions.get("onnxruntime") == version:
         return last
-    return f"{command} onnxruntime=={version} && {last}"
+    return f"{command} onnxruntime=={version} &&\n{last}"
 
 
 def check_duplicates(found: Mapping[str, Sequence[str]]) -> list[Check]:
