@@ -10,7 +10,9 @@ the *modes* in which its bug can be seen:
   contain the culprit, or shows it only when run again; controls too;
 - ``named``: the minimal sequence as the pipeline, where the default does not contain it;
 - ``fixed-point``: the optimizer's option, for bugs that show only with it;
-- ``benign``: the default pipeline on inputs that do not show the bug: must not be faulty.
+- ``benign``: the default pipeline on inputs that do not show the bug: must not be faulty;
+- ``offline``: ONNX Runtime's optimized model saved, then run without optimization. It may show a bug
+  earlier than the session that optimizes as it loads (mode ``default``), or not at all.
 
 How to read the output. One row per case and mode: *found*, *missed* (nothing with an accepted
 culprit), *symptom* (accepted culprit, other symptom), *wrong culprit* (a fault is blamed on a
@@ -34,6 +36,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +49,13 @@ SYMPTOMS: Mapping[str, frozenset[Symptom]] = {
     "optimizer-abort": frozenset({Symptom.OPTIMIZER_ABORT, Symptom.TIMEOUT, Symptom.OUT_OF_MEMORY}),
     "metadata-loss": frozenset({Symptom.METADATA_CHANGE}),
     "redundancy": frozenset({Symptom.BLOAT}),
+    # ONNX Runtime's: a session that cannot be made may be the optimizer's failure or, of a saved
+    # model, the checker's or the loader's.
+    "wrong-values": frozenset({Symptom.WRONG_OUTPUT}),
+    "wrong-shape": frozenset({Symptom.WRONG_OUTPUT, Symptom.INTERFACE_CHANGE}),
+    "load-error": frozenset({Symptom.OPTIMIZER_ERROR, Symptom.INVALID_MODEL, Symptom.LOAD_FAILURE}),
+    "run-error": frozenset({Symptom.RUN_FAILURE}),
+    "crash": frozenset({Symptom.OPTIMIZER_ABORT}),
 }
 """Names of symptoms in manifests where optvet has others."""
 
@@ -263,9 +273,51 @@ def _onnxoptimizer_roundtrip(case: Case) -> str:
     return words[-1][:160] if done.returncode else ""
 
 
-READERS: Mapping[str, Reader] = {"onnxoptimizer": onnxoptimizer_cases}
+# --- the manifest of ONNX Runtime -----------------------------------------------------------------
+
+
+def onnxruntime_cases(folder: Path, manifest: Mapping[str, Any], version: str) -> list[Case]:
+    """Cases of a manifest of the form of ONNX Runtime's of which ``version`` was examined."""
+    cases = [_onnxruntime_case(folder, raw, version) for raw in manifest["cases"]]
+    return [c for c in cases if c is not None]
+
+
+def _onnxruntime_case(folder: Path, raw: Mapping[str, Any], version: str) -> Case | None:
+    seen = raw["versions"].get(version, "not_applicable")
+    # Slowness is measured, not judged; "not_applicable" is a model that the version cannot read.
+    if seen in ("not_applicable", "slowdown"):
+        return None
+    control = bool(raw["control"])
+    symptoms = symptoms_named(raw["symptom"] if seen == "same" else seen)
+    bug = Bug(symptoms, symptoms, accepted_culprits(raw["culprits"], raw["relation"]))
+    affected = not control and seen != "same"
+    return Case(
+        raw["id"],
+        folder / f"models/{raw['id']}.onnx",
+        _existing(folder, f"inputs/{raw['id']}.npz"),
+        (),
+        control,
+        (bug,) if affected else (),
+        () if affected or control else (bug,),
+        (Mode("default"), Mode("offline", {"optimizer_options": {"mode": "offline"}}, must=False)),
+        # What shows only where another pass is left out is no fault of the whole.
+        scored=raw.get("severity") != "hazard",
+    )
+
+
+def accepted_culprits(culprits: Sequence[str], relation: str) -> frozenset[tuple[str, ...]]:
+    """Sequences that may be blamed: all together if ``joint``, else each on its own."""
+    if relation == "joint":
+        return frozenset(permutations(culprits))
+    return frozenset((name,) for name in culprits)
+
+
+READERS: Mapping[str, Reader] = {
+    "onnxoptimizer": onnxoptimizer_cases,
+    "onnxruntime": onnxruntime_cases,
+}
 """By optimizer plugin. Another plugin's manifest needs one function here, nothing else: it turns
-fields such as ``culprits``, ``relation`` and ``fix_sets`` into ``Bug`` and ``Mode``."""
+the manifest's fields into ``Bug`` and ``Mode``."""
 
 
 # --- judging --------------------------------------------------------------------------------------
