@@ -11,8 +11,8 @@ the *modes* in which its bug can be seen:
 - ``named``: the minimal sequence as the pipeline, where the default does not contain it;
 - ``fixed-point``: the optimizer's option, for bugs that show only with it;
 - ``benign``: the default pipeline on inputs that do not show the bug: must not be faulty;
-- ``offline``: ONNX Runtime's optimized model saved, then run without optimization. It may show a bug
-  earlier than the session that optimizes as it loads (mode ``default``), or not at all.
+- ``offline``: ONNX Runtime's optimized model saved, then run without optimization. It may show a
+  bug earlier than the session that optimizes as it loads (mode ``default``), or not at all.
 
 How to read the output. One row per case and mode: *found*, *missed* (nothing with an accepted
 culprit), *symptom* (accepted culprit, other symptom), *wrong culprit* (a fault is blamed on a
@@ -49,12 +49,13 @@ SYMPTOMS: Mapping[str, frozenset[Symptom]] = {
     "optimizer-abort": frozenset({Symptom.OPTIMIZER_ABORT, Symptom.TIMEOUT, Symptom.OUT_OF_MEMORY}),
     "metadata-loss": frozenset({Symptom.METADATA_CHANGE}),
     "redundancy": frozenset({Symptom.BLOAT}),
-    # ONNX Runtime's: a session that cannot be made may be the optimizer's failure or, of a saved
-    # model, the checker's or the loader's.
-    "wrong-values": frozenset({Symptom.WRONG_OUTPUT}),
-    "wrong-shape": frozenset({Symptom.WRONG_OUTPUT, Symptom.INTERFACE_CHANGE}),
+    # ONNX Runtime's. A saved model that is wrong may be refused by the checker before it is run.
+    "wrong-values": frozenset({Symptom.WRONG_OUTPUT, Symptom.INVALID_MODEL}),
+    "wrong-shape": frozenset(
+        {Symptom.WRONG_OUTPUT, Symptom.INTERFACE_CHANGE, Symptom.INVALID_MODEL}
+    ),
     "load-error": frozenset({Symptom.OPTIMIZER_ERROR, Symptom.INVALID_MODEL, Symptom.LOAD_FAILURE}),
-    "run-error": frozenset({Symptom.RUN_FAILURE}),
+    "run-error": frozenset({Symptom.RUN_FAILURE, Symptom.INVALID_MODEL}),
     "crash": frozenset({Symptom.OPTIMIZER_ABORT}),
 }
 """Names of symptoms in manifests where optvet has others."""

@@ -63,6 +63,11 @@ _TRANSFORMERS: dict[int, list[str]] = {
     4: ["FuseFp16InitializerToFp32NodeTransformer"],
 }
 
+_ABOUT = {
+    "NchwcTransformer": "blocked layouts, which only the CPU provider has kernels for",
+    "NhwcTransformer": "channels last, which few providers have kernels for",
+}
+
 _ALL_NAMES = {n for names in _TRANSFORMERS.values() for n in names} | {*_RULES_1, *_RULES_2}
 # These run whatever is asked for; naming them changes nothing.
 _MANDATORY = {"RemoveDuplicateCastTransformer", "CastFloat16Transformer", "MemcpyTransformer"}
@@ -95,6 +100,7 @@ class OrtOptimizer:
         single=False,
         max_model_bytes=2**31 - 1,
         optimizes_on_load=True,
+        dialect=True,
     )
 
     def version(self) -> str:
@@ -105,7 +111,10 @@ class OrtOptimizer:
 
     def passes(self) -> Sequence[Pass]:
         """Rules and transformers of the installed binary, level by level."""
-        return [Pass(name, kind=f"level {level} {what}") for name, level, what in _installed()]
+        return [
+            Pass(name, kind=f"level {level} {what}", description=_ABOUT.get(name, ""))
+            for name, level, what in _installed()
+        ]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         """What each optimization level turns on; "default" is what a session does by default."""

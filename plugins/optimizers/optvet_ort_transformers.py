@@ -59,7 +59,9 @@ class OrtTransformers:
     name = "ort_transformers"
     preload: Sequence[str] = ("onnx", "onnxruntime", "onnxruntime.transformers.optimizer")
     options: BaseModel = OrtTransformersOptions()
-    traits = Traits(ordered=False, composable=False, single=False, max_model_bytes=2**31 - 1)
+    traits = Traits(
+        ordered=False, composable=False, single=False, max_model_bytes=2**31 - 1, dialect=True
+    )
 
     def version(self) -> str:
         """Version of the installed package; without sympy, the tool fails on most models."""

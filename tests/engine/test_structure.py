@@ -343,6 +343,48 @@ def test_weights_listed_among_the_inputs_need_not_be_fed() -> None:
     assert align(facts(NET), facts(model), NONE).problem == ""
 
 
+# Operators that are not ONNX's
+
+LAYERS = """
+<ir_version: 8, opset_import: ["" : OPSET, "own" : 1]>
+g (float[2,4] x) => (float[2,4] y) <float[4] s = {1, 1, 1, 1}>
+{ a = FIRST y = LayerNormalization(a, s) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("opset", "first", "foreign"),
+    [
+        (17, "Relu(x)", {}),
+        (16, "Relu(x)", {"ai.onnx::LayerNormalization": 1}),
+        (17, "own.Fused(x)", {"own::Fused": 1}),
+        (17, "Nonsense(x)", {"ai.onnx::Nonsense": 1}),
+    ],
+)
+def test_foreign_operators(opset: int, first: str, foreign: dict[str, int]) -> None:
+    text = LAYERS.replace("OPSET", str(opset)).replace("FIRST", first)
+    assert facts(text).foreign == foreign
+    assert structure.gained_operators(facts(text), facts(text)) == {}
+
+
+def test_an_operator_is_not_foreign_if_the_model_defines_it() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+    g (float[2] x) => (float[2] y) { y = own.Twice(x) }
+    <domain: "own", opset_import: ["" : 17]> Twice (a) => (b) { b = Add(a, a) }
+    """
+    assert facts(text).foreign == {}
+
+
+def test_gained_operators_are_told_by_domain() -> None:
+    text = LAYERS.replace("OPSET", "16")
+    plain = LAYERS.replace("OPSET", "17").replace("FIRST", "Relu(x)")
+    gained = structure.gained_operators(facts(plain), facts(text.replace("FIRST", "own.Fused(x)")))
+    assert gained == {"ai.onnx": {"LayerNormalization": 1}, "own": {"Fused": 1}}
+    words = structure.portability("own", gained["own"])
+    assert words.startswith("1 node of operators that ONNX does not define in the domain own")
+
+
 # Metadata
 
 

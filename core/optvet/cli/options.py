@@ -24,6 +24,7 @@ class Note(StrEnum):
 
     BLOAT = "bloat"
     METADATA_CHANGE = "metadata-change"
+    PORTABILITY = "portability"
     SENSITIVITY = "sensitivity"
     SLOWDOWN = "slowdown"
 

@@ -41,7 +41,7 @@ from optvet.engine.regions import (
     spliced,
 )
 from optvet.engine.sandbox import enter
-from optvet.engine.trial import Judge, Subject, build, check, load
+from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect
 from optvet.spec.result import Divergence, Finding, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
@@ -289,7 +289,7 @@ def _test(task: Task, first: Recorded | None) -> Fails | None:
         data = model.SerializeToString()
         at = "check"
         try:
-            check(data, full=task.full_check)
+            check(data, full=task.full_check, dialect=speaks_dialect(task.optimized))
             at = "load"
             session = load(task.judge, Artifact("onnx", data))
             at = "run"

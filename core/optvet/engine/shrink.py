@@ -367,8 +367,8 @@ class _Court:
 
 
 _STRUCTURAL = frozenset({Symptom.BLOAT, Symptom.METADATA_CHANGE})
-REDUCIBLE = NOTES - {Symptom.SLOWDOWN}
-"""Notes that one look at a small model shows; how fast it is, it does not."""
+REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
+"""Notes that one look at a small model shows, not how fast it is; and not what is by design."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from optvet.spec.types import InterfaceChange, ValueInfo
 
@@ -29,6 +29,7 @@ class Facts:
     nodes: int
     size_bytes: int
     random: bool = False
+    foreign: Mapping[str, int] = field(default_factory=dict)
 
 
 def value_info(value: ValueInfoProto) -> ValueInfo:
@@ -114,6 +115,65 @@ def facts(model: ModelProto, size_bytes: int) -> Facts:
         nodes,
         size_bytes,
         draws_random(model),
+        dict(Counter("::".join(_kind(node)) for node in foreign_nodes(model))),
+    )
+
+
+def foreign_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Nodes whose operator neither ONNX nor a function of the model defines at its operator sets.
+
+    Inside subgraphs and functions too. Deprecated operators are ONNX's.
+    """
+    functions = {(f.domain or "ai.onnx", f.name) for f in model.functions}
+    bodies: list[tuple[Iterable[NodeProto], Mapping[str, int]]] = [
+        (graph.node, opset_versions(model)) for graph in graphs(model.graph)
+    ]
+    for function in model.functions:
+        versions = {o.domain or "ai.onnx": o.version for o in function.opset_import}
+        bodies.append((function.node, versions))
+    for nodes, opsets in bodies:
+        known: dict[tuple[str, str], bool] = {}
+        for node in nodes:
+            kind = _kind(node)
+            if kind not in known:
+                known[kind] = kind in functions or _is_defined(*kind, opsets.get(kind[0]))
+            if not known[kind]:
+                yield node
+
+
+def _kind(node: NodeProto) -> tuple[str, str]:
+    return node.domain or "ai.onnx", node.op_type
+
+
+def _is_defined(domain: str, op_type: str, version: int | None) -> bool:
+    name = "" if domain == "ai.onnx" else domain
+    if version is None:
+        return onnx.defs.has(op_type, name)
+    try:
+        onnx.defs.get_schema(op_type, version, name)
+    except onnx.defs.SchemaError:
+        return False
+    return True
+
+
+def gained_operators(before: Facts, after: Facts) -> dict[str, dict[str, int]]:
+    """Foreign operators that only ``after`` has: by domain, how many nodes of which."""
+    gained: dict[str, dict[str, int]] = {}
+    for name, count in sorted(after.foreign.items()):
+        if name not in before.foreign:
+            domain, _, op_type = name.partition("::")
+            gained.setdefault(domain, {})[op_type] = count
+    return gained
+
+
+def portability(domain: str, operators: Mapping[str, int]) -> str:
+    """What ``gained_operators`` told of one domain, for a person."""
+    nodes = sum(operators.values())
+    names = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in operators.items())
+    where = f"the domain {domain}" if domain != "ai.onnx" else "ONNX's domain at this operator set"
+    return (
+        f"{nodes} node{'s' * (nodes != 1)} of operators that ONNX does not define in {where} "
+        f"({names}): only a runtime that has them can run the optimized model"
     )
 
 
@@ -177,7 +237,8 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     """What ``after`` says differently about itself, as {what: (before, after)}.
 
     A function whose every use was inlined is no loss, nor is an operator set raised for it, nor
-    are properties that an optimizer adds about itself, nor fewer weights that may be replaced.
+    are properties that an optimizer adds about itself, nor fewer weights that may be replaced, nor
+    one more domain of operators.
     """
     changed = {
         key: (was, after.metadata[key])
@@ -190,6 +251,11 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
         had, has = (set(side.split("; ")) for side in changed[key])
         if had - {"none"} <= has:
             changed.pop(key)
+    if "opset_import" in changed:
+        had, has = (set(side.split(", ")) for side in changed["opset_import"])
+        if had <= has:
+            # What the new domains are imported for, ``gained_operators`` tells.
+            changed.pop("opset_import")
     if "functions" in changed:
         had, has = (set(side.split("; ")) for side in changed["functions"])
         if has - {"none"} <= had and not (had - has) & after.operators.keys():

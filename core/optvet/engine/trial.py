@@ -161,7 +161,7 @@ def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
     try:
         proto = structure.parse(artifact.data)
         facts = structure.facts(proto, len(artifact.data))
-        check(artifact.data, full=order.full_check)
+        check(artifact.data, full=order.full_check, dialect=speaks_dialect(order.subject))
         canonical = structure.canonical_digest(proto)
     except Exception as error:
         return _with(report, failure=failure_of(error))
@@ -174,10 +174,36 @@ def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
     return _run(order, artifact, report, alignment)
 
 
-def check(data: bytes, *, full: bool) -> None:
-    """onnx.checker, with strict shape inference if ``full``; raises what it raises."""
+def speaks_dialect(subject: Subject) -> bool:
+    """Whether what is built may hold operators of a runtime's own; see ``Traits.dialect``."""
+    return subject.optimizer is not None and subject.optimizer.traits.dialect
+
+
+def check(data: bytes, *, full: bool, dialect: bool = False) -> None:
+    """onnx.checker, with strict shape inference if ``full``; raises what it raises.
+
+    With ``dialect`` an operator that ONNX's domain does not have counts as one of another domain,
+    of which the checker knows nothing.
+    """
+    if dialect:
+        data = _without_foreign_names(data)
     # Weights matter to the checker only by type and shape, but for the small ones that are shapes.
     onnx.checker.check_model(data, full_check=full)
+
+
+_FOREIGN = "optvet.foreign"
+
+
+def _without_foreign_names(data: bytes) -> bytes:
+    proto = structure.parse(data)
+    nodes = [n for n in structure.foreign_nodes(proto) if n.domain in ("", "ai.onnx")]
+    if not nodes:
+        return data
+    for node in nodes:
+        node.domain = _FOREIGN
+    for holder in (proto, *proto.functions):
+        holder.opset_import.add(domain=_FOREIGN, version=1)
+    return bytes(proto.SerializeToString())
 
 
 def _run(

@@ -977,6 +977,7 @@ class Vetting:
         result = lab.trial(self.pipeline, samples, "detect").build.facts
         if original is not None and result is not None:
             self._note_metadata(lab, original, result)
+            self._note_portability(lab, original, result)
             if structure.is_bloated(original, result):
                 self._blame_bloat(lab, original)
         seen: set[str] = set()
@@ -1020,6 +1021,36 @@ class Vetting:
             if facts is None:
                 return "unresolved"
             return "fails" if keys <= structure.lost_metadata(original, facts).keys() else "passes"
+
+        return test
+
+    def _note_portability(
+        self, lab: Lab, original: structure.Facts, result: structure.Facts
+    ) -> None:
+        """One note per domain of which the result has operators that ONNX does not define."""
+        for domain, operators in structure.gained_operators(original, result).items():
+            test = self._portability_test(lab, original, domain)
+            inherited = test(self._base()) == "fails"
+            culprit = () if inherited else self._search(lab, self.pipeline, test, lambda _: test)  # noqa: B023  # used at once
+            told = [f"{n}: {p.description}" for n in culprit if (p := self.passes[n]).description]
+            self._report(
+                Finding(
+                    symptom=Symptom.PORTABILITY,
+                    severity="note",
+                    stage="build",
+                    culprit=list(culprit),
+                    confirmed=True,
+                    message="; ".join([structure.portability(domain, operators), *told]),
+                )
+            )
+
+    def _portability_test(self, lab: Lab, original: structure.Facts, domain: str) -> localize.Test:
+        def test(passes: tuple[str, ...]) -> localize.Answer:
+            facts = lab.trial(passes, (), "localize").build.facts
+            if facts is None:
+                return "unresolved"
+            gained = structure.gained_operators(original, facts)
+            return "fails" if domain in gained else "passes"
 
         return test
 

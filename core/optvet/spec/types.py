@@ -31,9 +31,18 @@ class Symptom(StrEnum):
     SLOWDOWN = "slowdown"
     BLOAT = "bloat"
     METADATA_CHANGE = "metadata-change"
+    PORTABILITY = "portability"
 
 
-NOTES = frozenset({Symptom.SENSITIVITY, Symptom.SLOWDOWN, Symptom.BLOAT, Symptom.METADATA_CHANGE})
+NOTES = frozenset(
+    {
+        Symptom.SENSITIVITY,
+        Symptom.SLOWDOWN,
+        Symptom.BLOAT,
+        Symptom.METADATA_CHANGE,
+        Symptom.PORTABILITY,
+    }
+)
 """Symptoms that are worth telling but do not make a model faulty."""
 
 
@@ -186,6 +195,9 @@ class Traits:
         max_model_bytes: Larger models cannot be given to it.
         optimizes_on_load: Its artifact is optimized only when a session is made of it, so what
             dies there died optimizing.
+        dialect: The models that it makes are for one runtime, and may hold operators of that
+            runtime's own, even under names of ONNX's domain that their operator set does not have.
+            That is noted, but does not make them malformed.
         produces: Format of its artifacts; for any but "onnx" the reference of a trial is the
             empty pipeline, on the same runtime, and the original is compared with that first.
     """
@@ -196,6 +208,7 @@ class Traits:
     repeatable: bool = False
     max_model_bytes: int | None = None
     optimizes_on_load: bool = False
+    dialect: bool = False
     produces: str = "onnx"
 
 
