@@ -24,6 +24,7 @@ from optvet.engine.bundle import (
 from optvet.engine.discovery import Plugins
 from optvet.engine.repro import fenced
 from optvet.engine.vet import Settings, resolve_model, vet_model
+from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.result import Finding
 from optvet.spec.types import Symptom
@@ -231,3 +232,40 @@ def test_nothing_in_a_text_ends_its_code_block() -> None:
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no bundle"):
         replay_bundle(tmp_path, Plugins())
+
+
+def test_a_bundle_tells_where_in_the_graph_the_fault_is_and_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(WRONG), path)
+    asked = Settings(cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
+    plugins = Plugins()
+    (model,) = resolve_model(str(path), plugins, tmp_path / "cache")
+    result = vet_model(model, asked, plugins)
+    (bundle,) = write_bundles(
+        str(path), result, asked, tmp_path / "out", plugins, reduce=False, draw=draw
+    )
+    found = bundle.record.finding.divergence
+    assert found is not None
+    assert (found.value, found.agreeing) == ("y", ["r"])
+    assert "First value beyond its noise: y" in (bundle.path / "ISSUE.md").read_text("utf-8")
+    before, after = ((bundle.path / f"{w}.svg").read_text("utf-8") for w in ("before", "after"))
+    assert ">Pad<" in before
+    assert ">Pad<" not in after
+    assert ">first wrong value<" in before and ">first wrong value<" in after  # noqa: PT018
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_bundle(tmp_path: Path) -> None:
+    def fails(model: onnx.ModelProto, **_: object) -> str:
+        raise ValueError("no room")
+
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(WRONG), path)
+    asked = Settings(cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
+    plugins = Plugins()
+    (model,) = resolve_model(str(path), plugins, tmp_path / "cache")
+    result = vet_model(model, asked, plugins)
+    (bundle,) = write_bundles(
+        str(path), result, asked, tmp_path / "out", plugins, reduce=False, draw=fails
+    )
+    assert bundle.note == "no pictures: ValueError: no room"
+    assert script_exit(bundle.path) == 1

@@ -133,6 +133,7 @@ class Bundler:
         from optvet.engine.api import default_jobs
         from optvet.engine.discovery import Plugins
         from optvet.engine.vet import Settings
+        from optvet.report.graph_svg import draw
 
         given = dict(self.asked)
         settings = Settings(
@@ -151,6 +152,7 @@ class Bundler:
                     self.out,
                     Plugins(),
                     reduce=self.reduce,
+                    draw=draw,
                     progress=progress,
                 )
             except bundling.Interrupted as end:

@@ -22,11 +22,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnx
@@ -37,6 +37,7 @@ from optvet.engine import repro
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, describe, finite
+from optvet.engine.explain import Sketch, explain, sketches, told
 from optvet.engine.lab import Lab, Progress
 from optvet.engine.models import open_model
 from optvet.engine.reduce import Budget, Reduction, count_nodes
@@ -52,7 +53,7 @@ from optvet.engine.vet import (
 )
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.protocols import DependsOnOptions, Optimizer
-from optvet.spec.result import Finding, Record, VetResult
+from optvet.spec.result import Divergence, Finding, Record, VetResult
 from optvet.spec.types import NOTES, Failure, Sample, Symptom
 
 REDUCTION_S = 300.0
@@ -124,6 +125,24 @@ class Evidence:
     before: str
     after: str
     full_check: bool
+    divergence: Divergence | None = None
+    sketches: tuple[Sketch, ...] = ()
+
+
+class Draw(Protocol):
+    """Makes an SVG document of a graph; see ``optvet.report.graph_svg.draw``."""
+
+    def __call__(
+        self,
+        model: ModelProto,
+        *,
+        title: str,
+        changed: Collection[int] = (),
+        wrong: str | None = None,
+        about: Collection[int] | None = None,
+    ) -> str:
+        """``about`` are the nodes to draw with their neighbours; None leaves the choice to it."""
+        ...
 
 
 # --- from findings to folders ---------------------------------------------------------------------
@@ -142,6 +161,7 @@ def write_bundles(
     plugins: Plugins,
     *,
     reduce: bool = True,
+    draw: Draw | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> list[Bundle]:
     """One folder below ``out`` per finding of ``result``; those of one fingerprint share it.
@@ -153,6 +173,7 @@ def write_bundles(
         out: Where the folders go; made if it is not there.
         plugins: What is installed.
         reduce: Whether to reduce each finding first.
+        draw: Makes the pictures; none are written without it.
         progress: Called with what is being done.
 
     Raises:
@@ -178,6 +199,7 @@ def write_bundles(
                 out,
                 settings.jobs if reduce else None,
                 progress,
+                draw,
             )
             bundle, interrupted = _write(task, opened.load())
             bundles.append(bundle)
@@ -225,6 +247,7 @@ class _Task:
     out: Path
     jobs: int | None
     progress: Progress
+    draw: Draw | None = None
 
     @property
     def asks(self) -> Symptom | None:
@@ -250,7 +273,7 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
             proto, feeds, end = shrunk.model, shrunk.feeds or {}, shrunk.end
             note = _ENDS[end]
     task.progress("writing the bundle", 0, None)
-    evidence = observe(proto, feeds, accused, task.sandbox, task.asks)
+    evidence = observe(proto, feeds, accused, task.sandbox, task.asks, explained=True)
     shown = evidence.shown
     if shown is None or shown.signature.symptom != finding.symptom:
         words = "shows nothing" if shown is None else f"shows {shown.signature.symptom}"
@@ -263,6 +286,7 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
                 "outputs": list(seen.outputs),
                 "error": finite(seen.error),
                 "noise_floor": finite(seen.noise),
+                "divergence": evidence.divergence,
             }
         )
     gist = shown.signature.words if shown is not None else ""
@@ -283,9 +307,39 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
         versions=versions(accused.optimizer, accused.judge),
         timeout_s=sandbox_patience(accused),
     )
-    bundle = write_bundle(task.out, task.index, record, proto, feeds, evidence, accused, note)
+    more, problem = _pictures(finding, evidence, task.draw)
+    note = note or problem
+    bundle = write_bundle(task.out, task.index, record, proto, feeds, evidence, accused, note, more)
     return bundle, end == "interrupted"
 
+
+def _pictures(
+    finding: Finding, evidence: Evidence, draw: Draw | None
+) -> tuple[dict[str, bytes], str]:
+    """``before.svg`` and ``after.svg``, and of each the region if it is but a part; or why not."""
+    if draw is None or not evidence.sketches:
+        return {}, ""
+    culprit = " → ".join(finding.culprit) or "import and export"
+    files: dict[str, bytes] = {}
+    try:
+        for when, sketch in zip(("before", "after"), evidence.sketches, strict=False):
+            model = onnx.load_from_string(sketch.graph)
+            title, wrong = f"{when} {culprit}", sketch.wrong
+            picture = draw(model, title=title, changed=sketch.changed, wrong=wrong)
+            files[f"{when}.svg"] = picture.encode()
+            region = sketch.region
+            if region and len(region) + _REST <= len(model.graph.node):
+                picture = draw(
+                    model, title=title, changed=sketch.changed, wrong=wrong, about=region
+                )
+                files[f"region-{when}.svg"] = picture.encode()
+    except Exception as error:  # a bundle without pictures is one all the same
+        return {}, f"no pictures: {type(error).__name__}: {error}"
+    return files, ""
+
+
+_REST = 6
+"""With fewer nodes around it, a picture of the region alone shows nothing new."""
 
 _ENDS = {
     "done": "",
@@ -343,8 +397,12 @@ def observe(
     accused: Accused,
     sandbox: Sandbox,
     note: Symptom | None = None,
+    *,
+    explained: bool = False,
 ) -> Evidence:
     """What the accused does to the model on these inputs; ``note`` as ``shrink.look`` takes it.
+
+    Where it does so, and the graphs for pictures, are found out only if ``explained``.
 
     Raises:
         InputError: The original does not run.
@@ -364,7 +422,8 @@ def observe(
                 reference_judge=accused.reference_judge,
                 interface=accused.interface,
             )
-            return _observed(lab, sample, accused, note)
+            evidence = _observed(lab, sample, accused, note)
+            return _explained(lab, sample, accused, evidence) if explained else evidence
     finally:
         cache.close()
 
@@ -395,6 +454,14 @@ def _observed(lab: Lab, sample: Sample, accused: Accused, note: Symptom | None) 
         after or "",
         lab.full_check,
     )
+
+
+def _explained(lab: Lab, sample: Sample, accused: Accused, evidence: Evidence) -> Evidence:
+    passes, found = accused.complete(accused.culprit), None
+    if evidence.shown is not None:
+        seen = evidence.shown.observation
+        found = explain(lab, seen.symptom, seen.outputs, passes, sample)
+    return replace(evidence, divergence=found, sketches=sketches(lab, passes, found))
 
 
 _TEXT_ELEMENTS = 256
@@ -477,8 +544,12 @@ def write_bundle(
     evidence: Evidence,
     accused: Accused,
     note: str = "",
+    more: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write the folder whole or not at all; one of the same fingerprint is left as it is."""
+    """Write the folder whole or not at all; one of the same fingerprint is left as it is.
+
+    ``more`` are further files by name.
+    """
     place = out / _folder_name(record)
     if (place / "finding.json").exists():
         known = read_record(place)
@@ -489,7 +560,8 @@ def write_bundle(
         (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
         write_arrays(folder / "inputs.npz", feeds)
         write_arrays(folder / "expected.npz", evidence.expected)
-        for name, content in _documents(record, proto, evidence, accused).items():
+        files = _documents(record, proto, evidence, accused) | dict(more or {})
+        for name, content in files.items():
             (folder / name).write_bytes(content)
         code = _try_script(folder / "repro.py")
         record = record.model_copy(update={"script_exit": code})
@@ -534,6 +606,7 @@ def _documents(
         versions=record.versions,
         before=evidence.before,
         after=evidence.after,
+        where="" if evidence.divergence is None else told(evidence.divergence),
     )
     texts = {
         "model.txt": evidence.before,

@@ -10,6 +10,7 @@ Everything happens in one task of a worker, so that the values never leave it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from optvet.engine.divergence import (
 )
 from optvet.engine.examine import describe
 from optvet.engine.lab import CODE_VERSION, Lab
+from optvet.engine.reduce import inferred_types
 from optvet.engine.regions import (
     Site,
     constants_of,
@@ -42,7 +44,7 @@ from optvet.engine.regions import (
 )
 from optvet.engine.sandbox import enter
 from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect
-from optvet.spec.result import Divergence, Finding, RewriteSite
+from optvet.spec.result import Divergence, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
 VERSION = 1
@@ -58,16 +60,19 @@ EXPLAINED = frozenset(
 """Symptoms of a model that was made, and so can be looked at."""
 
 
-def explain(lab: Lab, finding: Finding, passes: Sequence[str], sample: Sample) -> Divergence | None:
-    """Where in the graph ``finding`` is; None if there is no optimized graph to look at.
+def explain(
+    lab: Lab, symptom: Symptom, outputs: Sequence[str], passes: Sequence[str], sample: Sample
+) -> Divergence | None:
+    """Where in the graph a fault is; None if there is no optimized graph to look at.
 
     Args:
-        lab: Where the finding was made.
-        finding: What is wrong.
+        lab: Where the fault was found.
+        symptom: What is wrong.
+        outputs: Which outputs are, if outputs are compared.
         passes: The culprit with what the optimizer cannot do without.
         sample: The witness.
     """
-    if finding.symptom not in EXPLAINED:
+    if symptom not in EXPLAINED:
         return None
     made = lab.optimizer.traits.produces
     if made != "onnx":
@@ -79,11 +84,11 @@ def explain(lab: Lab, finding: Finding, passes: Sequence[str], sample: Sample) -
         lab.model,
         lab.order(lab.subject(passes), [sample]).interface,
         sample.feeds,
-        finding.symptom,
-        tuple(finding.outputs),
+        symptom,
+        tuple(outputs),
         lab.full_check,
     )
-    about = (list(passes), finding.symptom, finding.outputs, lab.full_check)
+    about = (list(passes), symptom, list(outputs), lab.full_check)
     key = caching.key(
         "divergence", VERSION, CODE_VERSION, lab.identity, about, lab.sample_digest(sample)
     )
@@ -98,6 +103,113 @@ def explain(lab: Lab, finding: Finding, passes: Sequence[str], sample: Sample) -
     lab.ledger.add("explain", inferences=outcome.value.tried)
     lab.cache.put(key, "divergence", outcome.value.model_dump_json().encode())
     return outcome.value
+
+
+def told(found: Divergence) -> str:
+    """A divergence as text, for those who read no JSON."""
+    lines = []
+    if found.value is not None:
+        size = f" (error {found.error:.2g})" if found.error is not None else ""
+        lines.append(f"First value beyond its noise: {found.value}{size}")
+    if found.agreeing:
+        lines.append(f"Made from: {', '.join(found.agreeing)}")
+    lines += ["Before:", *(f"    {n}" for n in found.before or ["nothing"])]
+    lines += ["After:", *(f"    {n}" for n in found.after or ["nothing"])]
+    lines += found.differs
+    for site in found.wrong if found.tried > 1 else []:
+        lines.append(f"Wrong by itself: {site.kind} {site.number} of {site.of}, {site.node}")
+    lines += [f"    {words}" for words in found.distinction]
+    return "\n".join([*lines, *([found.note] if found.note else [])])
+
+
+# --- for pictures ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """One graph without its weights: what was rewritten in it, and where it goes wrong.
+
+    ``graph`` is a serialized model whose ``value_info`` has the types that inference knows; large
+    weights have lost their content. ``changed`` and ``region`` are indices of nodes: all that were
+    rewritten, and those of the place that makes ``wrong``.
+    """
+
+    graph: bytes
+    changed: tuple[int, ...] = ()
+    region: tuple[int, ...] = ()
+    wrong: str | None = None
+
+
+def sketches(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tuple[Sketch, ...]:
+    """The original and, if it can be made and is ONNX, the optimized model."""
+    optimized = lab.subject(passes)
+    value = None if found is None else found.value
+    outcome = lab.sandbox.call(_sketch, lab.subject(None), optimized, value)
+    if outcome.value is None:  # what killed the worker was the optimizer
+        outcome = lab.sandbox.call(_sketch, lab.subject(None), None, value)
+    return outcome.value or ()
+
+
+def _sketch(original: Subject, optimized: Subject | None, wrong: str | None) -> tuple[Sketch, ...]:
+    """Called in a worker."""
+    enter("build")
+    before = onnx.load_from_string(build(original).data)
+    artifact = None
+    if optimized is not None:
+        try:
+            artifact = build(optimized)
+        except Exception as error:  # it is what the finding tells of
+            if isinstance(error, MemoryError):
+                raise
+    if artifact is None or artifact.format != "onnx":
+        return (Sketch(_bare(before)),)
+    after = onnx.load_from_string(artifact.data)
+    sites = rewritten(before, after)
+    there = _twin(before, after, wrong)
+    guilty = [s for s in sites if _makes(before, s.before, wrong) or _makes(after, s.after, there)]
+    old = _indices([s.before for s in sites], [s.before for s in guilty])
+    new = _indices([s.after for s in sites], [s.after for s in guilty])
+    return Sketch(_bare(before), *old, wrong), Sketch(_bare(after), *new, there)
+
+
+def _twin(before: ModelProto, after: ModelProto, name: str | None) -> str | None:
+    """What an output of ``before`` is called in ``after``; inner values keep their names."""
+    outputs = [o.name for o in before.graph.output]
+    if name in outputs and outputs.index(name) < len(after.graph.output):
+        return str(after.graph.output[outputs.index(name)].name)
+    return name
+
+
+def _makes(model: ModelProto, nodes: Sequence[int], name: str | None) -> bool:
+    return any(name in model.graph.node[i].output for i in nodes)
+
+
+def _indices(
+    every: Sequence[tuple[int, ...]], some: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    flat, few = (tuple(sorted(i for s in sites for i in s)) for sites in (every, some))
+    return flat, few or next((s for s in every if s), ())  # one site shows what all are like
+
+
+_KEPT = 16
+
+
+def _bare(model: ModelProto) -> bytes:
+    """``model`` without the content of large weights, with the types of its values."""
+    types = inferred_types(model) or inferred_types(model, strict=False) or {}
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) > _KEPT:
+            for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data"):
+                tensor.ClearField(field)
+            tensor.ClearField("uint64_data")
+            tensor.ClearField("string_data")
+    del model.graph.value_info[:]
+    for name, kind in types.items():
+        model.graph.value_info.add(name=name).type.CopyFrom(kind)
+    return bytes(model.SerializeToString())
+
+
+# --- in the worker --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Story:
         versions: What it was seen with, by package.
         before: The model as text.
         after: The optimized model as text; empty if there is none.
+        where: The place in the graph, as text; empty if it is not known.
     """
 
     optimizer: Optimizer
@@ -56,6 +57,7 @@ class Story:
     versions: Mapping[str, str]
     before: str
     after: str = ""
+    where: str = ""
 
 
 def title(story: Story) -> str:
@@ -353,6 +355,7 @@ def issue(story: Story) -> str:
         f"## Expected\n\n{_EXPECTED.get(story.symptom, _EQUAL)}\n",
         f"## Actual\n\n{_WHAT.get(story.symptom, str(story.symptom)).capitalize()}:\n",
         fenced(_cut(_folded(story.message), _MESSAGE_CHARS)),
+        *(["## Where\n", fenced(_cut(story.where, _ISSUE_CHARS))] if story.where else []),
         "## The model\n",
         fenced(_cut(story.before, _ISSUE_CHARS)),
     ]

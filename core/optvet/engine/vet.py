@@ -965,7 +965,7 @@ class Vetting:
                 continue
             self.progress(f"explaining {finding.symptom}", i + 1, len(self.findings))
             passes = self.with_required(finding.culprit) if finding.culprit else self._base()
-            found = explain(lab, finding, passes, sample)
+            found = explain(lab, finding.symptom, finding.outputs, passes, sample)
             self.findings[i] = finding.model_copy(update={"divergence": found})
 
     # --- notes -------------------------------------------------------------------------------
