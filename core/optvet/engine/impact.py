@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.examine import describe
 from optvet.engine.oracle import is_float, unit_roundoff
 from optvet.engine.trial import Outputs
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.protocols import Comparator
 from optvet.spec.result import ComparisonRecord, Impact
-from optvet.spec.types import Comparison, Model, Sample, Summary
+from optvet.spec.types import Comparison, Failure, Model, Sample, Summary
 
+Answers = tuple[Mapping[str, Outputs | Failure], Mapping[str, Outputs | Failure]]
+"""What was decoded of reference and candidate, by sample."""
 FALLBACK = "tensor"
 """Understands every model; taken when no comparator recognises the task."""
 MAX_DETAILS = 100
@@ -82,14 +85,18 @@ def assess(
     reference: Mapping[str, Outputs],
     candidate: Mapping[str, Outputs],
     noise: Mapping[str, Mapping[str, float]],
+    answers: Answers | None = None,
 ) -> Impact:
     """Compare every sample that both sides ran on.
+
+    ``answers`` are what a comparator that decodes made of reference and candidate; it compares
+    these in place of the outputs.
 
     Raises:
         InputError: The comparator does not understand these outputs, or broke on them.
     """
     try:
-        return _assess(choice, options, model, samples, reference, candidate, noise)
+        return _assess(choice, options, model, samples, reference, candidate, noise, answers)
     except OptvetError:
         raise
     except Exception as error:
@@ -105,29 +112,40 @@ def _assess(
     reference: Mapping[str, Outputs],
     candidate: Mapping[str, Outputs],
     noise: Mapping[str, Mapping[str, float]],
+    answers: Answers | None,
 ) -> Impact:
     comparator = choice.comparator
     comparisons: list[Comparison] = []
     reshaped: list[Comparison] = []
+    failures = _Failures()
     for sample in samples:
         ours, theirs = reference.get(sample.id), candidate.get(sample.id)
         if ours is None or theirs is None or ours.keys() != theirs.keys():
             continue
+        allowed = {n: noise.get(sample.id, {}).get(n, _roundoff(v)) for n, v in ours.items()}
+        if answers is not None:
+            first, second = (side[sample.id] for side in answers)
+            if isinstance(first, Failure) or isinstance(second, Failure):
+                failures.add(sample.id, first, second)
+                continue
+            ours, theirs = first, second
         if not getattr(comparator, "ragged", False) and not _alike(ours, theirs):
             shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
             reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             continue
-        allowed = {n: noise.get(sample.id, {}).get(n, _roundoff(v)) for n, v in ours.items()}
         compared = comparator.compare(model, sample, ours, theirs, options, noise=allowed)
         comparisons.append(replace(compared, sample=sample.id))
-    if not comparisons and not reshaped:
-        raise InputError(f"comparator {comparator.name!r}: no sample has outputs on both sides")
+    if not (comparisons or reshaped or failures.seen_in_candidate):
+        why = failures.words() or "no sample has outputs on both sides"
+        raise InputError(f"comparator {comparator.name!r}: {why}")
     summary = comparator.summarise(comparisons, options) if comparisons else Summary({}, "")
     parts = [summary.headline] if summary.headline else []
     if reshaped:
         total = len(comparisons) + len(reshaped)
         parts.append(f"{len(reshaped)} of {total} samples have outputs of another shape")
-    comparisons += reshaped
+    if failures.words():
+        parts.append(failures.words())
+    comparisons += [*reshaped, *failures.of_candidate]
     shown = sorted(comparisons, key=lambda c: not (c.changed or c.sensitive))[:MAX_DETAILS]
     return Impact(
         comparator=comparator.name,
@@ -148,6 +166,36 @@ def _assess(
             for c in shown
         ],
     )
+
+
+@dataclass
+class _Failures:
+    """Samples without an answer. One that the original alone can answer is a changed one."""
+
+    of_candidate: list[Comparison] = field(default_factory=list)
+    skipped: int = 0
+    seen_in_candidate: bool = False
+    reason: str = ""
+
+    def add(self, sample: str, ours: Outputs | Failure, theirs: Outputs | Failure) -> None:
+        failure = ours if isinstance(ours, Failure) else theirs
+        assert isinstance(failure, Failure)
+        self.reason = self.reason or describe(failure)
+        self.seen_in_candidate |= not isinstance(ours, Failure)
+        # What a slow or crowded machine may cause tells nothing of the optimized model.
+        if isinstance(ours, Failure) or failure.kind in ("timeout", "out-of-memory"):
+            self.skipped += 1
+            return
+        detail = {"failure": describe(failure)}
+        self.of_candidate.append(Comparison(sample, {}, True, detail=detail))
+
+    def words(self) -> str:
+        parts = []
+        if self.of_candidate:
+            parts.append(f"{len(self.of_candidate)} decoded by the original alone")
+        if self.skipped:
+            parts.append(f"{self.skipped} not decoded")
+        return f"{', '.join(parts)}: {self.reason}" if parts else ""
 
 
 def _alike(ours: Outputs, theirs: Outputs) -> bool:

@@ -39,7 +39,16 @@ CODE_VERSION = 4
 """Raised when the meaning of a cached fact changes."""
 
 Purpose = Literal[
-    "reference", "detect", "control", "noise", "walk", "localize", "each", "confirm", "verify"
+    "reference",
+    "detect",
+    "control",
+    "noise",
+    "walk",
+    "localize",
+    "each",
+    "confirm",
+    "verify",
+    "decode",
 ]
 Progress = Callable[[str, int, int | None], None]
 
@@ -203,7 +212,7 @@ class Lab:
         self._count(purpose, subject, outcome, samples)
         build, runs = _read(outcome, samples, self._build_key(subject))
         failures = [build.failure, *(r for r in runs.values() if isinstance(r, Failure))]
-        if not any(_is_circumstantial(f) for f in failures):
+        if not any(is_circumstantial(f) for f in failures):
             self.cache.put(key, "fresh", _replay_to_bytes(build, runs, samples))
         return self._compose(subject, build, runs, samples)
 
@@ -250,6 +259,17 @@ class Lab:
             self._sample_digests[id(sample)] = known
         return known[1]
 
+    def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str:
+        """What a run of ``passes``, which were tried before, on ``sample`` is kept under.
+
+        Equal for artifacts that compute the same.
+        """
+        subject = self.subject(passes)
+        build = self._recall_build(subject)
+        assert build is not None
+        assert build.canonical
+        return self._run_key(subject, build.canonical, sample)
+
     @property
     def identity(self) -> tuple[object, ...]:
         """What every measurement of this lab depends on."""
@@ -284,7 +304,7 @@ class Lab:
         subject, samples = pending.subject, pending.samples
         if pending.future is not None:
             outcome = pending.future.result()
-            _refuse_misuse(outcome)
+            refuse_misuse(outcome.failure or (outcome.value.failure if outcome.value else None))
             self._count(pending.purpose, subject, outcome, samples)
             if _died_running(outcome) and len(samples) > 1:
                 return self._one_by_one(pending)
@@ -354,7 +374,7 @@ class Lab:
                 data = self.cache.get(key)
                 if data is None:
                     return None
-                self._runs[key] = _run_from_bytes(data)
+                self._runs[key] = run_from_bytes(data)
             runs[sample.id] = self._runs[key]
             if isinstance(self._runs[key], Failure):
                 break
@@ -377,7 +397,7 @@ class Lab:
             build = replace(
                 twin, digest=build.digest, touched=build.touched, facts=build.facts or twin.facts
             )
-        lasting = not _is_circumstantial(build.failure)
+        lasting = not is_circumstantial(build.failure)
         self._learn(key, build)
         if lasting:
             self.cache.put(key, "build", _build_to_json(build))
@@ -387,8 +407,8 @@ class Lab:
                 continue
             run_key = self._run_key(subject, build.canonical, sample)
             self._runs[run_key] = run
-            if not (isinstance(run, Failure) and _is_circumstantial(run)):
-                self.cache.put(run_key, "run", _run_to_bytes(run))
+            if not (isinstance(run, Failure) and is_circumstantial(run)):
+                self.cache.put(run_key, "run", run_to_bytes(run))
 
     def _count(
         self,
@@ -421,10 +441,8 @@ class _Pending:
     future: Future[Outcome[Report]] | None
 
 
-def _refuse_misuse(outcome: Outcome[Report]) -> None:
+def refuse_misuse(failure: Failure | None) -> None:
     """What a plugin was not made for is no symptom, nor what is missing here, such as a GPU."""
-    report = outcome.value
-    failure = outcome.failure or (report.failure if report else None)
     kind = failure.error_type.rpartition(".")[2] if failure is not None else ""
     misuse = {e.__name__: e for e in (PluginError, InputError, UsageError)}.get(kind)
     if misuse is not None and failure is not None:
@@ -435,7 +453,7 @@ def _died_running(outcome: Outcome[Report]) -> bool:
     return outcome.failure is not None and outcome.failure.stage in ("load", "run")
 
 
-def _is_circumstantial(failure: Failure | None) -> bool:
+def is_circumstantial(failure: Failure | None) -> bool:
     """Whether a failure may be this machine's: not to be remembered beyond the session."""
     return failure is not None and failure.kind in ("timeout", "out-of-memory")
 
@@ -498,7 +516,7 @@ def _replay_to_bytes(
 ) -> bytes:
     # By position, not by id: the same feeds may come under another name.
     packed = {
-        str(i): np.frombuffer(_run_to_bytes(runs[s.id]), np.uint8)
+        str(i): np.frombuffer(run_to_bytes(runs[s.id]), np.uint8)
         for i, s in enumerate(samples)
         if s.id in runs
     }
@@ -509,17 +527,19 @@ def _replay_from_bytes(
     data: bytes, samples: Sequence[Sample]
 ) -> tuple[Build, dict[str, Outputs | Failure]]:
     packed, meta = caching.load_arrays(data)
-    runs = {samples[int(i)].id: _run_from_bytes(a.tobytes()) for i, a in packed.items()}
+    runs = {samples[int(i)].id: run_from_bytes(a.tobytes()) for i, a in packed.items()}
     return _build_from_json(meta["build"].encode()), runs
 
 
-def _run_to_bytes(run: Outputs | Failure) -> bytes:
+def run_to_bytes(run: Outputs | Failure) -> bytes:
+    """A run as it is kept."""
     if isinstance(run, Failure):
         return caching.dump_arrays({}, {"failure": asdict(run)})
     return caching.dump_arrays(run, {"failure": None})
 
 
-def _run_from_bytes(data: bytes) -> Outputs | Failure:
+def run_from_bytes(data: bytes) -> Outputs | Failure:
+    """What ``run_to_bytes`` wrote."""
     arrays, meta = caching.load_arrays(data)
     if meta["failure"] is not None:
         return Failure(**meta["failure"])

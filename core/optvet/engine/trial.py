@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from optvet.engine import structure
 from optvet.engine.sandbox import enter, entered, poison_memory
 from optvet.spec.errors import PluginError
-from optvet.spec.protocols import Optimizer, Runtime, Session, TellsTouched
+from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
 
 Outputs = dict[str, np.ndarray]
@@ -256,14 +256,46 @@ def _infer(session: Session, sample: Sample, alignment: structure.Alignment | No
 def run_again(order: Order, artifact: Artifact, sample: Sample, runs: int) -> list[Outputs]:
     """Outputs of ``runs`` runs of one session."""
     assert order.judge is not None
-    alignment = None
-    if order.reference is not None and artifact.format == "onnx":
-        facts = structure.facts(structure.parse(artifact.data), len(artifact.data))
-        alignment = structure.align(order.reference, facts, order.interface)
+    alignment = _alignment(order, artifact)
     enter("load")
     session = load(order.judge, artifact)
     enter("run")
     return [_infer(session, sample, alignment) for _ in range(runs)]
+
+
+def _alignment(order: Order, artifact: Artifact) -> structure.Alignment | None:
+    if order.reference is None or artifact.format != "onnx":
+        return None
+    facts = structure.facts(structure.parse(artifact.data), len(artifact.data))
+    return structure.align(order.reference, facts, order.interface)
+
+
+def decode(
+    order: Order, model: Model, comparator: Decodes, options: BaseModel
+) -> tuple[dict[str, Outputs | Failure], int]:
+    """The comparator's answer, or how it failed, per sample; and the number of inferences."""
+    assert order.judge is not None
+    enter("build")
+    artifact = build(order.subject)
+    alignment = _alignment(order, artifact)
+    enter("load")
+    session = load(order.judge, artifact)
+    enter("run")
+    count = 0
+
+    def run(feeds: Feeds) -> Outputs:
+        nonlocal count
+        count += 1
+        return _infer(session, Sample("", feeds), alignment)
+
+    answers: dict[str, Outputs | Failure] = {}
+    for sample in order.samples:
+        try:
+            decoded = comparator.decode(model, sample, run, options)
+            answers[sample.id] = {name: np.asarray(value) for name, value in decoded.items()}
+        except Exception as error:
+            answers[sample.id] = failure_of(error)
+    return answers, count
 
 
 def flatten(outputs: Mapping[str, Any]) -> Outputs:

@@ -22,17 +22,26 @@ from pydantic import BaseModel, ValidationError
 from optvet.engine import cache as caching
 from optvet.engine import localize, structure
 from optvet.engine.cache import Cache, cache_root
+from optvet.engine.decoding import Decoder
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
 from optvet.engine.explain import explain
-from optvet.engine.impact import assess, choose, fallback
+from optvet.engine.impact import Answers, assess, choose, fallback
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial
 from optvet.engine.models import open_model
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Subject, ask_touched, probe
 from optvet.spec.errors import InputError, NothingTested, PluginError, UnknownName, UsageError
-from optvet.spec.protocols import DependsOnOptions, Feeds, Optimizer, Runtime, TellsTouched
+from optvet.spec.protocols import (
+    Comparator,
+    Decodes,
+    DependsOnOptions,
+    Feeds,
+    Optimizer,
+    Runtime,
+    TellsTouched,
+)
 from optvet.spec.result import (
     Finding,
     Impact,
@@ -886,7 +895,8 @@ class Vetting:
         options = parse_options(f"comparator {comparator.name}", comparator.options, given)
         reference, levels = examiner.reference, examiner.levels()
         try:
-            impact = assess(choice, options, self.model, samples, reference, runs, levels)
+            answers = self._answers(lab, samples, comparator, options, reference, runs)
+            impact = assess(choice, options, self.model, samples, reference, runs, levels, answers)
         except InputError as error:
             if wanted is not None:
                 raise
@@ -899,6 +909,24 @@ class Vetting:
             impact = assess(plain, options, self.model, samples, reference, runs, levels)
         self._tell_impact(impact)
         return impact
+
+    def _answers(
+        self,
+        lab: Lab,
+        samples: Sequence[Sample],
+        comparator: Comparator,
+        options: BaseModel,
+        *sides: Mapping[str, Any],
+    ) -> Answers | None:
+        """What a comparator that decodes makes of the original and of the optimized model."""
+        if not isinstance(comparator, Decodes):
+            return None
+        self.progress("decoding", 0, None)
+        usable = [s for s in samples if all(s.id in side for side in sides)]
+        original, optimized = Decoder(lab, comparator, options).answers(
+            (None, self.pipeline), usable
+        )
+        return original, optimized
 
     def _tell_impact(self, impact: Impact) -> None:
         """Add the headline to the finding it belongs to: the only wrong output there is."""

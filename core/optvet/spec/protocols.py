@@ -23,6 +23,8 @@ from optvet.spec.types import (
 Feeds = Mapping[str, np.ndarray]
 Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
 """Runs the reference on each set of feeds: None where it runs, else the error's text."""
+Run = Callable[[Feeds], Mapping[str, np.ndarray]]
+"""Runs one model on feeds: inputs and outputs by their names in the original, in its order."""
 
 
 @runtime_checkable
@@ -238,6 +240,42 @@ class Comparator(Protocol):
 
     def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
         """All samples together; ``comparisons`` is not empty."""
+        ...
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """Optional part of a comparator: answers that take more than one run, such as a text.
+
+    ``compare`` then gets what ``decode`` returned in place of the outputs; ``noise`` remains that
+    of the outputs of one run on the sample.
+    """
+
+    def decode(
+        self, model: Model, sample: Sample, run: Run, options: BaseModel
+    ) -> Mapping[str, np.ndarray]:
+        """The answer of one model to one sample, a pure function of its arguments.
+
+        Called in a worker process, for the original and the optimized model by turns, within the
+        limits of time and memory of one task. Strings are arrays of dtype object.
+
+        Args:
+            model: The original, whichever of the two ``run`` runs.
+            sample: The inputs; without a label, on which no answer may depend.
+            run: Runs the model; may be called any number of times, with inputs of any shape that
+                the model takes. What it raises need not be caught: it is the sample's failure.
+            options: The comparator's options.
+
+        Raises:
+            InputError: The model is not what the comparator understands.
+        """
+        ...
+
+    def decoder(self, model: Model, options: BaseModel) -> str:
+        """What ``decode`` depends on beside its arguments: its version, files that it reads.
+
+        Answers are kept under this text, and are asked for once.
+        """
         ...
 
 
