@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import types
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ from optvet.engine import discovery
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.spec import hooks
+from optvet.testing import check_comparator
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -138,10 +140,14 @@ def test_plugin_of_the_docs_conforms(place: Path) -> None:
     example["test_tiny_conforms"]()
 
 
-def test_comparator_of_the_docs_counts_labels(place: Path) -> None:
+def test_comparator_of_the_docs_counts_labels(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = next(b for _, b in blocks(ROOT / "docs" / "plugins.md", "python") if "Labels" in b)
-    example: dict[str, Any] = {"__name__": "example"}
+    module = types.ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", module)
+    example = vars(module)
     exec(code, example)
+    scores = {"y": np.array([2.0, 1.9, 0.0])}
+    check_comparator(example["Labels"](), "labelling", scores, {"y": scores["y"][::-1]})
     plugins = Plugins([]).register("comparator", example["Labels"]())
     labels = plugins.comparator("labels")
     model = open_model(place / "model.onnx", "model.onnx", place / "cache")

@@ -88,6 +88,9 @@ class ClassificationComparator:
         if not name:
             return _labels_alone(sample, reference, candidate)
         ours, theirs = (rows_of(side[name], chosen.layout) for side in (reference, candidate))
+        if not ours.shape[1]:
+            # Without classes there is nothing to choose from, so there is no row to judge.
+            ours, theirs = ours[:0], theirs[:0]
         if ours.shape[1] == 1:
             ours, theirs = _two_classes(ours, theirs)
         keys = [str(k) for k in reference[f"{name}.keys"]] if f"{name}.keys" in reference else None
@@ -148,7 +151,7 @@ def scores_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     numeric = {
         n: v
         for n, v in outputs.items()
-        if v.ndim and v.dtype.kind not in "OUSbM" and not n.endswith((".keys", ".length"))
+        if v.ndim and v.dtype.kind not in "OUSbMc" and not n.endswith((".keys", ".length"))
     }
     floats = [n for n, v in numeric.items() if v.dtype.kind not in "iu"]
     # Quantized models score in integers of 8 bits; wider ones hold labels or indices.
@@ -165,7 +168,7 @@ def rows_of(scores: np.ndarray, layout: str) -> np.ndarray:
     Raises:
         InputError: There is no telling which axis holds the classes.
     """
-    if scores.dtype.kind in "OUSbM":
+    if scores.dtype.kind in "OUSbMc":
         raise InputError(
             f"comparator 'classification': scores are of type {scores.dtype}, expected numbers; "
             "select another output with the option 'output'"
@@ -301,7 +304,8 @@ def row_metrics(ours: np.ndarray, theirs: np.ndarray, topk: Sequence[int]) -> di
 
 def _distance(a: float, b: float) -> float:
     """|a - b|; 0 where both are the same infinity, or both NaN."""
-    return 0.0 if a == b or (np.isnan(a) and np.isnan(b)) else float(abs(a - b))
+    # Python's own numbers: those of numpy warn where a difference is too large for them.
+    return 0.0 if a == b or (np.isnan(a) and np.isnan(b)) else abs(float(a) - float(b))
 
 
 def kendall_tau(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:

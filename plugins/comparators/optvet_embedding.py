@@ -63,7 +63,7 @@ class EmbeddingComparator:
         if re.search(r"embed|pooler", name, re.IGNORECASE):
             return 0.6
         wide = value.astype(np.float64)
-        unit = np.isfinite(wide).all() and np.allclose(np.linalg.norm(wide, axis=1), 1, atol=1e-3)
+        unit = np.isfinite(wide).all() and np.allclose([length(v) for v in wide], 1, atol=1e-3)
         # A one-hot soft-max has unit length too, but no negative numbers.
         return 0.5 if unit and wide.min() < 0 else 0.0
 
@@ -84,7 +84,7 @@ class EmbeddingComparator:
         values = [cosine(a, b) for a, b in zip(ours, theirs, strict=True)]
         distances = [_distance(a, b) for a, b in zip(ours, theirs, strict=True)]
         allowed = noise.get(name, 0.0)
-        sizes = [float(np.linalg.norm(v)) for v in ours if np.isfinite(v).all() and v.any()]
+        sizes = [length(v) for v in ours if np.isfinite(v).all() and v.any()]
         # Each of d coordinates is off by at most the noise, so the angle by sqrt(d) times that.
         doubt = 2 * allowed * math.sqrt(ours.shape[1]) / min(sizes) if sizes else 0.0
         low = [v < chosen.min_cosine for v in values]
@@ -185,12 +185,21 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
         return 0.0
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.inf
-    return float(np.linalg.norm(a - b))
+    with np.errstate(over="ignore"):
+        return length(a - b)
+
+
+def length(vector: np.ndarray) -> float:
+    """Euclidean length of a float64 vector without NaN; infinite where it is beyond float64."""
+    top = float(np.abs(vector).max(initial=0.0))
+    # Scaled first, so that squares neither overflow nor vanish.
+    return top * float(np.linalg.norm(vector / top)) if 0 < top < math.inf else top
 
 
 def _within(a: np.ndarray, b: np.ndarray, noise: float) -> bool:
     finite = np.isfinite(a).all() and np.isfinite(b).all()
-    return bool(finite and np.abs(a - b).max(initial=0.0) <= noise)
+    with np.errstate(over="ignore"):
+        return bool(finite and np.abs(a - b).max(initial=0.0) <= noise)
 
 
 def neighbour_agreement(ours: np.ndarray, theirs: np.ndarray, doubt: float = 0.0) -> float | None:

@@ -65,7 +65,8 @@ class ImageComparator:
         ):
             return 0.0
         wide = value.astype(np.float64)
-        shares = value.shape[axis] > 1 and np.allclose(wide.sum(axis=axis), 1, atol=1e-3)
+        with np.errstate(invalid="ignore", over="ignore"):
+            shares = value.shape[axis] > 1 and np.allclose(wide.sum(axis=axis), 1, atol=1e-3)
         return 0.0 if shares else 0.5
 
     def compare(
@@ -184,7 +185,8 @@ def data_range(reference: np.ndarray) -> float:
         margin = 0.1 * (top - bottom)
         if low >= bottom - margin and high <= top + margin:
             return top - bottom
-    return float(high - low)
+    # Python's own numbers do not warn where a difference is too large for them.
+    return min(float(high) - float(low), float(np.finfo(np.float64).max))
 
 
 def image_metrics(ours: np.ndarray, theirs: np.ndarray, span: float) -> dict[str, float]:
@@ -204,24 +206,28 @@ def image_metrics(ours: np.ndarray, theirs: np.ndarray, span: float) -> dict[str
         return {"psnr_db": -math.inf, "ssim": 0.0, **worst}
     known = np.isfinite(ours)
     a, b = np.where(known, ours, 0.0), np.where(known, theirs, 0.0)
-    difference = np.abs(a - b)
-    rmse = float(np.sqrt(np.mean((difference / span) ** 2)) * span)
+    with np.errstate(over="ignore"):
+        # Quarters, since the difference of two finite numbers need not be one.
+        shares = np.abs(a / 4 - b / 4) / (span / 4)
+        error = float(np.sqrt(np.mean(shares**2)))
     return {
-        "psnr_db": psnr_db(rmse, span),
+        "psnr_db": psnr_db(error, 1.0),
         "ssim": float(np.mean([ssim(x, y, span) for x, y in zip(a, b, strict=True)])),
-        "rmse": rmse,
-        "max_levels": float(difference.max(initial=0.0)) / span * 255,
+        "rmse": error * span,
+        "max_levels": float(shares.max(initial=0.0)) * 255,
         "nonfinite": 0.0,
     }
 
 
 def psnr_db(rmse: float, span: float) -> float:
-    """Peak signal-to-noise ratio, 20 log10(span / rmse), in decibels.
+    """Peak signal-to-noise ratio, 20 log10(span / rmse), in decibels; minus infinity is possible.
 
     Source: Huynh-Thu, Ghanbari 2008, "Scope of validity of PSNR in image/video quality
     assessment", Electronics Letters 44 (13), equation 1.
     """
-    return math.inf if rmse == 0 else 20 * math.log10(span / rmse)
+    if rmse == 0 or math.isinf(rmse):
+        return -math.inf if rmse else math.inf
+    return 20 * (math.log10(span) - math.log10(rmse))
 
 
 def ssim(x: np.ndarray, y: np.ndarray, span: float) -> float:
@@ -237,16 +243,22 @@ def ssim(x: np.ndarray, y: np.ndarray, span: float) -> float:
     scikit-image's ``structural_similarity(gaussian_weights=True, sigma=1.5,
     use_sample_covariance=False)``.
     """
-    from scipy.ndimage import gaussian_filter
-
     if np.array_equal(x, y):
         return 1.0
+    # In units of the range: squares of large values must not overflow.
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = _mean_ssim(x / span, y / span)
+    # Beyond all numbers there is no structure left.
+    return value if math.isfinite(value) else 0.0
+
+
+def _mean_ssim(x: np.ndarray, y: np.ndarray) -> float:
+    """``ssim`` of planes whose black and white are 1 apart."""
+    from scipy.ndimage import gaussian_filter
 
     def blurred(plane: np.ndarray) -> np.ndarray:
         return np.asarray(gaussian_filter(plane, SIGMA, radius=RADIUS, mode="reflect"))
 
-    # In units of the range: squares of large values must not overflow.
-    x, y = x / span, y / span
     mx, my = blurred(x), blurred(y)
     sxx, syy = blurred(x * x) - mx * mx, blurred(y * y) - my * my
     sxy = blurred(x * y) - mx * my

@@ -137,9 +137,9 @@ def mask_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     Raises:
         InputError: There is none.
     """
-    if wanted in outputs:
+    fitting = [n for n, v in outputs.items() if 2 <= v.ndim <= 4 and v.dtype.kind in "fiub"]
+    if wanted in fitting:
         return wanted
-    fitting = [n for n, v in outputs.items() if 2 <= v.ndim <= 4 and v.dtype.kind not in "OUSM"]
     if wanted or not fitting:
         raise InputError(
             f"comparator 'segmentation': no output {wanted or 'with pixels'!r} among "
@@ -235,7 +235,7 @@ def _argmax_masks(
     # Only NaN is set aside: a score may well be infinite.
     best = [np.where(np.isnan(v), -np.inf, v).argmax(axis=1) for v in (first, second)]
     rows = np.arange(count)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         margin = first[rows, best[0]] - first[rows, best[1]]
     masks = [np.where(o, NO_CLASS, b) for o, b in zip(odd, best, strict=True)]
     return masks[0], masks[1], (odd[0] != odd[1]) | ~(margin <= noise)

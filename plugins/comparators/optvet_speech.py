@@ -202,6 +202,8 @@ def _rows(value: np.ndarray) -> list[list[Any]]:
     """Symbols or words of each utterance; beams other than the first are left out."""
     if value.dtype.kind in "OUS":
         return [[str(v) for v in np.atleast_1d(value).ravel()]]
+    if not value.size:
+        return [[] for _ in range(len(value))]
     while value.ndim > 2:
         value = value[:, 0]
     rows: list[list[Any]] = np.atleast_2d(value).tolist()

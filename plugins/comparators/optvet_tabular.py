@@ -75,6 +75,12 @@ class TabularComparator:
         kinds = {n: kind_of(n, v, ours) for n, v in ours.items() if not n.endswith(_KEYS)}
         if not kinds:
             raise InputError("comparator 'tabular': the model has no outputs, expected one or more")
+        odd = next((n for n in kinds if ours[n].dtype.kind in "cmMV"), None)
+        if odd is not None:
+            raise InputError(
+                f"comparator 'tabular': output {odd!r} is of type {ours[odd].dtype}, expected "
+                "labels or real numbers; choose another with --comparator"
+            )
         rows = max(_height(ours[n]) for n in kinds)
         wrong, unsure = np.zeros(rows, bool), np.zeros(rows, bool)
         metrics: dict[str, float] = {"rows": float(rows)}

@@ -171,7 +171,7 @@ def token_metrics(
     first, second = best_of(ours), best_of(theirs)
     wrong = (first != second) | lost
     rows = np.arange(count)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         margin = ours[rows, first] - ours[rows, second]
         same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
         distance = np.where(same, 0.0, np.abs(ours - theirs))

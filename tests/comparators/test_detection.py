@@ -418,6 +418,21 @@ def test_nan_is_no_detection() -> None:
     assert compare(final_outputs(), odd).detail["images"][0]["missing"] == [0]
 
 
+@pytest.mark.parametrize("swap", [False, True])
+def test_numbers_that_became_nan_are_a_change_where_no_box_is_seen(swap: bool) -> None:
+    faint = final_outputs(scores=np.array([0.01, 0.02, 0.03], np.float32))
+    broken = {k: v * np.nan if v.dtype.kind == "f" else v for k, v in faint.items()}
+    pair = (broken, faint) if swap else (faint, broken)
+    compared = compare(*pair, noise=1e9)
+    assert compared.changed
+    assert compared.detail["nan_differs"] == ["boxes", "scores"]
+
+
+def test_a_column_of_huge_numbers_is_no_number_of_an_image() -> None:
+    table = np.array([[0, 1, 1, 2, 2, 5, 0.9], [1e30, 1, 1, 2, 2, 5, 0.9]], np.float32)
+    assert DetectionComparator().matches(model(None), {"y": table}) == 0.0
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
 @pytest.mark.parametrize("name", ["yolox", "yolov8", "yolov2", "retinanet", "yolov5-grid"])
 def test_no_value_breaks_a_decoder(name: str, value: float) -> None:

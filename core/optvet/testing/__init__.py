@@ -1,6 +1,16 @@
 """For plugin authors: conformance suites, and planted faults to test with."""
 
+from optvet.testing.comparators import check_comparator, hostile_outputs, pretend_model
 from optvet.testing.conformance import check_optimizer, check_runtime
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
 
-__all__ = ["FILLERS", "Planted", "PlantedOptions", "check_optimizer", "check_runtime"]
+__all__ = [
+    "FILLERS",
+    "Planted",
+    "PlantedOptions",
+    "check_comparator",
+    "check_optimizer",
+    "check_runtime",
+    "hostile_outputs",
+    "pretend_model",
+]

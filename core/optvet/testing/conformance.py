@@ -78,28 +78,37 @@ def _fail(plugin: Any, message: str) -> NoReturn:
     raise AssertionError(f"{getattr(plugin, 'name', type(plugin).__name__)}: {message}")
 
 
-def _require(plugin: Any, claim: bool, message: str) -> None:
+def require(plugin: Any, claim: bool, message: str) -> None:
+    """Raise AssertionError with ``message`` about ``plugin`` unless ``claim`` holds."""
     if not claim:
         _fail(plugin, message)
 
 
-def _check_common(plugin: Any, protocol: type, what: str) -> None:
+def check_form(plugin: Any, protocol: type, what: str) -> None:
+    """Raise AssertionError unless ``plugin`` has the members of ``protocol`` and can travel."""
     members = {*getattr(protocol, "__annotations__", {}), *vars(protocol)}
     missing = sorted(m for m in members if not m.startswith("_") and not hasattr(plugin, m))
-    _require(plugin, not missing, f"does not provide {', '.join(missing)}")
-    _require(
+    require(plugin, not missing, f"does not provide {', '.join(missing)}")
+    require(
         plugin,
         isinstance(plugin.name, str) and plugin.name == plugin.name.strip() != "",
         f"the name of {what} must be a string without blanks around it, not {plugin.name!r}",
     )
+    if "options" in members:
+        _check_options(plugin, "options")
+    _check_pickle(plugin)
+
+
+def _check_common(plugin: Any, protocol: type, what: str) -> None:
+    check_form(plugin, protocol, what)
     version = plugin.version()
-    _require(
+    require(
         plugin,
         isinstance(version, str) and version != "",
         f"version() must return a string, not {version!r}",
     )
     preload = plugin.preload
-    _require(
+    require(
         plugin,
         not isinstance(preload, str) and all(isinstance(m, str) for m in preload),
         f"preload must be a sequence of module names, not {preload!r}",
@@ -108,17 +117,17 @@ def _check_common(plugin: Any, protocol: type, what: str) -> None:
 
 def _check_options(plugin: Any, attribute: str) -> None:
     options = getattr(plugin, attribute)
-    _require(plugin, isinstance(options, BaseModel), f"{attribute} must be a pydantic model")
+    require(plugin, isinstance(options, BaseModel), f"{attribute} must be a pydantic model")
     config = type(options).model_config
     name = type(options).__name__
-    _require(plugin, config.get("frozen") is True, f"{attribute}: {name} must be frozen")
-    _require(
+    require(plugin, config.get("frozen") is True, f"{attribute}: {name} must be frozen")
+    require(
         plugin,
         config.get("extra") == "forbid",
         f'{attribute}: {name} must refuse unknown keys; set extra="forbid"',
     )
     again = type(options).model_validate(options.model_dump(mode="json"))
-    _require(plugin, again == options, f"{attribute}: {name} does not survive a trip through JSON")
+    require(plugin, again == options, f"{attribute}: {name} does not survive a trip through JSON")
 
 
 def _check_pickle(plugin: Any) -> None:
@@ -126,7 +135,7 @@ def _check_pickle(plugin: Any) -> None:
         copy = pickle.loads(pickle.dumps(plugin))
     except Exception as error:
         raise AssertionError(f"{plugin.name}: cannot be pickled: {error}") from error
-    _require(plugin, copy.name == plugin.name, "is another one after pickling")
+    require(plugin, copy.name == plugin.name, "is another one after pickling")
 
 
 def _value(plugin: Any, what: str, outcome: Outcome[Any]) -> Any:
@@ -143,8 +152,6 @@ def _value(plugin: Any, what: str, outcome: Outcome[Any]) -> Any:
 def check_optimizer(optimizer: Optimizer) -> None:
     """Check that ``optimizer`` keeps the contract; raises AssertionError where it does not."""
     _check_common(optimizer, Optimizer, "an optimizer")
-    _check_options(optimizer, "options")
-    _check_pickle(optimizer)
     passes = optimizer.passes()
     _check_passes(optimizer, passes)
     _check_pipelines(optimizer, passes)
@@ -155,42 +162,40 @@ def check_optimizer(optimizer: Optimizer) -> None:
 
 def _check_passes(optimizer: Optimizer, passes: Sequence[Pass]) -> None:
     twice = sorted(n for n, count in Counter(p.name for p in passes).items() if count > 1)
-    _require(optimizer, not twice, f"pass names must be unique; {twice} are not")
+    require(optimizer, not twice, f"pass names must be unique; {twice} are not")
     for p in passes:
-        _require(
+        require(
             optimizer,
             p.name == p.name.strip() != "" and "," not in p.name,
             f"pass name {p.name!r} must have no blanks around it and no comma",
         )
-        _require(
+        require(
             optimizer,
             p.lossy == (p.tolerance is not None),
             f"pass {p.name!r}: a lossy pass declares a tolerance, and no other pass does",
         )
     again = [p.name for p in optimizer.passes()]
-    _require(optimizer, again == [p.name for p in passes], "passes() must not change between calls")
+    require(optimizer, again == [p.name for p in passes], "passes() must not change between calls")
 
 
 def _check_pipelines(optimizer: Optimizer, passes: Sequence[Pass]) -> None:
     pipelines = optimizer.pipelines()
-    _require(optimizer, "default" in pipelines, 'one of pipelines() must be named "default"')
+    require(optimizer, "default" in pipelines, 'one of pipelines() must be named "default"')
     known = {p.name for p in passes}
     required = {p.name for p in passes if p.required}
     for name, pipeline in pipelines.items():
         foreign = sorted(set(pipeline) - known)
-        _require(
-            optimizer, not foreign, f"pipeline {name!r} has passes it does not list: {foreign}"
-        )
+        require(optimizer, not foreign, f"pipeline {name!r} has passes it does not list: {foreign}")
         missing = sorted(required - set(pipeline))
-        _require(optimizer, not missing, f"pipeline {name!r} lacks the required {missing}")
+        require(optimizer, not missing, f"pipeline {name!r} lacks the required {missing}")
         twice = sorted(n for n, count in Counter(pipeline).items() if count > 1)
-        _require(
+        require(
             optimizer,
             not twice or optimizer.traits.repeatable,
             f"pipeline {name!r} lists {twice} twice, but traits.repeatable is False",
         )
     default, flagged = set(pipelines["default"]), {p.name for p in passes if p.default}
-    _require(
+    require(
         optimizer,
         default == flagged,
         "Pass.default must say what the default pipeline has; they differ in "
@@ -213,7 +218,7 @@ def _check_application(optimizer: Optimizer, sandbox: Sandbox) -> None:
             _check_artifacts(optimizer, title, [*first, *other])
     data = tiny_models()["affine"]
     outcome = sandbox.call(_apply_twice, optimizer, data, (*required, UNKNOWN_PASS))
-    _require(
+    require(
         optimizer,
         outcome.failure is not None,
         f"apply ignores the unknown pass {UNKNOWN_PASS!r} without a word; raise an exception, "
@@ -223,13 +228,13 @@ def _check_application(optimizer: Optimizer, sandbox: Sandbox) -> None:
 
 def _check_artifacts(optimizer: Optimizer, title: str, artifacts: Sequence[Artifact]) -> None:
     for artifact in artifacts:
-        _require(
+        require(
             optimizer,
             bool(artifact.format) and bool(artifact.data or artifact.fingerprint),
             f"{title}: the artifact has neither data nor a fingerprint",
         )
     digests = {a.fingerprint or a.data for a in artifacts}
-    _require(
+    require(
         optimizer,
         len(digests) == 1,
         f"{title}: the same call gave {len(digests)} different artifacts in {len(artifacts)} "
@@ -270,17 +275,15 @@ def check_runtime(
             if it does not accept "onnx", and importable by name, since a worker calls it.
     """
     _check_common(runtime, Runtime, "a runtime")
-    _check_options(runtime, "options")
     _check_options(runtime, "deployed")
-    _check_pickle(runtime)
     accepts = runtime.accepts
-    _require(
+    require(
         runtime,
         isinstance(accepts, frozenset) and len(accepts) > 0,
         f"accepts must be a frozenset of formats, not {accepts!r}",
     )
     if artifact_from_onnx is None:
-        _require(
+        require(
             runtime,
             "onnx" in accepts,
             f"accepts {sorted(accepts)}; give artifact_from_onnx to have it checked",
@@ -310,7 +313,7 @@ def _check_runs(
     outcome = sandbox.call(_run_thrice, runtime, options, convert, data, feeds)
     runs = _value(runtime, title, outcome)
     for run in runs:
-        _require(
+        require(
             runtime,
             list(run) == list(expected),
             f"{title}: outputs are {list(run)}, expected {list(expected)}, in the graph's order",
@@ -320,13 +323,13 @@ def _check_runs(
 
 
 def _check_output(runtime: Runtime, title: str, seen: Any, expected: np.ndarray) -> None:
-    _require(runtime, isinstance(seen, np.ndarray), f"{title}: is no array but {type(seen)}")
-    _require(
+    require(runtime, isinstance(seen, np.ndarray), f"{title}: is no array but {type(seen)}")
+    require(
         runtime,
         seen.dtype == expected.dtype,
         f"{title}: is of type {seen.dtype}, the model says {expected.dtype}",
     )
-    _require(
+    require(
         runtime,
         np.array_equal(seen, expected),
         f"{title}: is {seen.tolist()}, expected {expected.tolist()}",
@@ -354,9 +357,9 @@ def _check_refusals(
 
 
 def _check_refused(runtime: Runtime, title: str, outcome: Outcome[Any]) -> None:
-    _require(runtime, outcome.failure is not None, f"{title} must raise an exception; it passed")
+    require(runtime, outcome.failure is not None, f"{title} must raise an exception; it passed")
     assert outcome.failure is not None
-    _require(
+    require(
         runtime,
         outcome.failure.kind == "error",
         f"{title} must raise an exception; it ended in {outcome.failure.kind} "

@@ -8,7 +8,8 @@ in pixels of the model's input, both sides are scored against these too.
 
 Every metric against the reference is exactly 1 for equal detections, and for none on both sides.
 What a head says that is not a number, or has no area, is not a detection: it is counted as
-``invalid``, and a candidate whose outputs are all NaN has lost every box.
+``invalid``, and a candidate whose outputs are all NaN has lost every box. NaN on one side alone is
+a change where nobody sees a box, too.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class DetectionComparator:
         """Match the boxes of both sides, image by image.
 
         ``changed``: a box of one side has no partner of its label on the other with an overlap of
-        ``same_iou``; ``sensitive``: only boxes are concerned whose score, or that of what hides
-        them, crosses the line by less than the noise.
+        ``same_iou``, or NaN stands on one side only; ``sensitive``: only boxes are concerned whose
+        score, or that of what hides them, crosses the line by less than the noise.
         """
         opts = _options(options)
         size = image_size([v.shape for v in sample.feeds.values()])
@@ -126,7 +127,8 @@ class DetectionComparator:
         pairs = list(zip(ours, theirs, strict=True))
         counts = sum((count(r, c) for r, c in pairs), Counts())
         differences = [difference(r, c, opts.same_iou) for r, c in pairs]
-        changed = any(d.changed for d in differences)
+        lost = sorted(n for n, v in reference.items() if _lost(v, candidate[n]))
+        changed = bool(lost) or any(d.changed for d in differences)
         images = [
             _image_detail(r, c, d, t)
             for (r, c), d, t in zip(pairs, differences, known, strict=True)
@@ -136,7 +138,7 @@ class DetectionComparator:
             {**ratios(counts), **_coco_metrics(ours, theirs, truth, opts)},
             changed=changed,
             sensitive=not changed and any(d.sensitive for d in differences),
-            detail={"decoder": head.decoder, "images": images},
+            detail={"decoder": head.decoder, "images": images, "nan_differs": lost},
         )
 
     def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
@@ -198,6 +200,16 @@ def _detections(
 
     with np.errstate(over="ignore", invalid="ignore"):
         return [shown(p) for p in head.decode(outputs)]
+
+
+def _lost(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether NaN stands on one side only; of different shapes, whether one side has it at all."""
+    if ours.dtype.kind != "f" or theirs.dtype.kind != "f":
+        return False
+    first, second = np.isnan(ours), np.isnan(theirs)
+    if ours.shape != theirs.shape:
+        return bool(first.any() != second.any())
+    return not np.array_equal(first, second)
 
 
 def _coco_metrics(

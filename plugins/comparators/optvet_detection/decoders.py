@@ -26,6 +26,8 @@ Size = tuple[int, int]
 
 LARGEST_NORMALISED = 2.0
 """Boxes in units of the image may lie somewhat outside of it, but not by a whole image more."""
+LARGEST_BATCH = 4096
+"""Images in a batch; what has a larger number in its column of images is something else."""
 LARGEST_EXPONENT = 80.0
 """Sides grow by at most e^80; beyond, the box is no box, and the exponential no number."""
 
@@ -239,7 +241,8 @@ def _row_columns(value: Array) -> tuple[int | None, list[int], int, int] | None:
     whole = flat[:, [c for c in (columns[0], columns[3]) if c is not None]]
     with np.errstate(invalid="ignore"):
         fits = np.isnan(whole) | (whole == np.rint(whole))
-    return None if not fits.all() or _are_logits(flat[:, columns[2]]) else columns
+        numbered = columns[0] is None or not (flat[:, columns[0]] > LARGEST_BATCH).any()
+    return None if not fits.all() or not numbered or _are_logits(flat[:, columns[2]]) else columns
 
 
 def _by_image(table: Array, image: int, images: int) -> list[Array]:
@@ -740,7 +743,9 @@ def choose(scene: Scene, wanted: str | None = None) -> Head | None:
         return None
     tried = DECODERS.values() if wanted is None else [DECODERS[wanted]]
     heads: Any = (decoder(scene) for decoder in tried)
-    return next((head for head in heads if head is not None), None)
+    # What is guessed from sums of the largest numbers may be wrong, but must not warn.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return next((head for head in heads if head is not None), None)
 
 
 def image_size(shapes: Sequence[Sequence[Any] | None]) -> Size | None:
