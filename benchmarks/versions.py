@@ -2,9 +2,11 @@
 
 ``python benchmarks/versions.py FOLDER --versions 0.3.7,0.3.13,0.4.2``. Each version is installed
 without its dependencies into a folder of its own, which PYTHONPATH then puts before what is
-installed; the environment itself stays as it is. A version for which there is no wheel that fits
-this interpreter is named and skipped. Columns as in the totals of ``corpus.py``; below each row
-stand the cases that were missed, wrongly blamed or falsely reported. Exit status 1 if any was.
+installed; the environment itself stays as it is. ``--also numpy==1.26.4`` puts another package
+beside each, which releases of ONNX Runtime before 1.19 need. A version for which there is no wheel
+that fits this interpreter is named and skipped. Columns as in the totals of ``corpus.py``; below
+each row stand the cases that were missed, wrongly blamed or falsely reported. Exit status 1 if any
+was.
 """
 
 from __future__ import annotations
@@ -26,13 +28,11 @@ COLUMNS = (
 )
 
 
-def install(library: str, version: str, target: Path) -> str:
-    """Install one version into ``target``; why it cannot be, or nothing."""
+def install(requirements: Sequence[str], target: Path) -> str:
+    """Install ``requirements`` into ``target``; why that cannot be done, or nothing."""
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--only-binary=:all:"]
     command += ["--quiet", "--disable-pip-version-check", "--target", str(target)]
-    done = subprocess.run(
-        [*command, f"{library}=={version}"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if "ERROR" in line]
     return "" if done.returncode == 0 else (lines[-1] if lines else done.stderr.strip()[-300:])
 
@@ -94,23 +94,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--versions", required=True, metavar="V,V")
     parser.add_argument("--optimizer", default="onnxoptimizer", help="plugin, and library to vary")
+    parser.add_argument(
+        "--also", action="append", default=[], metavar="PKG==V", help="install this beside each"
+    )
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one version")
     parser.add_argument("--keep", type=Path, help="folder for the overlays, to use them again")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("more", nargs="*", help="options for corpus.py, after --")
+    parser.add_argument(
+        "--modes", default="", help="only these modes of corpus.py (default, each, offline, …)"
+    )
     options = parser.parse_args(arguments)
+    more = ["--modes", options.modes] if options.modes else []
     print(machine.describe(machine.environment()), flush=True)
     print(f"\n{COLUMNS}", flush=True)
     documents: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="optvet-overlay-") as scratch:
         for version in options.versions.split(","):
             overlay = (options.keep or Path(scratch)) / f"{options.optimizer}-{version}"
-            failed = "" if overlay.exists() else install(options.optimizer, version, overlay)
+            wanted = [f"{options.optimizer}=={version}", *options.also]
+            failed = "" if overlay.exists() else install(wanted, overlay)
             if failed:
                 document: dict[str, Any] = {"problem": f"cannot be installed: {failed}"}
             else:
                 document = run_corpus(
-                    options.folder, overlay, options.optimizer, options.more, options.timeout
+                    options.folder, overlay, options.optimizer, more, options.timeout
                 )
                 got = document.get("optimizer", {}).get("version", version)
                 if got != version:
