@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel
 
-from optvet import Artifact, Session, UsageError
+from optvet import Artifact, Session, UsageError, vet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import Settings, vet_model
@@ -17,6 +17,9 @@ from optvet_ort_runtime import OrtOptions, OrtRuntime, _placed, check_placement
 ort = pytest.importorskip("onnxruntime")
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+ANY_LENGTH = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n] x) => (float[n] y) { y = Relu(x) }"""
+"""Inputs are guessed, and tried on the original."""
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x) => (float[2] y) { y = Relu(x) }"""
 
@@ -50,11 +53,12 @@ class OnDevice(OrtRuntime):
         return super().load(artifact, options)
 
 
+@pytest.mark.parametrize("text", [MODEL, ANY_LENGTH], ids=["fixed", "any-length"])
 def test_a_device_that_is_missing_is_no_fault_and_is_not_remembered(
-    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+    text: str, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(pytestconfig.rootpath)  # workers import this file by name
-    (tmp_path / "model.onnx").write_bytes(artifact().data)
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     model = open_model(tmp_path / "model.onnx", "model.onnx", tmp_path)
     plugins = Plugins()
     plugins.register("runtime", OnDevice(tmp_path / "device"))
@@ -63,6 +67,16 @@ def test_a_device_that_is_missing_is_no_fault_and_is_not_remembered(
         vet_model(model, settings, plugins)
     (tmp_path / "device").touch()
     assert vet_model(model, settings, plugins).verdict == "clean"
+
+
+def test_inputs_that_were_tried_under_one_option_are_tried_again_under_another(
+    tmp_path: Path,
+) -> None:
+    onnx.save(onnx.parser.parse_model(ANY_LENGTH), tmp_path / "model.onnx")
+    path = tmp_path / "model.onnx"
+    with pytest.raises(UsageError, match="no execution provider 'cuda'"):
+        vet(path, runtime_options={"providers": ["cuda"]}, cache_dir=tmp_path)
+    assert vet(path, cache_dir=tmp_path).verdict == "clean"
 
 
 def test_a_provider_that_was_left_out_of_the_session_is_refused() -> None:

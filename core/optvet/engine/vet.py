@@ -27,7 +27,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
 from optvet.engine.explain import explain
 from optvet.engine.impact import Answers, assess, choose, fallback
-from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial
+from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial, refuse_misuse
 from optvet.engine.models import open_model
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
@@ -428,6 +428,7 @@ class Vetting:
                 self.model.digest,
                 lab.reference_judge.runtime.name,
                 lab.reference_judge.runtime.version(),
+                lab.reference_judge.options.model_dump(mode="json"),
                 lab.sample_digest(s),
             )
             for s in samples
@@ -450,6 +451,9 @@ class Vetting:
         self.ledger.add("inputs", inferences=len(samples))
         if outcome.value is not None:
             return outcome.value
+        refuse_misuse(outcome.failure)
+        if outcome.failure is not None and outcome.failure.stage == "load":
+            raise self._cannot_load(outcome.failure)
         if len(samples) == 1:
             return [describe(outcome.failure) if outcome.failure else "no answer"]
         return [answer for sample in samples for answer in self._ask(lab, [sample])]
@@ -517,11 +521,7 @@ class Vetting:
                 return usable, refused
             name, failure = next(iter(failed.items()))
             if failure.stage == "load":
-                raise InputError(
-                    f"{self.model.source}: {lab.reference_judge.runtime.name} cannot load the "
-                    f"original model: {describe(failure)}; choose another "
-                    "runtime, or repair the model"
-                )
+                raise self._cannot_load(failure)
             refused.append(f"{name}: {describe(failure)}")
             usable = [s for s in usable if s.id != name]
             if not usable:
@@ -530,6 +530,12 @@ class Vetting:
                     f"{len(samples)} samples; the last error was: {describe(failure)}"
                 )
             reference = lab.reference(usable)
+
+    def _cannot_load(self, failure: Failure) -> InputError:
+        return InputError(
+            f"{self.model.source}: {self.reference_judge.runtime.name} cannot load the original "
+            f"model: {describe(failure)}; choose another runtime, or repair the model"
+        )
 
     def tolerance(self, passes: Iterable[str]) -> float | None:
         """What lossy ones among ``passes`` may be off by, relative; None if none is lossy."""
