@@ -91,6 +91,35 @@ def test_a_command_must_name_the_model_and_exist(run: Run, faulty: Path, tmp_pat
     assert (ran.code, "nothing to reduce" in ran.err) == (2, True)
 
 
+INTERRUPTS = (
+    "import onnx, os, signal, sys; n = len(onnx.load(sys.argv[1]).graph.node); "
+    "n < 20 and os.kill(os.getppid(), signal.SIGINT)"
+)
+
+
+def test_an_interrupted_reduction_keeps_the_smallest_model_so_far(
+    spawn: Callable[..., Any], write: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    body = "  ".join(f"v{i + 1} = Relu(v{i})" for i in range(40))
+    head = '<ir_version: 8, opset_import: ["" : 17]> chain (float[1] v0) => (float[1] v40)'
+    model, out = write("chain.onnx", f"{head} {{ {body} }}"), tmp_path / "small.onnx"
+    check = shlex.join([sys.executable, "-c", INTERRUPTS, "{model}"])
+    process = spawn("reduce", model, "--check", check, "--out", out)
+    printed, complained = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert f"interrupted; {out} is the smallest model so far" in " ".join(complained.split())
+    assert "stopped early" in printed
+    assert len(onnx.load(out).graph.node) in range(1, 40)
+
+
+def test_a_reduction_in_parallel_ends_the_same(run: Run, faulty: Path, tmp_path: Path) -> None:
+    check = shlex.join([sys.executable, "-c", HAS_GEMM, "{model}"])
+    for jobs in (1, 3):
+        out = tmp_path / f"{jobs}.onnx"
+        assert run("reduce", faulty, "--check", check, "--out", out, "--jobs", jobs).code == 0
+    assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / "3.onnx").read_bytes()
+
+
 def test_two_models_are_compared(run: Run, faulty: Path, clean: Path) -> None:
     ran = run("compare", clean, clean, "--layers")
     assert (ran.code, "no value differs" in ran.out) == (0, True)

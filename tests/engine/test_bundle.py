@@ -12,6 +12,7 @@ import pytest
 
 from optvet.engine.bundle import (
     Bundle,
+    Interrupted,
     fingerprint,
     is_written,
     read_arrays,
@@ -22,6 +23,7 @@ from optvet.engine.bundle import (
     write_bundles,
 )
 from optvet.engine.discovery import Plugins
+from optvet.engine.lab import Progress
 from optvet.engine.repro import fenced
 from optvet.engine.vet import Settings, resolve_model, vet_model
 from optvet.report.graph_svg import draw
@@ -60,14 +62,19 @@ NORMALIZED = (
 )
 
 
-def bundles(text: str, folder: Path, **settings: object) -> list[Bundle]:
+def bundles(
+    text: str,
+    folder: Path,
+    progress: Progress = lambda text, done, total: None,
+    **settings: object,
+) -> list[Bundle]:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     asked = Settings(cache_dir=folder / "cache", **settings)  # type: ignore[arg-type]
     plugins = Plugins()
     (model,) = resolve_model(str(path), plugins, folder / "cache")
     result = vet_model(model, asked, plugins)
-    return write_bundles(str(path), result, asked, folder / "out", plugins)
+    return write_bundles(str(path), result, asked, folder / "out", plugins, progress=progress)
 
 
 def script_exit(bundle: Path) -> int:
@@ -119,6 +126,19 @@ def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: P
     assert replay_bundle(first.path, Plugins()).outcome == "still there"
     (second,) = bundles(LISTED % "Add", tmp_path)
     assert (second.known, second.path) == (True, first.path)
+
+
+def test_ctrl_c_writes_the_smallest_model_so_far(tmp_path: Path) -> None:
+    def press(text: str, done: int, total: int | None) -> None:
+        if text != "making inputs" and done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        bundles(CRASH, tmp_path, progress=press)
+    (bundle,) = caught.value.bundles
+    assert "interrupted" in bundle.note
+    assert bundle.record.finding.culprit == ["fuse_transpose_into_gemm"]
+    assert script_exit(bundle.path) == 1
 
 
 def test_a_documented_limit_is_not_written_down() -> None:
