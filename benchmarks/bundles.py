@@ -2,10 +2,10 @@
 
 ``python benchmarks/bundles.py FOLDER [--optimizer NAME] [--python PYTHON]``. Each case of
 FOLDER that has a bug in the installed version (``corpus.py`` explains the manifests) is vetted
-with ``--reduce`` in its modes up to the first that shows the bug, and each script is run by an
-interpreter that has onnx, numpy, ONNX Runtime and the optimizer's library in the installed
-versions, and no optvet: the one that ``--python`` names, else one that is made. How to read the
-output, one row per bundle:
+with ``--reduce`` in its modes up to the first that shows the bug; of a folder without a manifest,
+or of ``zoo:A,B``, each model with ``--pipeline``. Each script is run by an interpreter that has
+onnx, numpy, ONNX Runtime and the optimizer's library in the installed versions, and no optvet: the
+one that ``--python`` names, else one that is made. How to read the output, one row per bundle:
 
 - *nodes*: before and after; *elements*: of the inputs that must be fed; *kB*: of the reduced model;
 - *checks*: candidates that were judged; *s*: seconds for reducing, judging again and writing;
@@ -76,6 +76,22 @@ def fresh_python(folder: Path, optimizer: str) -> Path:
     return python
 
 
+def cases_of(where: str, optimizer: str, pipeline: str) -> list[Case]:
+    """Cases with bugs, by the folder's manifest; else all models there are."""
+    folder = Path(where)
+    if (folder / "manifest.json").exists():
+        manifest = json.loads((folder / "manifest.json").read_text())
+        cases = READERS[optimizer](folder, manifest, machine.library_version(optimizer))
+        return [c for c in cases if c.bugs]
+    models = sorted(map(str, folder.glob("*.onnx")))
+    if where.startswith("zoo:"):
+        models = [f"zoo:{name}" for name in where.removeprefix("zoo:").split(",")]
+    mode = Mode("default", {"pipeline": pipeline})
+    return [
+        Case(Path(m).stem, Path(m), (), (), False, (), (), (mode,), scored=False) for m in models
+    ]
+
+
 def settings_of(case: Case, mode: Mode, optimizer: str, timeout_s: float, jobs: int) -> Settings:
     """What ``optvet.vet`` would be asked for this mode."""
     options = dict(mode.options)
@@ -102,13 +118,13 @@ def shown(
         if mode.benign:
             continue
         asked = settings_of(case, mode, optimizer, timeout_s, jobs)
-        result = vet_as(case.model, asked)
+        result = vet_as(str(case.model), asked)
         yield mode, result
         if judge_mode(case, mode, result)[0] == "found":
             return
 
 
-def vet_as(model: Path, asked: Settings) -> VetResult:
+def vet_as(model: str, asked: Settings) -> VetResult:
     """Vet with these settings."""
     given = {k: v for k, v in vars(asked).items() if k not in ("datasets", "pipeline")}
     given |= {"dataset": list(asked.datasets), "pipeline": asked.pipeline}
@@ -130,7 +146,7 @@ def still(bundle: Bundle, asked: Settings, scratch: Path) -> str:
         datasets=(f"files:{arrays}",) if feeds else ("random",),
     )
     try:
-        result = vet_as(path, again)
+        result = vet_as(str(path), again)
     except OptvetError as error:
         return f"{type(error).__name__}: {error}"
     wanted = (record.finding.symptom, record.finding.culprit)
@@ -237,7 +253,8 @@ def summarise(rows: Sequence[Row]) -> bool:
 def main() -> int:
     """Print one row per bundle, and the totals."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="folder with manifest.json, models and inputs")
+    parser.add_argument("folder", help="with manifest.json, or with models; or zoo:A,B")
+    parser.add_argument("--pipeline", default="default", help="where there is no manifest")
     parser.add_argument("--optimizer", default="onnxoptimizer")
     parser.add_argument("--limit-to", default="", metavar="ID,ID", help="only these cases")
     parser.add_argument("--python", type=Path, help="an interpreter without optvet")
@@ -247,11 +264,9 @@ def main() -> int:
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
     options = parser.parse_args()
-    manifest = json.loads((options.folder / "manifest.json").read_text())
-    version = machine.library_version(options.optimizer)
-    cases = READERS[options.optimizer](options.folder, manifest, version)
+    cases = cases_of(options.folder, options.optimizer, options.pipeline)
     wanted = {name for name in options.limit_to.split(",") if name}
-    cases = [c for c in cases if c.bugs and (not wanted or c.id in wanted)]
+    cases = [c for c in cases if not wanted or c.id in wanted]
     found = machine.environment()
     print(machine.describe(found), flush=True)
     print(f"\n{'case':<34} {'symptom':<16} before left elements kB checks s kept script culprit")

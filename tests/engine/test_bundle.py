@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from pydantic import BaseModel
 
 from optvet.engine.bundle import (
     Bundle,
@@ -30,6 +32,7 @@ from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.result import Finding
 from optvet.spec.types import Symptom
+from optvet.testing import Planted
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
 CRASH = (
@@ -66,20 +69,28 @@ def bundles(
     text: str,
     folder: Path,
     progress: Progress = lambda text, done, total: None,
+    plugins: Plugins | None = None,
+    reduce: bool = True,
     **settings: object,
 ) -> list[Bundle]:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     asked = Settings(cache_dir=folder / "cache", **settings)  # type: ignore[arg-type]
-    plugins = Plugins()
+    plugins = plugins or Plugins()
     (model,) = resolve_model(str(path), plugins, folder / "cache")
     result = vet_model(model, asked, plugins)
-    return write_bundles(str(path), result, asked, folder / "out", plugins, progress=progress)
+    return write_bundles(
+        str(path), result, asked, folder / "out", plugins, reduce=reduce, progress=progress
+    )
+
+
+def run_script(bundle: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(bundle / "repro.py")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def script_exit(bundle: Path) -> int:
-    command = [sys.executable, str(bundle / "repro.py")]
-    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode
+    return run_script(bundle).returncode
 
 
 @pytest.mark.parametrize(
@@ -147,6 +158,60 @@ def test_a_documented_limit_is_not_written_down() -> None:
     fault = Finding(symptom=Symptom.INVALID_MODEL, severity="fault", **common)
     slower = Finding(symptom=Symptom.SLOWDOWN, severity="note", **common)
     assert [is_written(f) for f in (limit, fault, slower)] == [False, True, False]
+
+
+class Explained(Planted):
+    """Shows its call, as a plugin of a library would."""
+
+    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+        return f"""
+            from optvet.testing import Planted
+            planted = Planted()
+            data = model.SerializeToString()
+            return planted.apply(data, {list(passes)!r}, planted.options).data
+        """
+
+
+CHAIN = (
+    HEAD
+    + """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+    a = Abs(x)  b = MatMul(a, w)  y = Relu(b) }"""
+)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "symptom", "step"),
+    [
+        ("abort", Symptom.OPTIMIZER_ABORT, "optimizing the model: signal 6"),
+        ("hang", Symptom.TIMEOUT, "optimizing the model: no end"),
+        ("eat_memory", Symptom.OUT_OF_MEMORY, "optimizing the model: 1"),
+        ("invalid_model", Symptom.INVALID_MODEL, "checking the optimized model: 1"),
+        ("foreign_operator", Symptom.LOAD_FAILURE, "running the optimized model: 1"),
+        ("index_out_of_range", Symptom.RUN_FAILURE, "running the optimized model: 1"),
+        ("rename_outputs", Symptom.INTERFACE_CHANGE, "checking the optimized model"),
+    ],
+)
+def test_whatever_goes_wrong_is_written_down_and_there_again(
+    culprit: str, symptom: Symptom, step: str, tmp_path: Path
+) -> None:
+    planted = Explained(default=(culprit,))
+    plugins = Plugins().register("optimizer", planted)
+    limits = {
+        "timeout_s": 3.0 if culprit == "hang" else 60.0,
+        "memory_bytes": 1 << (29 if culprit == "eat_memory" else 33),
+    }
+    # Each candidate would be waited for.
+    reduce = culprit != "hang"
+    written = bundles(
+        CHAIN, tmp_path, plugins=plugins, optimizer="planted", reduce=reduce, **limits
+    )
+    (bundle,) = (b for b in written if b.record.finding.severity == "fault")
+    record = bundle.record
+    assert (record.finding.symptom, record.finding.culprit) == (symptom, [culprit])
+    assert (bundle.note, record.nodes, record.script_exit) == ("", (3, 1 if reduce else 3), 1)
+    assert replay_bundle(bundle.path, plugins).outcome == "still there"
+    if culprit != "hang":  # was waited for already
+        assert step in run_script(bundle.path).stdout.splitlines()[-1]
 
 
 def test_a_bundle_holds_everything_and_nothing_of_this_machine(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -69,7 +70,8 @@ class Reproduction(Record):
     ``gist`` are the words of a failure without names and numbers. ``passes`` are applied: the
     culprit with what the optimizer cannot do without. ``inputs`` and ``outputs`` name the arrays of
     ``inputs.npz`` and ``expected.npz`` in their order. ``script_exit`` is what ``repro.py`` ended
-    with when the bundle was written; None if it was not run.
+    with when the bundle was written; None if it did not end. ``timeout_s`` and ``memory_bytes`` are
+    the limits of one step.
     """
 
     schema_: Literal["optvet.finding/1"] = "optvet.finding/1"
@@ -87,6 +89,7 @@ class Reproduction(Record):
     outputs: list[str]
     versions: dict[str, str]
     timeout_s: float
+    memory_bytes: int = 8 << 30
     script_exit: int | None = None
 
 
@@ -193,8 +196,9 @@ def write_bundles(
                 index,
                 finding,
                 result.model.source,
-                _accused(vetting, finding),
+                _accused(vetting, finding, lab, samples[witness]),
                 samples[witness],
+                Limits(settings.timeout_s, settings.memory_bytes),
                 vetting.sandbox,
                 out,
                 settings.jobs if reduce else None,
@@ -217,7 +221,12 @@ def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult
     return result.model_copy(update={"findings": findings})
 
 
-def _accused(vetting: Vetting, finding: Finding) -> Accused:
+def _accused(vetting: Vetting, finding: Finding, lab: Lab, witness: Sample) -> Accused:
+    patience_s = None
+    if finding.symptom == Symptom.TIMEOUT:
+        began = time.monotonic()
+        lab.fresh(vetting.with_required(()), [witness])
+        patience_s = vetting.patience(time.monotonic() - began)
     judge, reference = vetting.judge, vetting.reference_judge
     if finding.as_deployed:
         judge = reference = Judge(vetting.runtime, vetting.runtime.deployed)
@@ -230,7 +239,7 @@ def _accused(vetting: Vetting, finding: Finding) -> Accused:
         vetting.with_required,
         vetting.interface,
         vetting.tolerance,
-        vetting.settings.timeout_s if finding.symptom == Symptom.TIMEOUT else None,
+        patience_s,
     )
 
 
@@ -243,6 +252,7 @@ class _Task:
     source: str
     accused: Accused
     witness: Sample
+    limits: Limits
     sandbox: Sandbox
     out: Path
     jobs: int | None
@@ -273,6 +283,7 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
             proto, feeds, end = shrunk.model, shrunk.feeds or {}, shrunk.end
             note = _ENDS[end]
     task.progress("writing the bundle", 0, None)
+    accused = replace(accused, timeout_s=_last_patience(accused))
     evidence = observe(proto, feeds, accused, task.sandbox, task.asks, explained=True)
     shown = evidence.shown
     if shown is None or shown.signature.symptom != finding.symptom:
@@ -305,7 +316,8 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
         inputs=list(feeds),
         outputs=list(evidence.expected),
         versions=versions(accused.optimizer, accused.judge),
-        timeout_s=sandbox_patience(accused),
+        timeout_s=_last_patience(accused) or task.limits.timeout_s,
+        memory_bytes=task.limits.memory_bytes,
     )
     more, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
@@ -362,9 +374,9 @@ def _reduced(task: _Task, proto: ModelProto) -> Reduction:
         ).reduction
 
 
-def sandbox_patience(accused: Accused) -> float:
-    """Seconds that the script waits for an end."""
-    return accused.timeout_s or 120.0
+def _last_patience(accused: Accused) -> float | None:
+    """Seconds to wait for what never ends; longer than while searching: slow is not hung."""
+    return None if accused.timeout_s is None else max(5.0, accused.timeout_s)
 
 
 def versions(optimizer: Optimizer, judge: Judge) -> dict[str, str]:
@@ -445,8 +457,13 @@ def _observed(lab: Lab, sample: Sample, accused: Accused, note: Symptom | None) 
     if accused.optimizer.traits.produces != "onnx" and accused.culprit:
         examiner.learn_reference(lab.trial(accused.complete(()), [sample], "control"))
     passes = accused.complete(accused.culprit)
-    shown = look(examiner, reference, lab.fresh(passes, [sample]), [sample], note)
-    after = lab.sandbox.call(_text_after, lab.subject(passes)).value
+    if accused.timeout_s is None:
+        trial = lab.fresh(passes, [sample])
+    else:
+        trial = lab.trial(passes, [sample], "confirm")
+    shown = look(examiner, reference, trial, [sample], note)
+    built = trial.build.failure is None or trial.build.failure.stage != "build"
+    after = lab.sandbox.call(_text_after, lab.subject(passes)).value if built else ""
     return Evidence(
         shown,
         examiner.reference[sample.id],
@@ -603,6 +620,7 @@ def _documents(
         tolerance=_tolerance(finding),
         full_check=evidence.full_check,
         timeout_s=record.timeout_s,
+        memory_bytes=record.memory_bytes,
         versions=record.versions,
         before=evidence.before,
         after=evidence.after,
@@ -696,7 +714,7 @@ def read_record(bundle: Path) -> Reproduction:
         raise InputError(f"{path}: {where}: {first['msg']}; make the bundle anew") from error
 
 
-def replay_bundle(bundle: Path, plugins: Plugins, *, memory_bytes: int = 8 << 30) -> Replayed:
+def replay_bundle(bundle: Path, plugins: Plugins) -> Replayed:
     """Judge a bundle again under the installed versions.
 
     Raises:
@@ -712,7 +730,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, memory_bytes: int = 8 << 30
         proto = open_model(path, str(path), Path(store)).load()
     feeds = read_arrays(bundle / "inputs.npz", record.inputs)
     preload = (*_PRELOAD, *accused.optimizer.preload, *accused.judge.runtime.preload)
-    limits = Limits(record.timeout_s, memory_bytes)
+    limits = Limits(record.timeout_s, record.memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         shown = observe(proto, feeds, accused, sandbox, _asks(record.finding)).shown
     return Replayed(

@@ -33,6 +33,8 @@ class Story:
         about: What the model says of itself that changes, in the words of ``finding.json``.
         tolerance: Allowed difference, relative to the largest magnitude of an output.
         full_check: Whether the checker infers shapes too.
+        timeout_s: How long the script waits for an end.
+        memory_bytes: How much memory the optimizer may take, where that is what it is about.
         versions: What it was seen with, by package.
         before: The model as text.
         after: The optimized model as text; empty if there is none.
@@ -54,6 +56,7 @@ class Story:
     tolerance: float
     full_check: bool
     timeout_s: float
+    memory_bytes: int
     versions: Mapping[str, str]
     before: str
     after: str = ""
@@ -259,7 +262,9 @@ _ORIGINAL = """\
 _MEMORY = """\
     import resource
 
-    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+    with open("/proc/self/statm") as file:
+        limit = int(file.read().split()[0]) * resource.getpagesize() + @BYTES@
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 """
 
 
@@ -291,7 +296,9 @@ def script(story: Story) -> str:
             if explained and isinstance(story.runtime, ExplainsRuntime)
             else _run_by_plugin(story)
         ),
-        "MEMORY": _MEMORY if story.symptom == Symptom.OUT_OF_MEMORY else "",
+        "MEMORY": _MEMORY.replace("@BYTES@", str(story.memory_bytes))
+        if story.symptom == Symptom.OUT_OF_MEMORY
+        else "",
         "ORIGINAL": _ORIGINAL if "onnx" in story.runtime.accepts else "",
         "CHECK": check,
         "COMPARE": compare,

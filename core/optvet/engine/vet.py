@@ -565,7 +565,7 @@ class Vetting:
             started = time.perf_counter()
             inherited = self._empty_shows(lab, examiner, within)
             if observation.symptom == Symptom.TIMEOUT:
-                lab.timeout_s = self._patience(time.perf_counter() - started)
+                lab.timeout_s = self.patience(time.perf_counter() - started)
             if inherited is not None:
                 finding = self._finding(lab, examiner, inherited, (), as_deployed)
                 self._report(finding)
@@ -584,7 +584,7 @@ class Vetting:
             found = examiner.examine(trial, samples)
         return pipeline
 
-    def _patience(self, empty_s: float) -> float:
+    def patience(self, empty_s: float) -> float:
         """How long to wait while searching a hang: far longer than the empty pipeline took.
 
         The confirmation waits the full time, so that a pass is not called hanging for being slow.
