@@ -1,12 +1,14 @@
 """Runs ``corpus.py`` against several versions of a library: one row per version.
 
-``python benchmarks/versions.py FOLDER --versions 0.3.7,0.3.13,0.4.2``. Each version is installed
-without its dependencies into a folder of its own, which PYTHONPATH then puts before what is
-installed; the environment itself stays as it is. ``--also numpy==1.26.4`` puts another package
-beside each, which releases of ONNX Runtime before 1.19 need. A version for which there is no wheel
-that fits this interpreter is named and skipped. Columns as in the totals of ``corpus.py``; below
-each row stand the cases that were missed, wrongly blamed or falsely reported. Exit status 1 if any
-was.
+``python benchmarks/versions.py FOLDER --versions 0.3.7,0.3.13,0.4.2``; without ``--versions`` all
+that the manifest was measured with. Each version is installed without its dependencies into a
+folder of its own, which PYTHONPATH then puts before what is installed; the environment itself stays
+as it is. A version that does not work with the installed numpy gets numpy 1 beside it. One that
+works with neither, or for which there is no wheel that fits this interpreter, is named and skipped.
+Where the library is also the runtime, the reference is that version with optimization off.
+
+Columns as in the totals of ``corpus.py``; below each row stand the cases that were missed, wrongly
+blamed or falsely reported. Exit status 1 if any was.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,67 @@ COLUMNS = (
 )
 
 
-def install(requirements: Sequence[str], target: Path) -> str:
-    """Install ``requirements`` into ``target``; why that cannot be done, or nothing."""
+PROBES = {
+    "onnxoptimizer": """
+import onnxoptimizer
+onnxoptimizer.get_available_passes()
+""",
+    "onnxruntime": """
+import numpy, onnx.parser, onnxruntime
+text = '<ir_version: 7, opset_import: ["": 13]> g (float[1] x) => (float[1] y) { y = Identity(x) }'
+model = onnx.parser.parse_model(text).SerializeToString()
+session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+session.run(None, {"x": numpy.ones(1, numpy.float32)})
+""",
+}
+"""What a version must be able to do beside the other packages that are installed."""
+
+
+def prepare(library: str, version: str, target: Path) -> str:
+    """Make the overlay ``target`` of one version that works; why there is none, or nothing."""
+    if not target.exists() and (problem := install(f"{library}=={version}", target)):
+        return problem
+    problem = probe(library, target)
+    if problem and not (target / "numpy").exists():
+        # Wheels from before numpy 2 cannot be loaded beside it.
+        problem = install("numpy<2", target) or probe(library, target)
+    return problem
+
+
+def install(requirement: str, target: Path) -> str:
+    """Install one wheel, without what it needs, into ``target``; why it cannot be, or nothing."""
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--only-binary=:all:"]
-    command += ["--quiet", "--disable-pip-version-check", "--target", str(target)]
-    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    command += ["--quiet", "--disable-pip-version-check", "--target", str(target), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if "ERROR" in line]
     return "" if done.returncode == 0 else (lines[-1] if lines else done.stderr.strip()[-300:])
+
+
+def probe(library: str, overlay: Path) -> str:
+    """Why the version in ``overlay`` does not work, or nothing."""
+    command = [sys.executable, "-c", PROBES[library]]
+    done = subprocess.run(
+        command, env=overlaid(overlay), capture_output=True, text=True, check=False
+    )
+    words = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+    return "" if done.returncode == 0 else words[-1]
+
+
+def overlaid(overlay: Path | None) -> dict[str, str]:
+    """This process's environment, with ``overlay`` before what is installed."""
+    if overlay is None:
+        return dict(os.environ)
+    paths = [str(overlay), os.environ.get("PYTHONPATH", "")]
+    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+
+
+def versions_of(manifest: Mapping[str, Any]) -> list[str]:
+    """Releases with which a manifest was measured, oldest first."""
+    listed = set((manifest.get("meta") or {}).get("versions_tested") or ())
+    for case in manifest["cases"]:
+        listed |= {*(case.get("affected") or ()), *(case.get("not_affected") or ())}
+    releases = [v for v in listed if v.replace(".", "").isdigit()]
+    return sorted(releases, key=lambda v: [int(part) for part in v.split(".")])
 
 
 def run_corpus(
@@ -42,10 +98,6 @@ def run_corpus(
 ) -> dict[str, Any]:
     """The document that ``corpus.py`` writes, or {"problem": why there is none}."""
     script = Path(__file__).with_name("corpus.py")
-    environment = dict(os.environ)
-    if overlay is not None:
-        paths = [str(overlay), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
     with tempfile.TemporaryDirectory(prefix="optvet-versions-") as scratch:
         answer = Path(scratch) / "answer.json"
         command = [sys.executable, str(script), str(folder), "--optimizer", optimizer]
@@ -53,7 +105,7 @@ def run_corpus(
         try:
             done = subprocess.run(
                 command,
-                env=environment,
+                env=overlaid(overlay),
                 capture_output=True,
                 text=True,
                 timeout=timeout_s,
@@ -92,11 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Install and run version after version."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--versions", required=True, metavar="V,V")
+    parser.add_argument("--versions", metavar="V,V", help="default: all that the manifest names")
     parser.add_argument("--optimizer", default="onnxoptimizer", help="plugin, and library to vary")
-    parser.add_argument(
-        "--also", action="append", default=[], metavar="PKG==V", help="install this beside each"
-    )
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one version")
     parser.add_argument("--keep", type=Path, help="folder for the overlays, to use them again")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -104,17 +153,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--modes", default="", help="only these modes of corpus.py (default, each, offline, …)"
     )
     options = parser.parse_args(arguments)
+    if options.optimizer not in PROBES:
+        parser.error(f"cannot vary {options.optimizer!r}; only {', '.join(PROBES)}")
     more = ["--modes", options.modes] if options.modes else []
+    manifest = json.loads((options.folder / "manifest.json").read_text())
+    versions = options.versions.split(",") if options.versions else versions_of(manifest)
     print(machine.describe(machine.environment()), flush=True)
     print(f"\n{COLUMNS}", flush=True)
     documents: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="optvet-overlay-") as scratch:
-        for version in options.versions.split(","):
+        for version in versions:
             overlay = (options.keep or Path(scratch)) / f"{options.optimizer}-{version}"
-            wanted = [f"{options.optimizer}=={version}", *options.also]
-            failed = "" if overlay.exists() else install(wanted, overlay)
-            if failed:
-                document: dict[str, Any] = {"problem": f"cannot be installed: {failed}"}
+            if failed := prepare(options.optimizer, version, overlay):
+                document: dict[str, Any] = {"problem": f"cannot be used: {failed}"}
             else:
                 document = run_corpus(
                     options.folder, overlay, options.optimizer, more, options.timeout
