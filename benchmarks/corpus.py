@@ -593,6 +593,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := wanted - {c["id"] for c in manifest["cases"]}:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     cases = [c for c in cases if not wanted or c.id in wanted]
+    if not cases:
+        parser.error(f"nothing in {options.folder} was measured with {options.optimizer} {version}")
     if options.thorough:
         cases = [_thorough(c) for c in cases]
     if options.strategy:
