@@ -10,7 +10,7 @@ import pytest
 from optvet.engine.divergence import Comparison, compare_models
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge
-from optvet.spec.errors import InputError
+from optvet.spec.errors import InputError, UsageError
 from optvet_ort_runtime import OrtRuntime
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
@@ -82,7 +82,61 @@ def test_other_weights_are_told_with_their_size(sandbox: Sandbox) -> None:
     b = onnx.parser.parse_model(HEAD + NORMALISED.replace("{1, 2, 3, 4}", "{1, 2, 3, 6}"))
     found = compared(a, b, sandbox)
     assert found.diverges_at == "c"
-    assert found.layers[1].parameters == {"w": 0.5}
+    (weight,) = found.layers[1].parameters
+    assert (weight.name, weight.shape, weight.max_difference) == ("w", [2, 2, 1, 1], 0.5)
+    assert weight.rms_difference == pytest.approx(2 / 30**0.5)
+
+
+def test_a_layer_tells_statistics_of_its_value_in_both_models(sandbox: Sandbox) -> None:
+    a = onnx.parser.parse_model(HEAD + "g (float[1,2,4,4] x) => (float[1,2,4,4] y) { y = Neg(x) }")
+    b = onnx.parser.parse_model(HEAD + "g (float[1,2,4,4] x) => (float[1,2,4,4] y) { y = Abs(x) }")
+    (layer,) = compared(a, b, sandbox).layers
+    x = np.random.default_rng(0).normal(size=[1, 2, 4, 4]).astype(np.float32)
+    found = layer.activation
+    assert found is not None
+    assert found.mean == pytest.approx((-x.mean(), np.abs(x).mean()))
+    assert found.std == pytest.approx((x.std(), np.abs(x).std()))
+    assert (found.minimum[0], found.maximum[1]) == pytest.approx((-x.max(), np.abs(x).max()))
+    assert found.cosine == pytest.approx(-(x * np.abs(x)).sum() / (x * x).sum())
+    assert found.rms_difference == pytest.approx(
+        np.sqrt(np.square(x + np.abs(x)).sum() / np.square(x).sum())
+    )
+
+
+def test_an_attribute_that_repeats_its_default_is_no_difference(sandbox: Sandbox) -> None:
+    a = onnx.parser.parse_model(
+        HEAD + "g (float[1,2,4,4] x) => (float[1,2,4,4] y) { y = Softmax(x) }"
+    )
+    b = onnx.parser.parse_model(
+        HEAD + "g (float[1,2,4,4] x) => (float[1,2,4,4] y) { y = Softmax <axis = -1> (x) }"
+    )
+    (layer,) = compared(a, b, sandbox).layers
+    assert layer.attributes == {}
+
+
+TWO = "g (float[2] x, float[2] z) => (float[2] y) { y = Sub(x, z) }"
+
+
+def compared_on(a: str, b: str, sandbox: Sandbox) -> Comparison:
+    feeds = {"x": np.array([1, 2], np.float32), "z": np.array([5, 7], np.float32)}
+    one, other = (onnx.parser.parse_model(HEAD + text) for text in (a, b))
+    runtime = OrtRuntime()
+    return compare_models(one, other, feeds, Judge(runtime, runtime.options), sandbox)
+
+
+def test_inputs_in_another_order_are_fed_by_name(sandbox: Sandbox) -> None:
+    swapped = TWO.replace("float[2] x, float[2] z", "float[2] z, float[2] x")
+    assert compared_on(TWO, swapped, sandbox).diverges_at is None
+
+
+def test_renamed_inputs_are_fed_by_position(sandbox: Sandbox) -> None:
+    renamed = "g (float[2] p, float[2] q) => (float[2] y) { y = Sub(p, q) }"
+    assert compared_on(TWO, renamed, sandbox).diverges_at is None
+
+
+def test_models_of_other_inputs_are_not_compared(sandbox: Sandbox) -> None:
+    with pytest.raises(UsageError, match="inputs x, z, the second p; compare models of the same"):
+        compared_on(TWO, "g (float[2] p) => (float[2] y) { y = Neg(p) }", sandbox)
 
 
 def test_a_model_that_does_not_run_is_no_comparison(sandbox: Sandbox) -> None:

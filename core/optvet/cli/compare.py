@@ -13,12 +13,15 @@ from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS
 from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
-from optvet.cli.render import count, number, table_of, text
-from optvet.cli.terminal import Terminal
+from optvet.cli.render import count, middle, node_line, number, table_of, text
+from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
     from optvet.engine.divergence import Comparison, Layer
 
+_NAME_CHARS = 60
+_CELL_CHARS = 26
+_NODES = 12
 _COLOURS = {"same": "dim", "drift": "green", "fault": "red"}
 
 
@@ -66,38 +69,67 @@ def command(
 def _screen(found: Comparison, layers: bool) -> Iterator[RenderableType]:
     if layers:
         yield Padding(_table(found.layers), (0, 0, 1, 0))
+        differing = [la for la in found.layers if _differences(la)]
+        if differing:
+            yield text("differs in the nodes that make them", "dim")
+            lines = [f"{la.name}: {'; '.join(_differences(la))}" for la in differing]
+            yield Padding(text("\n".join(map(node_line, lines))), (0, 0, 1, 2))
     was, now = found.nodes
     shared = count(len(found.layers), "shared value")
     yield text(f"{count(was, 'node')} and {now:,}, {shared}", "dim")
+    if not found.layers:
+        yield text("nothing is shared, so nothing was compared", "yellow")
+        return
     if found.diverges_at is None:
         yield Text("no value differs by more than rounding", "bold green")
         return
+    layer = next(la for la in found.layers if la.name == found.diverges_at)
     line = Text("first difference at ", "bold red")
-    yield line.append_text(text(found.diverges_at))
+    yield line.append_text(text(middle(found.diverges_at, _NAME_CHARS)))
+    yield text(_told(layer))
     if found.agreeing:
-        yield text(f"still the same before: {', '.join(found.agreeing)}", "dim")
+        names = ", ".join(middle(n, _NAME_CHARS // 2) for n in found.agreeing)
+        yield text(one_line(f"still the same before: {names}", 2 * _NAME_CHARS), "dim")
     for label, nodes in (("A", found.before), ("B", found.after)):
         yield text(label, "dim")
-        yield Padding(text("\n".join(nodes)), (0, 0, 0, 2))
+        shown = [node_line(node) for node in nodes[:_NODES]]
+        more = [f"… {count(len(nodes) - _NODES, 'more node')}"] if len(nodes) > _NODES else []
+        yield Padding(text("\n".join([*shown, *more]) or "–"), (0, 0, 0, 2))
+
+
+def _told(layer: Layer) -> str:
+    """What is different there, in words."""
+    words = [layer.detail] if layer.detail else []
+    if layer.error is not None:
+        words.append(f"error {number(layer.error)}, noise {number(layer.noise)}")
+    words += _differences(layer)
+    return "; ".join(words)
+
+
+def _differences(layer: Layer) -> list[str]:
+    words = [f"attribute {k}: {v}" for k, v in layer.attributes.items()]
+    for weight in layer.parameters:
+        if weight.differs:
+            size = number(weight.max_difference) if weight.max_difference else "another shape"
+            words.append(f"weight {middle(weight.name, _NAME_CHARS // 2)}: {size}")
+    return words
 
 
 def _table(layers: list[Layer]) -> Table:
-    table = table_of(("value", ""), ("A", ""), ("B", ""), ("", ""))
-    for header in ("error", "noise"):
+    table = table_of(("value", ""), ("operator", ""), ("", ""))
+    for header in ("error", "noise", "rms", "cosine"):
         table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("differs", overflow="fold")
     for layer in layers:
-        name = layer.name if layer.name == layer.name_in_b else f"{layer.name} = {layer.name_in_b}"
-        differs = [layer.detail] if layer.detail else []
-        differs += [f"{k}: {v}" for k, v in layer.attributes.items()]
-        differs += [f"{k}: {number(v) if v else 'shape'}" for k, v in layer.parameters.items()]
+        operator = layer.op_a if layer.op_a == layer.op_b else f"{layer.op_a} → {layer.op_b}"
+        activation = layer.activation
+        cosine = None if activation is None else activation.cosine
         table.add_row(
-            text(name),
-            text(layer.op_a),
-            text(layer.op_b),
+            text(middle(layer.name, _CELL_CHARS)),
+            text(middle(operator, _CELL_CHARS - 8)),
             Text(layer.call, _COLOURS.get(layer.call, "yellow")),
             number(layer.error),
             number(layer.noise),
-            text("; ".join(differs)),
+            number(None if activation is None else activation.rms_difference),
+            "–" if cosine is None else f"{cosine:.4f}",
         )
     return table

@@ -28,6 +28,7 @@ _LISTED_NODES = 6
 _LISTED_SITES = 3
 _ANSWER_CHARS = 120
 _NODE_CHARS = 70
+_TOKEN = re.compile(r"[^\s,()<>=\[\]]+")
 _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 
@@ -72,6 +73,23 @@ def size(amount: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} GB"
+
+
+def middle(words: str, limit: int) -> str:
+    """``words`` with the middle left out: what tells names apart is mostly at their ends."""
+    if len(words) <= limit:
+        return words
+    tail = (limit - 1) // 2
+    return f"{words[: limit - 1 - tail]}…{words[-tail:]}"
+
+
+def node_line(node: str) -> str:
+    """A node as text on one line of the screen: long names are cut first, then the end."""
+    for longest in (2 * _NODE_CHARS, 30, 20, 14):
+        short = _TOKEN.sub(lambda match, most=longest: middle(match[0], most), node)  # type: ignore[misc]
+        if len(short) <= _NODE_CHARS:
+            break
+    return one_line(short, _NODE_CHARS)
 
 
 def table_of(*columns: tuple[str, str]) -> Table:
@@ -201,7 +219,7 @@ def _where(finding: Finding, several: bool) -> Table:
 
 def _nodes(lines: Sequence[str]) -> Text:
     """One node per line, cut to the width; a dash where there is none."""
-    shown = [one_line(line, _NODE_CHARS) for line in lines[:_LISTED_NODES]]
+    shown = [node_line(line) for line in lines[:_LISTED_NODES]]
     if len(lines) > _LISTED_NODES:
         shown.append(f"… {count(len(lines) - _LISTED_NODES, 'more line')}")
     return text("\n".join(shown) or "–")

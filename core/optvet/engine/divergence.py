@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,12 +25,13 @@ from pydantic import Field
 from optvet.engine import perturb
 from optvet.engine.examine import finite
 from optvet.engine.noise import longest_reduction
-from optvet.engine.oracle import Judgement, Noise, judge, noise_level
-from optvet.engine.regions import constants_of, reads
+from optvet.engine.oracle import Judgement, Noise, is_float, judge, noise_level
+from optvet.engine.regions import attributes_of, constants_of, reads
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.shrink import record_values
+from optvet.engine.structure import opset_versions
 from optvet.engine.trial import Judge
-from optvet.spec.errors import InputError
+from optvet.spec.errors import InputError, UsageError
 from optvet.spec.result import Record
 
 Values = Mapping[str, np.ndarray]
@@ -41,12 +42,46 @@ _LOOKED_AT = 1 << 22
 """Values above so many elements are not searched for under other names."""
 
 
+class Activation(Record):
+    """Statistics of a value in both models, over its finite elements, in its own unit.
+
+    ``rms_difference`` is relative to the root mean square of the first; ``cosine`` is that of the
+    angle between the two. Both are None where shapes differ, or there is nothing to divide by.
+    """
+
+    mean: tuple[float, float]
+    std: tuple[float, float]
+    minimum: tuple[float, float]
+    maximum: tuple[float, float]
+    rms_difference: float | None = None
+    cosine: float | None = None
+
+
+class Parameter(Record):
+    """A weight that both nodes read at the same place.
+
+    The differences, largest and root mean square, are relative to the first weight's largest
+    magnitude and root mean square; None where shapes differ.
+    """
+
+    name: str
+    shape: list[int]
+    shape_in_b: list[int]
+    max_difference: float | None
+    rms_difference: float | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether any element does."""
+        return self.max_difference != 0
+
+
 class Layer(Record):
     """A value that both models have, and the nodes that make it.
 
     ``error`` and ``noise`` are relative to the largest magnitude of the first model's value, which
-    is ``magnitude``. ``attributes`` and ``parameters`` say what differs between the two nodes, by
-    name; a parameter's number is its largest relative difference, None if the shape differs.
+    is ``magnitude``. ``attributes`` says what differs between the two nodes, by name;
+    ``parameters`` are their weights, where both nodes are of one operator.
     """
 
     name: str
@@ -61,7 +96,8 @@ class Layer(Record):
     call: Literal["same", "drift", "sensitivity", "fault", "unsure"]
     detail: str = ""
     attributes: dict[str, str] = Field(default_factory=dict)
-    parameters: dict[str, float | None] = Field(default_factory=dict)
+    parameters: list[Parameter] = Field(default_factory=list)
+    activation: Activation | None = None
 
 
 class Comparison(Record):
@@ -71,7 +107,7 @@ class Comparison(Record):
     as text; ``agreeing`` the values that go into it and are still the same.
     """
 
-    schema_: Literal["optvet.compare/1"] = "optvet.compare/1"
+    schema_: Literal["optvet.compare/1"] = Field("optvet.compare/1", alias="schema")
     nodes: tuple[int, int]
     layers: list[Layer]
     only_in_a: list[str]
@@ -100,8 +136,7 @@ def compare_models(
     Raises:
         InputError: One of the models does not run on them.
     """
-    names = dict(zip(_fed(a), _fed(b), strict=False))
-    renamed = {names.get(name, name): value for name, value in feeds.items()}
+    renamed = _refed(_fed(a), _fed(b), feeds)
     ours, theirs = a.SerializeToString(), b.SerializeToString()
     outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, judge_by)
     if outcome.value is not None:
@@ -128,6 +163,22 @@ def _compare(ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: Jud
 def _runs(data: bytes, feeds: Values, by: Judge) -> bool:
     recorded(data, feeds, by, 0)
     return True
+
+
+def _refed(ours: list[str], theirs: list[str], feeds: Values) -> dict[str, np.ndarray]:
+    """``feeds`` as the second model calls them: by name, else by position.
+
+    Raises:
+        UsageError: The second model asks for other inputs.
+    """
+    if set(theirs) <= set(ours):
+        return {name: feeds[name] for name in theirs if name in feeds}
+    if len(ours) != len(theirs):
+        raise UsageError(
+            f"the first model has the inputs {', '.join(ours)}, the second {', '.join(theirs)}; "
+            "compare models of the same inputs"
+        )
+    return {new: feeds[old] for old, new in zip(ours, theirs, strict=True) if old in feeds}
 
 
 def _fed(model: ModelProto) -> list[str]:
@@ -191,7 +242,8 @@ def compare_values(
         pairs.append(pair)
         if outputs and pair.judgement.call == "fault":
             break
-    layers = [_layer(pair, a, b, first) for pair in pairs]
+    nodes = _Nodes(a), _Nodes(b)
+    layers = [_layer(pair, *nodes, first, second) for pair in pairs]
     paired_a, paired_b = {p.a for p in pairs}, {p.b for p in pairs}
     found = next((p for p in pairs if p.judgement.call == "fault"), None)
     # What agrees, or merely rounds, is where a region begins.
@@ -205,6 +257,7 @@ def compare_values(
         back = {p.b: p.a for p in sound}
         agreeing = reached | {back.get(name, name) for name in reached_b}
     return Comparison(
+        schema="optvet.compare/1",
         nodes=(len(a.graph.node), len(b.graph.node)),
         layers=layers,
         only_in_a=[n for n in _made(a) if n not in paired_a],
@@ -361,8 +414,29 @@ def attribute_text(attribute: onnx.AttributeProto) -> str:
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def _layer(pair: Pair, a: ModelProto, b: ModelProto, first: Recorded) -> Layer:
-    one, other = _maker(a, pair.a), _maker(b, pair.b)
+class _Nodes:
+    """What makes the values of a model, and from which weights."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._maker = {o: n for n in model.graph.node for o in n.output if o}
+        self._weights = constants_of(model)
+        self.versions = opset_versions(model)
+
+    def maker(self, name: str) -> NodeProto | None:
+        return self._maker.get(name)
+
+    def weights(self, node: NodeProto) -> dict[int, np.ndarray]:
+        """Numbers that ``node`` reads, by place."""
+        known = {i: self._weights[n] for i, n in enumerate(node.input) if n in self._weights}
+        return {
+            i: numpy_helper.to_array(t)
+            for i, t in known.items()
+            if t.data_type != onnx.TensorProto.STRING
+        }
+
+
+def _layer(pair: Pair, a: _Nodes, b: _Nodes, first: Recorded, second: Recorded) -> Layer:
+    one, other = a.maker(pair.a), b.maker(pair.b)
     value = first.values[pair.a]
     magnitude: float | None = None
     if value.dtype.kind in "fiu" and value.size:
@@ -385,44 +459,74 @@ def _layer(pair: Pair, a: ModelProto, b: ModelProto, first: Recorded) -> Layer:
         noise=finite(noise),
         call=judgement.call,
         detail=judgement.detail,
-        attributes=_attributes(one, other) if same and one and other else {},
-        parameters=_parameters(one, other, a, b) if same and one and other else {},
+        attributes=_attributes(one, other, a, b) if same and one and other else {},
+        parameters=_parameters(one, other, a, b) if same and one and other else [],
+        activation=_activation(value, second.values[pair.b]),
     )
 
 
-def _maker(model: ModelProto, name: str) -> NodeProto | None:
-    return next((n for n in model.graph.node if name in n.output), None)
-
-
-def _attributes(one: NodeProto, other: NodeProto) -> dict[str, str]:
+def _attributes(one: NodeProto, other: NodeProto, a: _Nodes, b: _Nodes) -> dict[str, str]:
     """What differs, as "this → that"; a dash is an attribute that is not there."""
-    was = {x.name: attribute_text(x) for x in one.attribute}
-    now = {x.name: attribute_text(x) for x in other.attribute}
-    names = sorted(was.keys() | now.keys())
-    return {n: f"{was.get(n, '–')} → {now.get(n, '–')}" for n in names if was.get(n) != now.get(n)}
+    was, now = attributes_of(one, a.versions), attributes_of(other, b.versions)
+    old = {x.name: attribute_text(x) for x in one.attribute}
+    new = {x.name: attribute_text(x) for x in other.attribute}
+    names = sorted(n for n in was.keys() | now.keys() if was.get(n) != now.get(n))
+    return {n: f"{old.get(n, '–')} → {new.get(n, '–')}" for n in names}
 
 
-def _parameters(
-    one: NodeProto, other: NodeProto, a: ModelProto, b: ModelProto
-) -> dict[str, float | None]:
-    """Largest relative difference of the weights at the same place, where there is any."""
-    was, now = _weights(a, one.input), _weights(b, other.input)
-    differs: dict[str, float | None] = {}
-    for place, name in enumerate(one.input):
-        if place in was and place in now and was[place].shape != now[place].shape:
-            differs[name] = None
-        elif place in was and place in now and not np.array_equal(was[place], now[place]):
-            x, y = was[place].astype(np.float64), now[place].astype(np.float64)
-            scale = float(np.abs(x).max(initial=0.0)) or 1.0
-            size = float(np.abs(x - y).max(initial=0.0)) / scale
-            differs[name] = size if math.isfinite(size) else None
-    return differs
+def _parameters(one: NodeProto, other: NodeProto, a: _Nodes, b: _Nodes) -> list[Parameter]:
+    was, now = a.weights(one), b.weights(other)
+    return [
+        _parameter(name, was[place], now[place])
+        for place, name in enumerate(one.input)
+        if place in was and place in now
+    ]
 
 
-def _weights(model: ModelProto, names: Sequence[str]) -> dict[int, np.ndarray]:
-    tensors = {t.name: t for t in model.graph.initializer}
-    return {
-        i: numpy_helper.to_array(tensors[n])
-        for i, n in enumerate(names)
-        if n in tensors and tensors[n].data_type != onnx.TensorProto.STRING
-    }
+def _parameter(name: str, was: np.ndarray, now: np.ndarray) -> Parameter:
+    shapes = {"shape": list(was.shape), "shape_in_b": list(now.shape)}
+    if was.shape != now.shape:
+        return Parameter(name=name, **shapes, max_difference=None, rms_difference=None)
+    x, y = was.astype(np.float64), now.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+        largest, rms = float(np.abs(x).max(initial=0.0)), _rms(x)
+    return Parameter(
+        name=name,
+        **shapes,
+        max_difference=finite(float(apart.max(initial=0.0)) / (largest or 1.0)),
+        rms_difference=finite(_rms(apart) / (rms or 1.0)),
+    )
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+
+
+def _activation(one: np.ndarray, other: np.ndarray) -> Activation | None:
+    if not all(is_float(v.dtype) or v.dtype.kind in "iu" for v in (one, other)):
+        return None
+    x, y = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+    u, v = x[np.isfinite(x)], y[np.isfinite(y)]
+    if not u.size or not v.size:
+        return None
+    rms: float | None = None
+    cosine: float | None = None
+    if one.shape == other.shape:
+        both = np.isfinite(x) & np.isfinite(y)
+        x, y = x[both], y[both]
+        # Scaled first: squares of large numbers overflow.
+        scale = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
+        x, y = x / scale, y / scale
+        rms = finite(_rms(x - y) / _rms(x)) if _rms(x) else None
+        lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
+        cosine = min(1.0, float(x @ y) / lengths) if lengths else None
+    with np.errstate(over="ignore"):
+        return Activation(
+            mean=(float(u.mean()), float(v.mean())),
+            std=(float(u.std()), float(v.std())),
+            minimum=(float(u.min()), float(v.min())),
+            maximum=(float(u.max()), float(v.max())),
+            rms_difference=rms,
+            cosine=cosine,
+        )

@@ -287,9 +287,12 @@ def _first_difference(
         return _with_note(sites, note)
     layer = found.layers[-1]
     told = [f"attribute {k}: {v}" for k, v in layer.attributes.items()]
-    for name, size in layer.parameters.items():
-        how = "another shape" if size is None else f"relative difference {size:.2g}"
-        told.append(f"weight {name}: {how}")
+    told += [
+        f"weight {p.name}: "
+        + ("another shape" if p.max_difference is None else f"differs by {p.max_difference:.2g}")
+        for p in layer.parameters
+        if p.differs
+    ]
     return sites.model_copy(
         update={
             "value": found.diverges_at,

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+Write = Callable[[str, str], Path]
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+NAME = "block/" * 20 + "relu"
+NET = f"""g (float[2,3] x) => (float[2,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}> {{
+    "{NAME}" = Relu(x)  h = MatMul("{NAME}", w)  y = Softmax <axis = 1> (h) }}"""
+
+
+@pytest.fixture
+def net(write: Write) -> Path:
+    return write("a.onnx", HEAD + NET)
+
+
+def test_equal_models_do_not_differ(run: Run, net: Path) -> None:
+    ran = run("compare", net, net)
+    assert ran.code == 0
+    assert "no value differs by more than rounding" in ran.out
+
+
+def test_another_weight_is_named_where_it_first_shows(run: Run, net: Path, write: Write) -> None:
+    other = write("b.onnx", HEAD + NET.replace("{1, 2, 3", "{1, 2, 9"))
+    ran = run("compare", net, other)
+    assert ran.code == 1
+    assert "first difference at h\n" in ran.out
+    assert "weight w: 1\n" in ran.out
+
+
+def test_another_attribute_is_told_as_it_was_and_is(run: Run, net: Path, write: Write) -> None:
+    ran = run("compare", net, write("b.onnx", HEAD + NET.replace("axis = 1", "axis = 0")))
+    assert ran.code == 1
+    assert "attribute axis: 1 → 0" in ran.out
+
+
+def test_the_table_of_layers_fits_the_screen_whatever_the_names(
+    run: Run, net: Path, write: Write
+) -> None:
+    other = write("b.onnx", HEAD + NET.replace("{1, 2, 3", "{1, 2, 9").replace("block/", "bl/"))
+    ran = run("compare", net, other, "--layers")
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["value", "operator", "error", "noise", "rms", "cosine"]
+    assert sum("Softmax" in line for line in lines) == 1
+
+
+def test_json_has_the_statistics_of_every_layer(run: Run, net: Path, write: Write) -> None:
+    other = write("b.onnx", HEAD + NET.replace("{1, 2, 3", "{1, 2, 9"))
+    ran = run("compare", net, other, "--json")
+    found = json.loads(ran.out)
+    assert (ran.code, found["schema"], found["diverges_at"]) == (1, "optvet.compare/1", "h")
+    (layer,) = (la for la in found["layers"] if la["name"] == "h")
+    (weight,) = layer["parameters"]
+    assert (weight["name"], weight["max_difference"]) == ("w", 1.0)
+    assert layer["activation"]["mean"][0] != layer["activation"]["mean"][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no model", "is no ONNX file"),
+        (HEAD + "g (float[2] p, float[2] q) => (float[2] y) { y = Add(p, q) }", "the inputs x"),
+        (HEAD + "g (float[2,3,4] x) => (float[2,3,4] y) { y = Relu(x) }", "does not run"),
+    ],
+    ids=["garbage", "other-inputs", "other-rank"],
+)
+def test_what_cannot_be_compared_is_refused(
+    run: Run, net: Path, write: Write, tmp_path: Path, text: str, words: str
+) -> None:
+    if text.startswith("<"):
+        other = write("b.onnx", text)
+    else:
+        other = tmp_path / "b.onnx"
+        other.write_text(text)
+    ran = run("compare", net, other)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
+    assert ran.err.count("\n") == 1
