@@ -141,7 +141,7 @@ def changed_pixels(
     numbers = np.isfinite(ours) & np.isfinite(theirs)
     with np.errstate(invalid="ignore", over="ignore"):
         close = np.abs(theirs - ours) <= np.maximum(noise, max_error * np.abs(ours))
-    return ~same & ~(numbers & close)
+    return np.asarray(~same & ~(numbers & close))
 
 
 def _mean(values: np.ndarray, otherwise: float) -> float:

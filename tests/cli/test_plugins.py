@@ -154,7 +154,18 @@ def test_unknown_command_exits_2_and_suggests(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "vet", "doctor", "plugins", "plugins show", "models", "cache", "cache info", "schema"],
+    [
+        "",
+        "vet",
+        "doctor",
+        "plugins",
+        "plugins show",
+        "plugins new",
+        "models",
+        "cache",
+        "cache info",
+        "schema",
+    ],
 )
 def test_every_command_has_help(run: Run, command: str) -> None:
     ran = run(*command.split(), "--help")

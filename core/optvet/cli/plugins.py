@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,12 +15,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from optvet import Optimizer, Pass, Runtime, UnknownName
+from optvet import Optimizer, Pass, Runtime, UnknownName, UsageError, __version__
 from optvet.cli.options import AsJson, Debug
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.extras import missing_extra, wanted_extra
+from optvet.engine.scaffold import Family, write_plugin
 
 app = typer.Typer(help="Plugins that are installed.", invoke_without_command=True)
 
@@ -54,6 +57,32 @@ def _show(
         return
     for plugin in chosen:
         terminal.show(*_screen(plugin))
+
+
+@app.command("new", no_args_is_help=True)
+def _new(
+    context: typer.Context,
+    family: Annotated[Family, typer.Argument(metavar="FAMILY", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder to write.", show_default="NAME"),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a package with a plugin of FAMILY (comparator, dataset or optimizer) to start from.
+
+    It has one module, its entry point, and tests that it passes.
+    """
+    terminal = context.ensure_object(Terminal)
+    taken = next((p for p in Plugins().all() if (p.family, p.name) == (family, name)), None)
+    if taken is not None:
+        raise UsageError(f"there is a {family} {name!r}: {taken.origin}; choose another name")
+    folder = Path(name) if out is None else out.expanduser()
+    files = write_plugin(family, name, folder, version=__version__)
+    where = shlex.quote(str(folder))
+    lines = [*(str(folder / f) for f in files), f"next: pip install -e {where} && pytest {where}"]
+    terminal.show(*map(text, lines), soft_wrap=True)
 
 
 # --- as values -----------------------------------------------------------------------------------
