@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -5,9 +6,14 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from pydantic import BaseModel
 
 import optvet
-from optvet.spec.errors import UnknownName
+from optvet import Artifact
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
+from optvet.engine.vet import Settings, vet_model
+from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.result import Finding, VetResult
 from optvet.testing import check_optimizer
 from optvet_ort_optimizer import OrtOptimizer
@@ -140,3 +146,80 @@ def test_a_saved_model_that_runs_nowhere_else_is_noted(tmp_path: Path) -> None:
 def test_a_session_that_optimizes_as_it_loads_saves_nothing(tmp_path: Path) -> None:
     result = vet(CONVOLUTION, tmp_path)
     assert not [f for f in result.findings if f.symptom == "portability"]
+
+
+def test_what_runs_nowhere_else_is_told_by_name(tmp_path: Path) -> None:
+    result = vet(
+        CONVOLUTION,
+        tmp_path,
+        optimizer_options={"mode": "offline"},
+        cross_check=("onnx_reference", "onnxruntime"),
+    )
+    notes = [f for f in result.findings if f.symptom == "portability"]
+    assert notes
+    for note in notes:
+        assert note.cross_check["onnx_reference"].startswith("cannot run the optimized model: ")
+        assert note.cross_check["onnxruntime"] == "runs it"
+        assert "other runtime" not in note.message
+
+
+def test_an_operator_of_its_own_that_others_understand_is_told(tmp_path: Path) -> None:
+    result = vet(
+        SOUND, tmp_path, optimizer_options={"mode": "offline"}, cross_check="onnx_reference"
+    )
+    (note,) = (f for f in result.findings if f.symptom == "portability")
+    assert note.cross_check == {"onnx_reference": "runs it"}
+
+
+def test_a_session_cannot_be_judged_by_a_runtime_that_takes_models(tmp_path: Path) -> None:
+    shows(INTEGERS, {"x": np.int32([2, 3, 4, 5]), "b": np.int32([7, 8, 9, 10])})
+    result = vet(INTEGERS, tmp_path, cross_check="onnx_reference")
+    (fault,) = faults(result)
+    assert fault.cross_check == {"onnx_reference": "cannot run what the optimizer makes of it"}
+    assert "no other runtime could judge it" in fault.message
+
+
+def test_a_runtime_that_takes_models_is_refused_where_the_session_optimizes(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'onnx_reference' runs onnx, not onnx-session"):
+        vet(INTEGERS, tmp_path, runtime="onnx_reference")
+
+
+class Mistaken(OrtOptimizer):
+    """Says Gelu, which is another runtime's own, for Relu."""
+
+    name = "mistaken"
+
+    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+        proto = onnx.load_from_string(model)
+        if "DivMulFusion" in passes:
+            for node in proto.graph.node:
+                node.op_type, node.domain = "Gelu", "com.microsoft"
+            proto.opset_import.add(domain="com.microsoft", version=1)
+        return Artifact("onnx", proto.SerializeToString(deterministic=True))
+
+    def touched(self, model: bytes, passes: Sequence[str], options: BaseModel) -> None:
+        return None
+
+
+def test_a_runtime_that_does_not_know_an_operator_is_no_witness(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(pytestconfig.rootpath)
+    path = written(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) { y = Relu(x) }',
+        tmp_path,
+    )
+    plugins = Plugins()
+    plugins.register("optimizer", Mistaken())
+    settings = Settings(
+        optimizer="mistaken",
+        cross_check=("onnx_reference",),
+        limit=2,
+        jobs=1,
+        cache_dir=tmp_path / "cache",
+    )
+    model = open_model(path, str(path), tmp_path / "cache")
+    (fault,) = faults(vet_model(model, settings, plugins))
+    assert fault.culprit == ["DivMulFusion"]
+    assert fault.cross_check["onnx_reference"].startswith("cannot run the optimized model: ")
+    assert "no other runtime could judge it" in fault.message

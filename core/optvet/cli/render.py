@@ -186,8 +186,8 @@ def _blame(finding: Finding) -> Text:
         blame.append("\nonly under the runtime's own defaults", "dim")
     if finding.message:
         blame.append_text(text(f"\n{_words(finding.message)}"))
-    for runtime, answer in finding.cross_check.items():
-        blame.append_text(text(f"\non {runtime}: {one_line(answer, _ANSWER_CHARS)}", "dim"))
+    for line in _elsewhere(finding):
+        blame.append_text(text(f"\n{line}", "dim"))
     return blame
 
 
@@ -313,8 +313,14 @@ def _touched(result: VetResult) -> str:
 
 def _note(finding: Finding) -> Text:
     who = " → ".join(finding.culprit) or "round trip"
-    words = f"{finding.symptom}, {who}: {_words(finding.message)}"
-    return text(words, "dim")
+    words = [f"{finding.symptom}, {who}: {_words(finding.message)}", *_elsewhere(finding)]
+    return text("\n".join(words), "dim")
+
+
+def _elsewhere(finding: Finding) -> list[str]:
+    """What other runtimes show, a line each."""
+    told = finding.cross_check.items()
+    return [f"on {runtime}: {one_line(answer, _ANSWER_CHARS)}" for runtime, answer in told]
 
 
 def _outputs(result: VetResult) -> str:

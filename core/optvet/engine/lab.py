@@ -30,7 +30,7 @@ from optvet.engine.trial import (
     run_trial,
     sample_digests,
 )
-from optvet.spec.errors import InputError, PluginError, UsageError
+from optvet.spec.errors import FormatError, InputError, PluginError, UsageError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
@@ -444,7 +444,7 @@ class _Pending:
 def refuse_misuse(failure: Failure | None) -> None:
     """What a plugin was not made for is no symptom, nor what is missing here, such as a GPU."""
     kind = failure.error_type.rpartition(".")[2] if failure is not None else ""
-    misuse = {e.__name__: e for e in (PluginError, InputError, UsageError)}.get(kind)
+    misuse = {e.__name__: e for e in (PluginError, FormatError, InputError, UsageError)}.get(kind)
     if misuse is not None and failure is not None:
         raise misuse(failure.message)
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from optvet.engine import structure
 from optvet.engine.sandbox import enter, entered, poison_memory
-from optvet.spec.errors import PluginError
+from optvet.spec.errors import FormatError
 from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
 
@@ -232,10 +232,10 @@ def _run(
 
 
 def load(judge: Judge, artifact: Artifact) -> Session:
-    """A session of the artifact under the judge's options."""
+    """A session of the artifact under the judge's options; FormatError if it has another format."""
     if artifact.format not in judge.runtime.accepts:
         accepts = ", ".join(sorted(judge.runtime.accepts))
-        raise PluginError(
+        raise FormatError(
             f"runtime {judge.runtime.name!r} runs {accepts}, not {artifact.format}; "
             "choose another with --runtime"
         )

@@ -32,7 +32,14 @@ from optvet.engine.models import open_model
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Subject, ask_touched, probe
-from optvet.spec.errors import InputError, NothingTested, PluginError, UnknownName, UsageError
+from optvet.spec.errors import (
+    FormatError,
+    InputError,
+    NothingTested,
+    PluginError,
+    UnknownName,
+    UsageError,
+)
 from optvet.spec.protocols import (
     Comparator,
     Decodes,
@@ -319,10 +326,10 @@ class Vetting:
             records = self._study(lab, examiner, samples)
         if self.settings.as_deployed and sound:
             self._deployed(samples)
-        if self.settings.cross_check:
-            self._cross_check(samples)
         self._explain(lab, samples)
         self._notes(lab, examiner, samples, detected)
+        if self.settings.cross_check:
+            self._cross_check(samples)
         impact = self._impact(lab, examiner, samples)
         self._summarise_controls(examiner, samples)
         outputs = _with_faults(examiner.outputs(detected.judgements), blamed)
@@ -945,17 +952,27 @@ class Vetting:
     # --- other runtimes ----------------------------------------------------------------------
 
     def _cross_check(self, samples: Sequence[Sample]) -> None:
-        """Is a fault in the model, or in one runtime's reading of it?"""
+        """Is a fault in the model, or in one runtime's reading? Who runs foreign operators?"""
         by_id = {s.id: s for s in samples}
         for i, finding in enumerate(self.findings):
+            foreign = finding.symptom == Symptom.PORTABILITY
             sample = by_id.get(finding.witness.sample) if finding.witness else None
-            if finding.severity != "fault" or finding.stage == "build" or sample is None:
+            if foreign and samples:
+                sample = samples[0]
+            elif finding.severity != "fault" or finding.stage == "build":
+                continue
+            if sample is None:
                 continue
             told = {
                 name: self._second_opinion(name, finding, sample)
                 for name in self.settings.cross_check
             }
-            words = f"{finding.message}; {_opinion(self.runtime.name, told)}"
+            words = finding.message
+            if foreign:
+                # Whether what they compute is right is a question for the faults.
+                told = {n: ("runs it" if s is not None else a, None) for n, (a, s) in told.items()}
+            else:
+                words += f"; {_opinion(self.runtime.name, told)}"
             answers = {
                 name: answer if same is not False else f"{answer}, but {_OTHERWISE}"
                 for name, (answer, same) in told.items()
@@ -985,7 +1002,15 @@ class Vetting:
         examiner = Examiner(lab, [sample], tolerance=self.tolerance)
         examiner.learn_reference(reference)
         passes = self.with_required(finding.culprit) if finding.culprit else self._base()
-        seen = examiner.examine(lab.trial(passes, [sample], "confirm"), [sample]).observation
+        try:
+            trial = lab.trial(passes, [sample], "confirm")
+        except FormatError:
+            return "cannot run what the optimizer makes of it", None
+        failed = trial.runs.get(sample.id)
+        if isinstance(failed, Failure) and _has_foreign(reference, trial):
+            # It does not know the operators: that says nothing of the fault.
+            return f"cannot run the optimized model: {describe(failed)}", None
+        seen = examiner.examine(trial, [sample]).observation
         return ("no fault" if seen is None else str(seen.symptom)), same
 
     # --- explanation -------------------------------------------------------------------------
@@ -1230,6 +1255,14 @@ def _with_faults(records: Sequence[OutputRecord], blamed: Sequence[Finding]) -> 
 
 
 _OTHERWISE = "it computes the original otherwise"
+
+
+def _has_foreign(reference: Trial, trial: Trial) -> bool:
+    """Whether ``trial`` brought operators that ONNX does not define."""
+    before, after = reference.build.facts, trial.build.facts
+    return (
+        before is not None and after is not None and bool(structure.gained_operators(before, after))
+    )
 
 
 def _opinion(runtime: str, told: Mapping[str, tuple[str, bool | None]]) -> str:

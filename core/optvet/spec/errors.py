@@ -8,7 +8,8 @@ A crash, hang or divergence of the software under test is never an exception her
     OptvetError
     ├── UsageError          what the caller gave is wrong           (exit code 2)
     │   ├── UnknownName     no plugin, pass, option of that name
-    │   └── InputError      a model, dataset or sample is unusable
+    │   ├── InputError      a model, dataset or sample is unusable
+    │   └── FormatError     a runtime was chosen that cannot run what the optimizer makes
     ├── PluginError         a plugin is missing or broken           (exit code 3)
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
     └── NothingTested       no sample could be judged               (exit code 5)
@@ -51,6 +52,10 @@ class UnknownName(UsageError):
 
 class InputError(UsageError):
     """A model, dataset or sample cannot be used as it is."""
+
+
+class FormatError(UsageError):
+    """A runtime cannot run an artifact of this format."""
 
 
 class PluginError(OptvetError):

@@ -105,7 +105,8 @@ class Finding(Record):
     reference output (unitless, largest over elements of the worst output; None where the symptom
     has no size). ``as_deployed`` tells that it showed only under the runtime's own defaults.
     ``cross_check`` holds what other runtimes show: a symptom or "no fault", with a remark if they
-    compute another thing of the original already, or why they cannot run.
+    compute another thing of the original already, or why they cannot run; of foreign operators,
+    whether they run them.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and (reduced)
     structure, and ``bundle`` the name of its folder; None where no bundle was written.
