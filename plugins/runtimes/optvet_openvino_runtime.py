@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ import onnx
 from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl, version_of
+from optvet import Artifact, Feeds, Inner, Runtime, Session, hookimpl, version_of
 
 _SUPPORTED = frozenset(
     "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
@@ -80,6 +81,26 @@ class OpenVinoRuntime:
         compiled = _core().compile_model(model, "CPU", {**_properties(options), **properties})
         return OpenVinoSession(compiled, source.graph)
 
+    suffixes = frozenset({".xml"})
+
+    def inner_values(self, file: Path, feeds: Feeds, options: BaseModel) -> Sequence[Inner]:
+        """Values of an IR file (its weights lie beside it), all of them made outputs."""
+        assert isinstance(options, OpenVinoOptions)
+        model = _core().read_model(file)
+        fed = _fed(model, feeds)
+        places = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}
+        ports = [p for op in _operations(model) for p in op.outputs() if _is_readable(p)]
+        # Before they become outputs, which gives names to those that have none.
+        inner = [(_key(p), _names(p), p.get_node().get_type_name(), _reads(p)) for p in ports]
+        model.add_outputs(ports)
+        index = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}
+        request = _core().compile_model(model, "CPU", _properties(options)).create_infer_request()
+        for at, value in enumerate(fed):
+            request.set_input_tensor(at, _tensor(value))
+        request.infer()
+        values = {k: np.array(request.get_output_tensor(i).data) for k, i in index.items()}
+        return [Inner(names, op, reads, values[k], places.get(k)) for k, names, op, reads in inner]
+
 
 class OpenVinoSession:
     """A compiled model."""
@@ -123,6 +144,45 @@ class OpenVinoSession:
                     raise ValueError(
                         f"input {name!r} does not fit int32, in which OpenVINO computes integers"
                     )
+
+
+_READABLE = frozenset("f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 boolean".split())
+
+
+def _operations(model: Any) -> list[Any]:
+    leaves = ("Parameter", "Result", "Constant")
+    return [op for op in model.get_ordered_ops() if op.get_type_name() not in leaves]
+
+
+def _is_readable(port: Any) -> bool:
+    return port.get_element_type().get_type_name() in _READABLE
+
+
+def _key(port: Any) -> tuple[str, int]:
+    return port.get_node().get_name(), port.get_index()
+
+
+def _names(port: Any) -> tuple[str, ...]:
+    """Tensor names, which import keeps; where there is none, what the operation is called."""
+    own = tuple(sorted(port.get_names()))
+    return own or (f"{port.get_node().get_friendly_name()}.{port.get_index()}",)
+
+
+def _reads(port: Any) -> tuple[str, ...]:
+    sources = [i.get_source_output() for i in port.get_node().inputs()]
+    kept = [s for s in sources if s.get_node().get_type_name() != "Constant"]
+    return tuple(_names(s)[0] for s in kept)
+
+
+def _fed(model: Any, feeds: Feeds) -> list[np.ndarray]:
+    """A value per input of the model: by name, those left over by position."""
+    names = [next((n for n in p.get_names() if n in feeds), None) for p in model.inputs]
+    rest = [n for n in feeds if n not in names]
+    if names.count(None) > len(rest):
+        asked = [sorted(p.get_names()) for p in model.inputs]
+        raise ValueError(f"its inputs {asked} cannot be matched with {list(feeds)}")
+    left = iter(rest)
+    return [feeds[next(left) if name is None else name] for name in names]
 
 
 def _properties(options: OpenVinoOptions) -> dict[str, Any]:

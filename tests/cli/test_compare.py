@@ -84,3 +84,41 @@ def test_what_cannot_be_compared_is_refused(
     assert (ran.code, ran.out) == (2, "")
     assert words in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.fixture
+def ir(net: Path, tmp_path: Path) -> Path:
+    openvino = pytest.importorskip("openvino", reason="needs optvet[openvino]")
+    model = openvino.convert_model(net)
+    openvino.save_model(model, tmp_path / "b.xml", compress_to_fp16=False)
+    return tmp_path / "b.xml"
+
+
+def test_a_model_of_another_format_is_compared_by_the_values_inside(
+    run: Run, net: Path, ir: Path
+) -> None:
+    ran = run("compare", net, ir, "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 0
+    assert [la["name"] for la in found["layers"]] == [NAME, "h", "y"]
+    assert found["diverges_at"] is None
+
+
+def test_a_difference_inside_of_another_format_is_found(run: Run, write: Write, ir: Path) -> None:
+    ran = run("compare", write("c.onnx", HEAD + NET.replace("{1, 2, 3", "{1, 2, 9")), ir)
+    assert ran.code == 1
+    assert "first difference at h\n" in ran.out
+
+
+def test_another_format_comes_second(run: Run, net: Path, ir: Path) -> None:
+    ran = run("compare", ir, net)
+    assert (ran.code, ran.out) == (2, "")
+    assert "the first model must be ONNX" in ran.err
+
+
+def test_a_broken_file_of_another_format_is_refused(run: Run, net: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="needs optvet[openvino]")
+    (tmp_path / "b.xml").write_text("<net/>")
+    ran = run("compare", net, tmp_path / "b.xml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "b.xml cannot be compared" in ran.err

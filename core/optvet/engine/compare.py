@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.divergence import Comparison, compare_models
+from optvet.engine.divergence import Comparison, compare_models, compare_with_file
 from optvet.engine.lab import Progress
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Subject, probe
-from optvet.engine.vet import resolve_model
+from optvet.engine.vet import OTHER_KERNELS, resolve_model
 from optvet.spec.errors import NothingTested, UsageError
-from optvet.spec.protocols import Feeds
+from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
 from optvet.spec.types import Model, Sample
 
 
@@ -29,22 +29,57 @@ def compare_files(
     memory_bytes: int = 8 << 30,
     progress: Progress = lambda text, done, total: None,
 ) -> Comparison:
-    """Compare two ONNX models on the first sample of a dataset that the first one runs on.
+    """Compare two models on the first sample of a dataset that the first one runs on.
+
+    The first must be ONNX; the second may be a file whose suffix a runtime knows as its own.
 
     Raises:
         UsageError: A model, dataset or runtime cannot be used.
         NothingTested: The dataset gave no sample.
     """
-    first, second = (_one(reference, plugins, cache_dir) for reference in (a, b))
-    chosen = plugins.runtime(runtime)
+    chosen, other = plugins.runtime(runtime), _reader(b, plugins)
+    reader = _reader(a, plugins)
+    if reader is not None:
+        raise UsageError(
+            f"{a}: the first model must be ONNX; give this one of {reader.name} second"
+        )
+    first = _one(a, plugins, cache_dir)
+    second = _one(b, plugins, cache_dir) if other is None else None
     judge = Judge(chosen, chosen.options)
-    preload = ("numpy", "onnx", *chosen.preload)
+    preload = ("numpy", "onnx", *chosen.preload, *(other.preload if other else ()))
     limits = Limits(timeout_s, memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         progress("making inputs", 0, None)
         sample = _sample(first, dataset, plugins, seed, judge, sandbox)
         progress("comparing", 0, None)
+        if other is not None:
+            judge_b = Judge(other, other.options)
+            path = Path(b).resolve()
+            return compare_with_file(
+                first.load(), path, sample.feeds, judge, judge_b, sandbox, OTHER_KERNELS
+            )
+        assert second is not None
         return compare_models(first.load(), second.load(), sample.feeds, judge, sandbox)
+
+
+def _reader(reference: str, plugins: Plugins) -> Runtime | None:
+    """The runtime whose own format a file is of; None if that is ONNX.
+
+    Raises:
+        UsageError: There is no such file, or the library that reads it is not installed.
+    """
+    suffix = Path(reference).suffix.lower()
+    for name in plugins.names("runtime"):
+        runtime = plugins.runtime(name)
+        if suffix and isinstance(runtime, ReadsFiles) and suffix in runtime.suffixes:
+            if not Path(reference).is_file():
+                raise UsageError(f"no such file: {reference}")
+            try:
+                runtime.version()
+            except ImportError as error:
+                raise UsageError(f"{reference} is read by {name}: {error}") from error
+            return runtime
+    return None
 
 
 def _one(reference: str, plugins: Plugins, cache_dir: Path) -> Model:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -25,14 +26,24 @@ from pydantic import Field
 from optvet.engine import perturb
 from optvet.engine.examine import finite
 from optvet.engine.noise import longest_reduction
-from optvet.engine.oracle import Judgement, Noise, is_float, judge, noise_level
+from optvet.engine.oracle import (
+    THRESHOLDS,
+    Judgement,
+    Noise,
+    Thresholds,
+    is_float,
+    judge,
+    noise_level,
+)
 from optvet.engine.regions import attributes_of, constants_of, reads
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.shrink import record_values
 from optvet.engine.structure import opset_versions
 from optvet.engine.trial import Judge
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.protocols import ReadsFiles
 from optvet.spec.result import Record
+from optvet.spec.types import Inner
 
 Values = Mapping[str, np.ndarray]
 
@@ -126,6 +137,7 @@ class Recorded:
     jitters: tuple[Values, ...] = ()
     discontinuous: frozenset[str] = frozenset()
     longest_reduction: int = 64
+    thresholds: Thresholds = THRESHOLDS
 
 
 def compare_models(
@@ -149,6 +161,61 @@ def compare_models(
             raise InputError(f"the {which} model does not run on the inputs: {words}")
     words = outcome.failure.message if outcome.failure else "no answer"
     raise InputError(f"the models run, but could not be compared: {words}")
+
+
+def compare_with_file(
+    a: ModelProto,
+    file: Path,
+    feeds: Values,
+    judge_a: Judge,
+    judge_b: Judge,
+    sandbox: Sandbox,
+    thresholds: Thresholds,
+) -> Comparison:
+    """Compare ``a`` with a file of another format, whose runtime tells the values inside of it.
+
+    ``thresholds`` are for the rounding of other kernels.
+
+    Raises:
+        InputError: One of the models does not run on ``feeds``.
+    """
+    ours = a.SerializeToString()
+    outcome = sandbox.call(_compare_file, ours, file, dict(feeds), judge_a, judge_b, thresholds)
+    if outcome.value is not None:
+        return outcome.value
+    words = outcome.failure.message if outcome.failure else "no answer"
+    if sandbox.call(_runs, ours, dict(feeds), judge_a).failure is not None:
+        raise InputError(f"the first model does not run on the inputs: {words}")
+    raise InputError(f"{file} cannot be compared: {words}")
+
+
+def _compare_file(
+    ours: bytes, file: Path, feeds: Values, by_a: Judge, by_b: Judge, thresholds: Thresholds
+) -> Comparison:
+    """Called in a worker."""
+    first = replace(recorded(ours, feeds, by_a, JITTERS), thresholds=thresholds)
+    enter("run")
+    assert isinstance(by_b.runtime, ReadsFiles)
+    inside = by_b.runtime.inner_values(file, feeds, by_b.options)
+    enter("compare")
+    a = onnx.load_from_string(ours)
+    b, values = _as_graph(inside, first.values.keys())
+    return compare_values(a, b, first, Recorded(values))
+
+
+def _as_graph(
+    inside: Sequence[Inner], known: Collection[str]
+) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """Values of another format as a graph of nodes that nobody can run, and the values."""
+    name_of = {i.names[0]: next((n for n in i.names if n in known), i.names[0]) for i in inside}
+    model = ModelProto()
+    for inner in inside:
+        inputs = [name_of.get(n, n) for n in inner.reads]
+        node = onnx.helper.make_node(inner.operator, inputs, [name_of[inner.names[0]]])
+        model.graph.node.append(node)
+    outputs = sorted((i.output, name_of[i.names[0]]) for i in inside if i.output is not None)
+    model.graph.output.extend(ValueInfoProto(name=name) for _, name in outputs)
+    return model, {name_of[i.names[0]]: i.value for i in inside}
 
 
 def _compare(ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: Judge) -> Comparison:
@@ -345,7 +412,8 @@ def _resembles(known: np.ndarray, value: np.ndarray) -> bool:
 
 def judged(name: str, value: np.ndarray, first: Recorded) -> Judgement:
     """``value`` against what ``first`` has under ``name``, by the noise measured there."""
-    (judgement,) = judge({name: first.values[name]}, {name: value}, _noise(first))
+    known = {name: first.values[name]}
+    (judgement,) = judge(known, {name: value}, _noise(first), first.thresholds)
     return judgement
 
 
@@ -447,6 +515,7 @@ def _layer(pair: Pair, a: _Nodes, b: _Nodes, first: Recorded, second: Recorded) 
     if noise is None and value.dtype.kind == "f":
         noise = noise_level(pair.a, value, _noise(first))
     same = one is not None and other is not None and one.op_type == other.op_type
+    same = same and bool(b.versions)  # what stands for another format has only names
     return Layer(
         name=pair.a,
         name_in_b=pair.b,

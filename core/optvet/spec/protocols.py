@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from optvet.spec.types import (
     Artifact,
     Comparison,
+    Inner,
     Model,
     ModelCard,
     Pass,
@@ -147,6 +148,25 @@ class ExplainsRuntime(Protocol):
 
         ``model`` is an ``onnx.ModelProto`` or a serialized one; ``feeds`` maps names to arrays. It
         returns outputs by name, and uses nothing but the runtime's own library.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """Optional part of a runtime: files of a format of its own, and the values inside of them.
+
+    Attributes:
+        suffixes: How such files end, with the dot.
+    """
+
+    suffixes: frozenset[str]
+
+    def inner_values(self, file: Path, feeds: Feeds, options: BaseModel) -> Sequence[Inner]:
+        """All values of one run in the order in which they are made, but for inputs and weights.
+
+        Called in a worker process by ``optvet compare``. Names are those of the model that the file
+        was made from, where the format keeps them; ``feeds`` are named as there.
         """
         ...
 

@@ -230,6 +230,25 @@ class Artifact:
 
 
 @dataclass(frozen=True)
+class Inner:
+    """One value inside of a model that is no ONNX model, and what makes it.
+
+    Attributes:
+        names: What it is called; several if the model was made by merging values.
+        operator: What makes it, as the format calls it.
+        reads: First names of the values from which it is made, weights left out.
+        value: What it was in one run.
+        output: Its place among the outputs of the model, if it is one.
+    """
+
+    names: tuple[str, ...]
+    operator: str
+    reads: tuple[str, ...]
+    value: np.ndarray
+    output: int | None = None
+
+
+@dataclass(frozen=True)
 class Sample:
     """One set of inputs. ``feeds`` maps input names to arrays (strings as dtype object)."""
 
