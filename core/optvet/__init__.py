@@ -12,6 +12,7 @@ from optvet.spec.errors import (
     OptvetError,
     PluginError,
     UnknownName,
+    Unsupported,
     UsageError,
 )
 from optvet.spec.hooks import hookimpl
@@ -99,6 +100,7 @@ __all__ = [
     "TellsTouched",
     "Traits",
     "UnknownName",
+    "Unsupported",
     "UsageError",
     "ValueInfo",
     "VetResult",

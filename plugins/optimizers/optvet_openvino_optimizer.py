@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, InputError, Optimizer, Pass, Traits, hookimpl, version_of
+from optvet import Artifact, Optimizer, Pass, Traits, Unsupported, hookimpl, version_of
 
 _PASSES = (
     Pass("moc", "rewrite", description="model transformations of convert_model, without folding"),
@@ -230,14 +230,17 @@ def _transformed(
 
 
 def _import(model: bytes) -> Any:
-    """The model as OpenVINO reads it; InputError where it does not know an operator at all."""
+    """The model as OpenVINO reads it; Unsupported where it says what it could not convert."""
     try:
         return _core().read_model(model)
     except RuntimeError as error:
-        unknown = re.search(r"No conversion rule found for operations: *(.*)", str(error))
-        if unknown is None:
-            raise
-        raise InputError(f"OpenVINO has no operator for {unknown[1].strip()}") from error
+        if unknown := re.search(r"No conversion rule found for operations: *(.*)", str(error)):
+            raise Unsupported(f"OpenVINO has no operator for {unknown[1].strip()}") from error
+        if failed := re.search(r"Conversion is failed for: *(.*)", str(error)):
+            reasons = " ".join(str(error).partition("detailed log:")[2].split())[:300]
+            words = f"OpenVINO does not convert {failed[1].strip()}: {reasons}"
+            raise Unsupported(words) from error
+        raise
 
 
 def _properties(on: frozenset[str]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from optvet import (
     PluginError,
     Traits,
     UnknownName,
+    Unsupported,
     hookimpl,
     version_of,
 )
@@ -345,6 +346,9 @@ def _own(extra: _Extra) -> Any:
     return made if isinstance(made, tvm.ir.transform.Pass) else made()
 
 
+_REFUSAL = re.compile(
+    r"not (yet )?(supported|implemented)|unsupported|unknown dtype", re.IGNORECASE
+)
 _last: _Imported | None = None
 
 
@@ -359,6 +363,8 @@ def _import(model: bytes) -> _Imported:
         try:
             module = from_onnx(proto)
         except Exception as error:
+            if isinstance(error, NotImplementedError) or _REFUSAL.search(str(error)):
+                raise Unsupported(f"TVM's import from ONNX: {_brief(error)}") from error
             raise TvmError(f"import from ONNX: {_brief(error)}") from error
         weights = {w.name for w in proto.graph.initializer}
         inputs = tuple(i.name for i in proto.graph.input if i.name not in weights)

@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 import optvet
-from optvet import InputError, VetResult
+from optvet import Unsupported, VetResult
 from optvet_openvino_optimizer import OpenVinoOptimizer, changed_by
 
 if importlib.util.find_spec("openvino") is None:
@@ -125,7 +125,7 @@ def test_an_operator_that_openvino_lacks_is_no_fault(tmp_path: Path) -> None:
 <ir_version: 8, opset_import: ["" : 13, "ai.onnx.ml" : 2]>
 g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Binarizer<threshold = 0.5>(x) }
 """
-    with pytest.raises(InputError, match=r"OpenVINO has no operator for ai\.onnx\.ml\.Binarizer"):
+    with pytest.raises(Unsupported, match=r"OpenVINO has no operator for ai\.onnx\.ml\.Binarizer"):
         vet(tmp_path, text)
 
 

@@ -6,7 +6,14 @@ import errno
 import traceback
 from collections.abc import Iterable
 
-from optvet import InfrastructureError, NothingTested, OptvetError, PluginError, VetResult
+from optvet import (
+    InfrastructureError,
+    NothingTested,
+    OptvetError,
+    PluginError,
+    Unsupported,
+    VetResult,
+)
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.extras import extra_for
 
@@ -66,6 +73,8 @@ def report(error: Exception, terminal: Terminal) -> int:
 def _advice(error: OptvetError) -> str:
     """What to do, where the message of the engine cannot know the command's options."""
     text = str(error)
+    if isinstance(error, Unsupported):
+        return ""
     if isinstance(error, NothingTested) and "--dataset" not in text:
         return "; supply inputs with --dataset files:PATH"
     extra = extra_for(text) if isinstance(error, PluginError) else None

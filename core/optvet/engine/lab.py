@@ -30,12 +30,12 @@ from optvet.engine.trial import (
     run_trial,
     sample_digests,
 )
-from optvet.spec.errors import FormatError, InputError, PluginError, UsageError
+from optvet.spec.errors import FormatError, InputError, PluginError, Unsupported, UsageError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
 
-CODE_VERSION = 4
+CODE_VERSION = 5
 """Raised when the meaning of a cached fact changes."""
 
 Purpose = Literal[
@@ -444,7 +444,8 @@ class _Pending:
 def refuse_misuse(failure: Failure | None) -> None:
     """What a plugin was not made for is no symptom, nor what is missing here, such as a GPU."""
     kind = failure.error_type.rpartition(".")[2] if failure is not None else ""
-    misuse = {e.__name__: e for e in (PluginError, FormatError, InputError, UsageError)}.get(kind)
+    refusals = (PluginError, FormatError, InputError, Unsupported, UsageError)
+    misuse = {e.__name__: e for e in refusals}.get(kind)
     if misuse is not None and failure is not None:
         raise misuse(failure.message)
 

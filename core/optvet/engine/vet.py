@@ -38,6 +38,7 @@ from optvet.spec.errors import (
     NothingTested,
     PluginError,
     UnknownName,
+    Unsupported,
     UsageError,
 )
 from optvet.spec.protocols import (
@@ -161,7 +162,10 @@ def vet_model(
     """Vet one model; raises OptvetError for what is not the optimizer's fault."""
     started = time.perf_counter()
     with open_vetting(model, settings, plugins, progress=progress, sandbox=sandbox) as vetting:
-        return vetting.run(started)
+        try:
+            return vetting.run(started)
+        except Unsupported as error:
+            raise Unsupported(f"{model.source}: {error}; nothing was tested") from None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ A crash, hang or divergence of the software under test is never an exception her
     ├── PluginError         a plugin is missing or broken           (exit code 3)
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
     └── NothingTested       no sample could be judged               (exit code 5)
+        └── Unsupported     an optimizer says that it does not take the model
 """
 
 from __future__ import annotations
@@ -70,3 +71,11 @@ class NothingTested(OptvetError):
     """No sample could be judged, so there is no answer."""
 
     exit_code = 5
+
+
+class Unsupported(NothingTested):
+    """An optimizer says itself that it does not take such a model; that is no fault of a pass.
+
+    For importers into another format, which name what they have no operator or type for. An ONNX
+    model that is to become an ONNX model can always be left as it is: to refuse it is a fault.
+    """
