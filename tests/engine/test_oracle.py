@@ -13,6 +13,7 @@ from optvet.engine.oracle import (
     Noise,
     judge,
     same_distribution,
+    uncertainty,
     unit_roundoff,
 )
 
@@ -530,3 +531,35 @@ def test_another_shape_or_an_empty_output_needs_no_statistics() -> None:
 def test_a_constant_pair_is_one_distribution() -> None:
     zeros = [np.zeros(4, F32)] * 32
     assert same_distribution(zeros, zeros) == (True, "")
+
+
+# What comparators are told
+
+
+def test_uncertainty_by_hand() -> None:
+    ref, u = f32(3, -4, INF), ULP / 2
+    # Nothing is summed: eight units of the largest number.
+    assert uncertainty("y", ref, noise()) == pytest.approx(8 * u * 4)
+    # Sums of 10,000 terms: sqrt(10,000) units, and one for the last rounding.
+    assert uncertainty("y", ref, noise(longest_reduction=10_000)) == pytest.approx(101 * u * 4)
+    # Eight times what the reference itself moved, beside that.
+    moved = noise(jitters=[{"y": f32(3, -4.5, INF)}])
+    assert uncertainty("y", ref, moved) == pytest.approx(8 * 0.5 + 2 * u * 4, rel=1e-6)
+    assert uncertainty("y", ref, noise(exact=frozenset({"y"}))) == 0
+    assert uncertainty("y", np.array([1, 2]), noise()) is None
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(-9, 0), st.floats(-9, 0), st.integers(1, 10**6))
+def test_what_is_drift_lies_within_the_uncertainty(
+    seed: int, error: float, size: float, terms: int
+) -> None:
+    ref = normal(3, 20, seed=seed)
+    rng = np.random.default_rng([seed, 1])
+    cand = (ref + 10**error * rng.normal(size=ref.shape)).astype(F32)
+    known = jittered(ref, 10**size, seed=seed, longest_reduction=terms)
+    for given_noise in (known, noise(longest_reduction=terms, measured=False)):
+        level = uncertainty("y", ref, given_noise)
+        assert level is not None
+        if call(ref, cand, given_noise) in ("same", "drift"):
+            assert np.abs(ref.astype(float) - cand).max() <= level * (1 + 1e-9)

@@ -22,8 +22,8 @@ from optvet.engine.oracle import (
     Thresholds,
     is_float,
     judge,
-    noise_level,
     same_distribution,
+    uncertainty,
 )
 from optvet.engine.trial import Outputs
 from optvet.spec.result import OutputRecord
@@ -345,11 +345,11 @@ class Examiner:
         return bool(arrays) and all(is_float(v.dtype) and bool(np.all(v != v)) for v in arrays)
 
     def levels(self) -> dict[str, dict[str, float]]:
-        """Absolute uncertainty per sample and output, where it was measured."""
+        """Absolute uncertainty per sample and output, where anything is known of it."""
         levels: dict[str, dict[str, float]] = {}
         for sample, noise in self._noise.items():
             for name, value in self.reference.get(sample, {}).items():
-                level = noise_level(name, value, noise)
+                level = uncertainty(name, value, noise)
                 if level is not None:
                     levels.setdefault(sample, {})[name] = level
         return levels

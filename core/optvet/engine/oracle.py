@@ -345,6 +345,23 @@ def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
     return THRESHOLDS.jitter_max * float(_spread(_wide(reference), jitters).max(initial=0.0))
 
 
+def uncertainty(name: str, reference: np.ndarray, noise: Noise) -> float | None:
+    """Largest difference of one element that may pass for rounding; None of what is not rounded.
+
+    In units of the output, for comparators: what the verdict calls drift must not read as a change.
+    Without jitters it is what a legal re-ordering of sums may move, which settles such a verdict.
+    """
+    if not is_float(reference.dtype):
+        return None
+    if name in noise.exact:
+        return 0.0
+    wide, u = _wide(reference), unit_roundoff(reference.dtype)
+    top = float(np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0))
+    floor = THRESHOLDS.reduction * u * math.sqrt(noise.longest_reduction)
+    sums = (floor + u) * top
+    return max(THRESHOLDS.rounding * u * top, sums + (noise_level(name, reference, noise) or 0.0))
+
+
 def _pattern_differs(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Where one is NaN or an infinity that the other is not."""
     with np.errstate(invalid="ignore"):
