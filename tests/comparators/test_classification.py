@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
-from sklearn.metrics import accuracy_score, top_k_accuracy_score
+from sklearn.metrics import accuracy_score, precision_score, top_k_accuracy_score
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
 from optvet_classification import (
@@ -347,6 +347,19 @@ def test_accuracy_is_sklearns(seed: int) -> None:
         )
     agreed = accuracy_score(before.argmax(1), after.argmax(1))
     assert metrics["top1_agreement"] == pytest.approx(agreed, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(scores(), scores())
+def test_agreement_of_lists_is_sklearns_precision(a: np.ndarray, b: np.ndarray) -> None:
+    metrics = row_metrics(a, b, (1, 5, 10))
+    for k in (1, 5, 10):
+        marks = np.zeros((2, 1, len(a)), int)
+        for side, values in enumerate((a, b)):
+            # Of equal scores the first class, as a stable sort has it.
+            marks[side, 0, np.argsort(-values, kind="stable")[:k]] = 1
+        expected = precision_score(*marks, average="samples")
+        assert metrics[f"top{k}_agreement"] == pytest.approx(expected, abs=1e-9)
 
 
 # Choosing it

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample
 from optvet_detection import DetectionComparator, DetectionOptions, is_detection
@@ -896,3 +898,30 @@ def test_without_pycocotools_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -
     summary = DetectionComparator().summarise([result], DetectionOptions())
     assert "mAP" not in summary.metrics
     assert summary.headline == "1 of 1 images changed (F1 0.80; mAP needs optvet[detection])"
+
+
+@coco
+@given(random_detections(), random_detections())
+def test_overlaps_are_those_of_pycocotools(a: Detections, b: Detections) -> None:
+    from pycocotools import mask
+
+    if not len(a) or not len(b):
+        return
+    sides = [np.hstack([d.boxes[:, :2], d.boxes[:, 2:] - d.boxes[:, :2]]) for d in (a, b)]
+    expected = np.asarray(mask.iou(*sides, [0] * len(b)))
+    assert box_iou(a.boxes, b.boxes) == pytest.approx(expected, abs=1e-9)
+
+
+@given(random_detections(), random_detections())
+def test_the_number_of_pairs_is_that_of_scipys_matching_of_a_graph(
+    a: Detections, b: Detections
+) -> None:
+    for number, threshold in enumerate(THRESHOLDS):
+        same = a.labels[:, None] == b.labels[None, :]
+        graph = csr_array((box_iou(a.boxes, b.boxes) >= threshold) & same)
+        pairs = int((maximum_bipartite_matching(graph) >= 0).sum()) if len(a) and len(b) else 0
+        counts = count(a, b)
+        assert counts.paired[number] == pairs
+        told = len(a) + len(b)
+        expected = 2 * pairs / told if told else 1.0
+        assert ratios(counts)[f"f1@{threshold}"] == pytest.approx(expected, abs=1e-9)

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.signal import convolve2d
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
 from optvet_image import (
@@ -253,6 +254,32 @@ def test_psnr_falls_with_the_error(x: np.ndarray, y: np.ndarray, s: float, t: fl
 def test_ssim_is_the_definition(x: np.ndarray, y: np.ndarray, span: float) -> None:
     expected = ssim_by_windows(x * span, y * span, span)
     assert ssim(x * span, y * span, span) == pytest.approx(expected, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(planes, planes, st.sampled_from([1.0, 255.0]))
+def test_psnr_and_ssim_are_scikit_images(x: np.ndarray, y: np.ndarray, span: float) -> None:
+    assume(not np.array_equal(x, y))
+    metrics = image_metrics(x[None] * span, y[None] * span, span)
+    expected = peak_signal_noise_ratio(x * span, y * span, data_range=span)
+    assert metrics["psnr_db"] == pytest.approx(expected, abs=1e-9)
+    expected = structural_similarity(
+        x * span,
+        y * span,
+        data_range=span,
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
+    )
+    assert metrics["ssim"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_largest_numbers_have_a_quality_too() -> None:
+    x = np.array([[1.7e308, -1.7e308, 0]])
+    metrics = image_metrics(x[None], -x[None], 1e308)
+    assert metrics["psnr_db"] == pytest.approx(-20 * math.log10(3.4 * math.sqrt(2 / 3)))
+    assert metrics["max_levels"] == pytest.approx(3.4 * 255)
+    assert data_range(x) == np.finfo(np.float64).max
 
 
 # Choosing it

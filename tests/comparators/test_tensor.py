@@ -165,3 +165,25 @@ def test_it_recognises_tasks_of_plain_numbers(task: str) -> None:
 @pytest.mark.parametrize("task", [None, "image-classification", "tabular regression"])
 def test_it_stands_back_elsewhere(task: str | None) -> None:
     assert COMPARATOR.matches(model(task), {}) == 0.01
+
+
+@given(
+    hnp.arrays(np.float32, 5, elements=st.floats(-(2.0**90), 2.0**90, width=32)),
+    st.integers(0, 2**31),
+)
+def test_steps_are_numpys(a: np.ndarray, seed: int) -> None:
+    b = a.copy()
+    for _ in range(np.random.default_rng(seed).integers(0, 9)):
+        b = np.nextafter(b, np.float32(np.inf))
+    expected = np.testing.assert_array_max_ulp(a, b, maxulp=100).max()
+    assert max_ulp(a, b) == expected
+
+
+@given(floats, floats, st.floats(0, 100))
+def test_relative_errors_and_shares_are_numpys(a: np.ndarray, b: np.ndarray, noise: float) -> None:
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    metrics = tensor_metrics(a, b, noise)
+    known = x != 0
+    worst = np.max(np.abs(y[known] / x[known] - 1), initial=0.0)
+    assert metrics["max_rel"] == pytest.approx(worst, rel=1e-9, abs=1e-9)
+    assert metrics["beyond_noise"] == np.mean(~np.isclose(y, x, rtol=0, atol=noise))

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, precision_score
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
-from optvet_token import TokenComparator, TokenOptions
+from optvet_token import TokenComparator, TokenOptions, token_metrics
 
 COMPARATOR = TokenComparator()
 IDS = ValueInfo("ids", "int64", ("batch", "seq"))
@@ -177,3 +177,15 @@ def test_it_infers_scores_per_position(name: str, width: int, likely: bool) -> N
     assert 0.01 < score < 0.9 if likely else score < 0.01
     floats = model(None, (ValueInfo("x", "float", (1, 4)),))
     assert COMPARATOR.matches(floats, {name: np.zeros((1, 4, width), np.float32)}) < 0.01
+
+
+@settings(deadline=None)
+@given(logits, logits, st.integers(1, 5))
+def test_overlap_of_lists_is_sklearns_precision(a: np.ndarray, b: np.ndarray, k: int) -> None:
+    ours, theirs = (v.reshape(-1, v.shape[-1]).astype(np.float64) for v in (a, b))
+    k = min(k, ours.shape[1])
+    marks = [np.zeros(ours.shape, int) for _ in range(2)]
+    for mark, side in zip(marks, (ours, theirs), strict=True):
+        np.put_along_axis(mark, np.argsort(-side, axis=1, kind="stable")[:, :k], 1, axis=1)
+    overlap = token_metrics(ours, theirs, k, 0.0)[0]["topk_overlap"]
+    assert overlap == pytest.approx(precision_score(*marks, average="samples"), abs=1e-9)
