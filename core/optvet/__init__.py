@@ -30,6 +30,7 @@ from optvet.spec.protocols import (
     ReadsFiles,
     Run,
     Runtime,
+    Saves,
     Session,
     TellsTouched,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "Run",
     "Runtime",
     "Sample",
+    "Saves",
     "Session",
     "Stage",
     "Summary",

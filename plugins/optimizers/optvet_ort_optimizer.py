@@ -131,10 +131,15 @@ class OrtOptimizer:
         if options.mode == "online":
             name = json.dumps(settings, sort_keys=True)
             return Artifact("onnx-session", model, handle=settings, fingerprint=name)
+        return Artifact("onnx", self.saved(model, passes, options))
+
+    def saved(self, model: bytes, passes: Sequence[str], options: BaseModel) -> bytes:
+        """The optimized model that the runtime writes when it is asked to."""
+        assert isinstance(options, OrtOptimizerOptions)
         with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
             path = Path(folder) / "optimized.onnx"
-            _create(model, settings, save=path)
-            return Artifact("onnx", path.read_bytes())
+            _create(model, _settings(passes, options), save=path)
+            return path.read_bytes()
 
     def touched(
         self, model: bytes, passes: Sequence[str], options: BaseModel

@@ -186,9 +186,9 @@ def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
 def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
     result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
     told = result.model_copy(update={"touched": ["a", "b"]})
-    assert render._touched(told) == (
-        "the optimizer's log names 2 passes that changed the model: a, b"
-    )
+    assert render._touched(told) == "at most 2 passes, by the optimizer's log: a, b"
+    none = result.model_copy(update={"touched": []})
+    assert render._touched(none) == "no pass, by the optimizer's log"
     many = result.model_copy(update={"touched": [f"p{i}" for i in range(40)]})
     assert render._touched(many).endswith("p11, …")
 

@@ -184,6 +184,15 @@ def test_a_runtime_that_takes_models_is_refused_where_the_session_optimizes(tmp_
         vet(INTEGERS, tmp_path, runtime="onnx_reference")
 
 
+def vet_by(optimizer: OrtOptimizer, path: Path, cross_check: tuple[str, ...] = ()) -> VetResult:
+    plugins, cache = Plugins(), path.with_name("cache")
+    plugins.register("optimizer", optimizer)
+    settings = Settings(
+        optimizer=optimizer.name, cross_check=cross_check, limit=2, jobs=1, cache_dir=cache
+    )
+    return vet_model(open_model(path, str(path), cache), settings, plugins)
+
+
 class Mistaken(OrtOptimizer):
     """Says Gelu, which is another runtime's own, for Relu."""
 
@@ -209,17 +218,51 @@ def test_a_runtime_that_does_not_know_an_operator_is_no_witness(
         '<ir_version: 8, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) { y = Relu(x) }',
         tmp_path,
     )
-    plugins = Plugins()
-    plugins.register("optimizer", Mistaken())
-    settings = Settings(
-        optimizer="mistaken",
-        cross_check=("onnx_reference",),
-        limit=2,
-        jobs=1,
-        cache_dir=tmp_path / "cache",
-    )
-    model = open_model(path, str(path), tmp_path / "cache")
-    (fault,) = faults(vet_model(model, settings, plugins))
+    (fault,) = faults(vet_by(Mistaken(), path, cross_check=("onnx_reference",)))
     assert fault.culprit == ["DivMulFusion"]
     assert fault.cross_check["onnx_reference"].startswith("cannot run the optimized model: ")
     assert "no other runtime could judge it" in fault.message
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_a_fault_is_explained_by_the_nodes_before_and_after(mode: str, tmp_path: Path) -> None:
+    shows(INTEGERS, {"x": np.int32([2, 3, 4, 5]), "b": np.int32([7, 8, 9, 10])})
+    (fault,) = faults(vet(INTEGERS, tmp_path, optimizer_options={"mode": mode}))
+    assert fault.divergence is not None
+    assert fault.divergence.value == "y"
+    assert [line.split(" = ")[1][:3] for line in fault.divergence.before] == ["Div", "Mul"]
+    (after,) = fault.divergence.after
+    assert after.startswith("y = Div (b, x)")
+
+
+class Unsaved(OrtOptimizer):
+    """Cannot say what its session makes of a model."""
+
+    name = "unsaved"
+
+    def saved(self, model: bytes, passes: Sequence[str], options: BaseModel) -> bytes:
+        raise ValueError("no model")
+
+
+def test_a_fault_whose_model_cannot_be_seen_is_not_explained(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shows(INTEGERS, {"x": np.int32([2, 3, 4, 5]), "b": np.int32([7, 8, 9, 10])})
+    monkeypatch.syspath_prepend(pytestconfig.rootpath)
+    (fault,) = faults(vet_by(Unsaved(), written(INTEGERS, tmp_path)))
+    assert fault.culprit == ["DivMulFusion"]
+    assert fault.divergence is None
+
+
+def test_an_output_that_a_later_round_finds_wrong_is_wrong(tmp_path: Path) -> None:
+    # Of a constant input the normalization is infinite, so one sample alone decides nothing.
+    text = NORMALIZATION.replace(
+        ") => (float[2,8] y)", ", int32[4] a) => (float[2,8] y, int32[4] q)"
+    )
+    text = text.replace("<float two", "<int32[1] one = {1}, float two")
+    text = text.replace("mean = R", "i = Div(one, a) q = Mul(i, a) mean = R", 1)
+    shows(text, {"x": np.arange(16, dtype=np.float32).reshape(2, 8), "a": np.int32([2, 3, 4, 5])})
+    result = vet(text, tmp_path)
+    blamed = {name for f in faults(result) for name in f.outputs}
+    assert blamed == {"y", "q"}
+    assert {o.name for o in result.outputs if o.verdict == "fault"} == blamed

@@ -305,10 +305,9 @@ def _touched(result: VetResult) -> str:
     listed = ", ".join(names[:_LISTED_TOUCHED]) + (", …" * (len(names) > _LISTED_TOUCHED))
     if result.passes is not None:
         return listed or "no pass"
-    passes = count(len(names), "pass", "es")
-    return f"the optimizer's log names {passes} that changed the model" + (
-        f": {listed}" if listed else ""
-    )
+    if not names:
+        return "no pass, by the optimizer's log"
+    return f"at most {count(len(names), 'pass', 'es')}, by the optimizer's log: {listed}"
 
 
 def _note(finding: Finding) -> Text:

@@ -44,7 +44,7 @@ from optvet.engine.models import open_model
 from optvet.engine.reduce import Budget, Reduction, count_nodes
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
-from optvet.engine.trial import Judge, Outputs, Subject, build
+from optvet.engine.trial import Judge, Outputs, Subject, visible
 from optvet.engine.vet import (
     Settings,
     Vetting,
@@ -490,9 +490,9 @@ def _text_of(path: Path) -> str:
 
 
 def _text_after(subject: Subject) -> str:
-    """The optimized model as text, where it is ONNX. Called in a worker."""
-    artifact = build(subject)
-    return graph_text(onnx.load_from_string(artifact.data)) if artifact.format == "onnx" else ""
+    """The optimized model as text, where it can be seen. Called in a worker."""
+    model = visible(subject)
+    return "" if model is None else graph_text(model)
 
 
 def graph_text(proto: ModelProto) -> str:

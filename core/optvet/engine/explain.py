@@ -43,11 +43,12 @@ from optvet.engine.regions import (
     spliced,
 )
 from optvet.engine.sandbox import enter
-from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect
+from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
+from optvet.spec.protocols import Saves
 from optvet.spec.result import Divergence, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
-VERSION = 1
+VERSION = 2
 """Raised when the meaning of a remembered divergence changes."""
 MAX_SITES = 128
 SITES_S = 30.0
@@ -75,7 +76,7 @@ def explain(
     if symptom not in EXPLAINED:
         return None
     made = lab.optimizer.traits.produces
-    if made != "onnx":
+    if made != "onnx" and not isinstance(lab.optimizer, Saves):
         return Divergence(note=f"{lab.optimizer.name} makes {made}, whose inner values are hidden")
     task = Task(
         lab.subject(None),
@@ -98,6 +99,8 @@ def explain(
     outcome = lab.sandbox.call(look, task)
     lab.ledger.add("explain", applications=1, inferences=2 + JITTERS)
     if outcome.value is None:
+        if outcome.failure is not None and outcome.failure.stage == "build":
+            return None
         words = describe(outcome.failure) if outcome.failure else "no answer"
         return Divergence(note=f"could not be looked at: {words}")
     lab.ledger.add("explain", inferences=outcome.value.tried)
@@ -154,16 +157,15 @@ def _sketch(original: Subject, optimized: Subject | None, wrong: str | None) -> 
     """Called in a worker."""
     enter("build")
     before = onnx.load_from_string(build(original).data)
-    artifact = None
+    after = None
     if optimized is not None:
         try:
-            artifact = build(optimized)
+            after = visible(optimized)
         except Exception as error:  # it is what the finding tells of
             if isinstance(error, MemoryError):
                 raise
-    if artifact is None or artifact.format != "onnx":
+    if after is None:
         return (Sketch(_bare(before)),)
-    after = onnx.load_from_string(artifact.data)
     sites = rewritten(before, after)
     there = _twin(before, after, wrong)
     guilty = [s for s in sites if _makes(before, s.before, wrong) or _makes(after, s.after, there)]
@@ -231,8 +233,10 @@ def look(task: Task) -> Divergence:
     """The divergence, and the wrong sites. Called in a worker."""
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
-    data = build(task.optimized).data
-    after = onnx.load_from_string(data)
+    after = visible(task.optimized)
+    if after is None:
+        return Divergence(note="the optimizer makes a format whose inner values are hidden")
+    data = after.SerializeToString()
     facts = structure.facts(after, len(data))
     alignment = structure.align(task.model, facts, task.interface)
     if alignment.problem:

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import ModelProto
 from pydantic import BaseModel
 
 from optvet.engine import structure
 from optvet.engine.sandbox import enter, entered, poison_memory
 from optvet.spec.errors import FormatError
-from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Session, TellsTouched
+from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Saves, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
 
 Outputs = dict[str, np.ndarray]
@@ -147,6 +148,21 @@ def build(subject: Subject) -> Artifact:
         return Artifact("onnx", data)
     assert subject.options is not None
     return subject.optimizer.apply(data, subject.passes, subject.options)
+
+
+def visible(subject: Subject) -> ModelProto | None:
+    """What ``build`` makes, to be looked at; None where its format hides the graph.
+
+    Raises whatever the optimizer raises.
+    """
+    artifact, optimizer = build(subject), subject.optimizer
+    if artifact.format == "onnx":
+        return onnx.load_from_string(artifact.data)
+    if isinstance(optimizer, Saves):
+        assert subject.options is not None
+        data = read_model(subject.blob, subject.digest)
+        return onnx.load_from_string(optimizer.saved(data, subject.passes, subject.options))
+    return None
 
 
 def run_poisoned(order: Order) -> Report:

@@ -1252,7 +1252,7 @@ def _with_faults(records: Sequence[OutputRecord], blamed: Sequence[Finding]) -> 
                 worst.setdefault(name, finding)
     return [
         OutputRecord(name=r.name, verdict="fault", error=f.error, noise_floor=f.noise_floor)
-        if (f := worst.get(r.name)) is not None and r.verdict in ("same", "drift", "not-judged")
+        if (f := worst.get(r.name)) is not None and r.verdict not in ("fault", "flaky")
         else r
         for r in records
     ]

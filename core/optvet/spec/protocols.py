@@ -72,10 +72,22 @@ class TellsTouched(Protocol):
     def touched(
         self, model: bytes, passes: Sequence[str], options: BaseModel
     ) -> Sequence[str] | None:
-        """Those of ``passes`` that changed ``model`` when applied together; None: it cannot tell.
+        """Those of ``passes`` that may have changed ``model`` together; None: it cannot tell.
 
         Called in a worker process, when a fault is searched. A hint that narrows the search, never
         evidence.
+        """
+        ...
+
+
+@runtime_checkable
+class Saves(Protocol):
+    """Optional part of an optimizer whose artifact hides the optimized graph: it can be had."""
+
+    def saved(self, model: bytes, passes: Sequence[str], options: BaseModel) -> bytes:
+        """What ``apply`` comes to, as a serialized ONNX model.
+
+        Called in a worker process, to show where a fault is. No verdict rests on it.
         """
         ...
 
