@@ -521,6 +521,15 @@ def test_what_is_no_computation_goes() -> None:
     assert model.graph.node[0].name == ""
 
 
+def test_of_what_a_model_says_only_what_matters_stays() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17], producer_name: "someone", doc_string: "long",
+       metadata_props: ["author": "me", "license": "a long text", "date": "today"]>
+    g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"""
+    model = reduced(text, lambda model, feeds: len(model.metadata_props) > 0).model
+    assert [(p.key, p.value) for p in model.metadata_props] == [("date", "")]
+    assert (model.producer_name, model.doc_string) == ("", "")
+
+
 def test_names_that_matter_stay() -> None:
     text = f"""{HEAD}
     g (float[2,3] x) => (float[2,3] y) {{ special = Relu(x)  y = Neg(special) }}"""

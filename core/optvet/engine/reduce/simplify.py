@@ -444,6 +444,7 @@ def cleaner(graph: Graph) -> Iterator[Graph | None]:
     yield everything
     for step in steps:
         yield step(graph)
+    yield from _less_text(graph)
     for name in graph.value_info:
         yield graph.with_(value_info={n: k for n, k in graph.value_info.items() if n != name})
     for index, node in enumerate(graph.nodes):
@@ -459,6 +460,35 @@ def _without_text(graph: Graph) -> Graph:
     shell.opset_import.extend(o for o in graph.shell.opset_import if _domain(o.domain) in used)
     shell.graph.name = "g"
     return graph.with_(shell=shell)
+
+
+def _less_text(graph: Graph) -> Iterator[Graph]:
+    """What the model says of itself, one thing less, or a property without its value."""
+    kept = {"ir_version", "opset_import", "graph", "name"}
+    for index in (0, 1):
+        message = (graph.shell, graph.shell.graph)[index]
+        for descriptor, value in message.ListFields():
+            field = descriptor.name
+            if field in kept:
+                continue
+            shell, changed = _shell_copy(graph, index)
+            changed.ClearField(field)
+            yield graph.with_(shell=shell)
+            for i in range(len(value) if not isinstance(value, (str, bytes, int)) else 0):
+                shell, changed = _shell_copy(graph, index)
+                del getattr(changed, field)[i]
+                yield graph.with_(shell=shell)
+                if field == "metadata_props" and value[i].value:
+                    shell, changed = _shell_copy(graph, index)
+                    changed.metadata_props[i].value = ""
+                    yield graph.with_(shell=shell)
+
+
+def _shell_copy(graph: Graph, index: int) -> tuple[ModelProto, Any]:
+    """A copy of the shell, and what of it is to be changed: itself, or its graph."""
+    shell = ModelProto()
+    shell.CopyFrom(graph.shell)
+    return shell, (shell, shell.graph)[index]
 
 
 def _domain(name: str) -> str:
