@@ -139,6 +139,22 @@ def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: P
     assert (second.known, second.path) == (True, first.path)
 
 
+def test_an_output_that_flips_by_rounding_is_reduced_with_the_values_that_flip_it(
+    tmp_path: Path,
+) -> None:
+    text = f"""{HEAD} g (float[1,3] x) => (float[1,3] z) {{
+        a = Identity(x)  s = Softmax <axis = 1> (a)  y = Log(s)  z = Neg(y) }}"""
+    np.savez(tmp_path / "x.npz", x=np.float32([[0, -170, 1]]))
+    datasets = (f"files:{tmp_path / 'x.npz'}",)
+    (bundle,) = bundles(text, tmp_path, pipeline="fuse_consecutive_log_softmax", datasets=datasets)
+    record = bundle.record
+    assert (record.finding.symptom, record.nodes) == (Symptom.SENSITIVITY, (4, 2))
+    (values,) = read_arrays(bundle.path / "inputs.npz", record.inputs).values()
+    assert -170 in values
+    assert script_exit(bundle.path) == 1
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+
+
 def test_ctrl_c_writes_the_smallest_model_so_far(tmp_path: Path) -> None:
     def press(text: str, done: int, total: int | None) -> None:
         if text != "making inputs" and done == 3:

@@ -79,7 +79,7 @@ _WHAT = {
     Symptom.RUN_FAILURE: "the optimized model cannot be run",
     Symptom.INTERFACE_CHANGE: "inputs or outputs of the model change",
     Symptom.WRONG_OUTPUT: "the optimized model computes something else",
-    Symptom.SENSITIVITY: "an exact output changes by rounding alone",
+    Symptom.SENSITIVITY: "an output flips by rounding alone",
     Symptom.BLOAT: "the optimized model has more nodes",
     Symptom.METADATA_CHANGE: "the optimized model says something else about itself",
 }
