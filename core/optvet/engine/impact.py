@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pydantic import BaseModel
 
+from optvet.engine.details import kept_detail
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import describe
 from optvet.engine.oracle import is_float, unit_roundoff
@@ -161,7 +162,7 @@ def _assess(
                 metrics=_finite(c.metrics),
                 changed=c.changed,
                 sensitive=c.sensitive,
-                detail=dict(c.detail),
+                detail=kept_detail(c.detail),
             )
             for c in shown
         ],

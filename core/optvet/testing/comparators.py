@@ -11,13 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from optvet.engine.details import MAX_DETAIL_BYTES
 from optvet.spec.errors import InputError
 from optvet.spec.protocols import Comparator
 from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, ValueInfo
 from optvet.testing.conformance import check_form, require
 
-MAX_DETAIL_BYTES = 1 << 16
-"""A report keeps the details of many samples; one takes no more than this as JSON."""
 CERTAIN = 0.9
 """Least score for a declared task that is the comparator's own."""
 _ENDLESS = 1e30
