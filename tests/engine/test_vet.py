@@ -333,6 +333,29 @@ def test_a_pass_is_still_blamed_for_what_the_round_trip_leaves_alone(vet: Vet) -
     ]
 
 
+def test_a_malformed_round_trip_does_not_hide_what_passes_do_behind_it(vet: Vet) -> None:
+    result = vet(NET, planted("drop_relu", round_trip=("forget_shapes",)))
+    assert [(f.symptom, f.culprit, f.confirmed) for f in faults(result)] == [
+        ("invalid-model", [], True),
+        ("wrong-output", ["drop_relu"], True),
+    ]
+    assert result.safe_pipeline == []
+
+
+def test_a_malformed_round_trip_that_cannot_be_loaded_is_told_once(vet: Vet) -> None:
+    result = vet(NET, planted("drop_relu", round_trip=("invalid_model",)))
+    assert [(f.symptom, f.culprit) for f in faults(result)] == [("invalid-model", [])]
+
+
+def test_a_pass_may_be_malformed_in_its_own_way_beside_the_round_trip(vet: Vet) -> None:
+    """The checker tells the first complaint only, so the other shows when the model is loaded."""
+    result = vet(NET, planted("invalid_model", round_trip=("forget_shapes",)))
+    assert [(f.symptom, f.culprit) for f in faults(result)] == [
+        ("invalid-model", []),
+        ("load-failure", ["invalid_model"]),
+    ]
+
+
 def test_under_each_what_all_inherit_from_the_round_trip_is_not_blamed_on_them(vet: Vet) -> None:
     result = vet(NET, planted("identity", round_trip=("drop_relu",)), strategy="each")
     assert culprits(result) == [[]]

@@ -25,7 +25,7 @@ from optvet.engine.oracle import (
     same_distribution,
     uncertainty,
 )
-from optvet.engine.trial import Outputs
+from optvet.engine.trial import Outputs, gist
 from optvet.spec.result import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
 
@@ -51,12 +51,7 @@ class Observation:
     @property
     def signature(self) -> tuple[str, str]:
         """Symptom and, for a failure, its words without names, numbers and paths."""
-        return self.symptom, "" if self.stage == "compare" else _gist(self.message)
-
-
-def _gist(message: str) -> str:
-    text = re.sub(r"(['\"`]).*?\1|\S*/\S+|\(?\bname: ?\S*|[^A-Za-z ]+", " ", message)
-    return " ".join(text.split()[:12])
+        return self.symptom, "" if self.stage == "compare" else gist(self.message)
 
 
 def alike(a: Observation, b: Observation) -> bool:

@@ -35,7 +35,7 @@ from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
 
-CODE_VERSION = 5
+CODE_VERSION = 6
 """Raised when the meaning of a cached fact changes."""
 
 Purpose = Literal[
@@ -131,6 +131,7 @@ class Lab:
         self.ledger = ledger or Ledger()
         self.progress = progress
         self.full_check = True
+        self.excused = ""
         self.timeout_s: float | None = None
         self._interface = interface
         self._builds: dict[str, Build] = {}
@@ -225,6 +226,11 @@ class Lab:
             return Subject(model.blob, model.digest)
         return Subject(model.blob, model.digest, self.optimizer, self.options, tuple(passes))
 
+    def excuse(self, complaint: str) -> None:
+        """From now on, pass over this gist of a complaint of the checker."""
+        self.excused = complaint
+        self._by_digest = {d: b for d, b in self._by_digest.items() if b.failure is None}
+
     def order(
         self, subject: Subject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
     ) -> Order:
@@ -237,12 +243,15 @@ class Lab:
             self._interface(subject.passes),
             known,
             self.full_check,
+            self.excused if subject.optimizer is not None else "",
         )
 
     def _build_key(self, subject: Subject) -> str:
         if subject.optimizer is None:
             return caching.key("original", CODE_VERSION, subject.digest, self.full_check)
-        return caching.key("build", *self._about_build, list(subject.passes), self.full_check)
+        return caching.key(
+            "build", *self._about_build, list(subject.passes), self.full_check, self.excused
+        )
 
     def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
         about = self._about_run if subject.optimizer else self._about_reference

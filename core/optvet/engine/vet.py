@@ -31,7 +31,7 @@ from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial, refuse
 from optvet.engine.models import open_model
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.trial import Judge, Order, Subject, ask_touched, probe
+from optvet.engine.trial import Judge, Order, Subject, ask_touched, gist, probe
 from optvet.spec.errors import (
     FormatError,
     InputError,
@@ -578,9 +578,13 @@ class Vetting:
             if observation.symptom == Symptom.TIMEOUT:
                 lab.timeout_s = self.patience(time.perf_counter() - started)
             if inherited is not None:
+                if lab.excused and not inherited.outputs:
+                    return ()  # what the malformed model leads to was told with it
                 finding = self._finding(lab, examiner, inherited, (), as_deployed)
                 self._report(finding)
-                if not inherited.outputs:
+                if inherited.symptom == Symptom.INVALID_MODEL:
+                    self._excuse(lab)
+                elif not inherited.outputs:
                     return ()
                 examiner.excused |= set(inherited.outputs)
             else:
@@ -593,7 +597,12 @@ class Vetting:
                 pipeline = tuple(n for n in pipeline if n not in drop)
             trial = lab.trial(pipeline, samples, "verify")
             found = examiner.examine(trial, samples)
-        return pipeline
+        return () if lab.excused else pipeline
+
+    def _excuse(self, lab: Lab) -> None:
+        """Pass over what the checker says of the round trip: passes may do worse behind it."""
+        failure = lab.trial(self._base(), (), "control").build.failure
+        lab.excuse(gist(failure.message if failure is not None else "") or "nothing")
 
     def patience(self, empty_s: float) -> float:
         """How long to wait while searching a hang: far longer than the empty pipeline took.
