@@ -153,3 +153,16 @@ def test_what_sets_the_wrong_sites_apart_is_told_plainest_first() -> None:
 @pytest.mark.parametrize("wrong", [[], [{"a": "1"}]], ids=["no-wrong", "no-right"])
 def test_without_both_kinds_of_sites_nothing_sets_them_apart(wrong: list[dict[str, str]]) -> None:
     assert distinction(wrong, [{"a": "2"}] if not wrong else []) == []
+
+
+def test_a_name_whose_new_value_nobody_reads_is_no_border() -> None:
+    before = parsed(
+        """g (float[2] x) => (int64[1] y) {
+            m = ReduceMean <keepdims = 0> (x)  s = Shape(m)  y = Neg(s) }"""
+    )
+    after = parsed(
+        """g (float[2] x) => (int64[1] y) <int64[1] k = {1}> {
+            m = ReduceMean <keepdims = 1> (x)  y = Neg(k) }"""
+    )
+    (site,) = rewritten(before, after)
+    assert operators(before, site.before) == ["ReduceMean", "Shape", "Neg"]

@@ -357,14 +357,14 @@ def _sites(task: Task, before: ModelProto, after: ModelProto, first: Recorded | 
             [features_of(before, s, values) for s in trials.wrong],
             [features_of(before, s, values) for s in akin],
         )
-    shown = told[0] if told else None
+    everywhere = [i for s in sites for i in s.before], [i for s in sites for i in s.after]
     return Divergence(
         sites=len(sites),
         tried=tried,
         wrong=told,
         distinction=apart,
-        before=shown.before if shown else [],
-        after=shown.after if shown else [],
+        before=told[0].before if told else _lines(before, everywhere[0]),
+        after=told[0].after if told else _lines(after, everywhere[1]),
     )
 
 

@@ -209,7 +209,11 @@ def _join(
 
 
 def _reused(one: _Side, other: _Side) -> set[str]:
-    """Names that both graphs make and that a reader, the same in both, does not read in both."""
+    """Names that both graphs make, but not for the same thing as far as can be seen.
+
+    A reader that both have reads it in one of them only; or it is read at all in one of them only,
+    and what the other makes under that name is dead.
+    """
     pairs = [
         (one.nodes[i], other.nodes[other.maker[name]])
         for i in one.key_of
@@ -223,7 +227,9 @@ def _reused(one: _Side, other: _Side) -> set[str]:
         for x, y in zip(a.input, b.input, strict=False)
     ]
     slots += zip(one.outputs, other.outputs, strict=False)
-    return {
+    live = [set(side.readers) | set(side.outputs) for side in (one, other)]
+    dead = {n for n in one.maker.keys() & other.maker.keys() if (n in live[0]) != (n in live[1])}
+    return dead | {
         name
         for x, y in slots
         if x != y and x not in one.constants and y not in other.constants
