@@ -29,7 +29,9 @@ def vetted(
     text: str, folder: Path, sandbox: Sandbox, optimizer: Any = None, **settings: Any
 ) -> VetResult:
     plugins = Plugins()
-    if optimizer is not None:
+    if isinstance(optimizer, str):
+        settings |= {"optimizer": optimizer}
+    elif optimizer is not None:
         plugins.register("optimizer", optimizer)
         settings |= {"optimizer": optimizer.name}
     path = folder / "model.onnx"
@@ -122,3 +124,34 @@ def test_a_crash_of_the_optimizer_has_no_place_in_the_graph(
 ) -> None:
     result = vetted(FIVE_ADDS, tmp_path, sandbox, Planted(default=("raise_error",)))
     assert [f.divergence for f in result.findings] == [None]
+
+
+def test_halves_of_one_rewrite_are_not_called_wrong_sites(tmp_path: Path, sandbox: Sandbox) -> None:
+    # The normalization goes into the weights, beyond a transposition that swaps its channels.
+    text = """g (float[4,3] x) => (float[4,4] y)
+        <float[3,4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}, float[4] s = {2, 3, 1, 4},
+         float[4] b = {1, 2, 0, 1}, float[4] m = {0, 1, 2, 1}, float[4] v = {1, 4, 2, 3}> {
+        a = MatMul(x, w)  t = Transpose <perm = [1, 0]> (a)
+        y = BatchNormalization(t, s, b, m, v) }"""
+    result = vetted(
+        text,
+        tmp_path,
+        sandbox,
+        "onnxruntime",
+        pipeline="MatMul_BatchNormalization_Fusion",
+    )
+    found = divergence(result)
+    assert (found.sites, found.wrong, found.tried) == (2, [], 0)
+
+
+def test_an_optimizer_that_saves_its_graph_is_explained_by_it(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    text = """g (int32[3] x) => (int32[3] y) <int32[1] one = {1}, int32[3] k = {7, 5, 9}> {
+        d = Div(one, x)  y = Mul(d, k) }"""
+    found = divergence(
+        vetted(text, tmp_path, sandbox, "onnxruntime", pipeline="DivMulFusion", seed=1)
+    )
+    assert found.value == "y"
+    assert [line.split(" = ")[1].split()[0] for line in found.before] == ["Div", "Mul"]
+    assert [line.split(" = ")[1].split()[0] for line in found.after] == ["Div"]

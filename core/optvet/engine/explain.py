@@ -48,7 +48,7 @@ from optvet.spec.protocols import Saves
 from optvet.spec.result import Divergence, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
-VERSION = 2
+VERSION = 4
 """Raised when the meaning of a remembered divergence changes."""
 MAX_SITES = 128
 SITES_S = 30.0
@@ -102,7 +102,7 @@ def explain(
         if outcome.failure is not None and outcome.failure.stage == "build":
             return None
         words = describe(outcome.failure) if outcome.failure else "no answer"
-        return Divergence(note=f"could not be looked at: {words}")
+        return Divergence(note=f"could not be looked at: {' '.join(words.split())[:300]}")
     lab.ledger.add("explain", inferences=outcome.value.tried)
     lab.cache.put(key, "divergence", outcome.value.model_dump_json().encode())
     return outcome.value
@@ -347,6 +347,8 @@ def _sites(task: Task, before: ModelProto, after: ModelProto, first: Recorded | 
     trials = _tried(before, after, sites, fails) if fails else _Trials([], [])
     tried = len(trials.wrong) + len(trials.right)
     kinds = {site: kind_of(before, after, site) for site in sites}
+    if not _come_apart(trials, kinds):
+        trials, tried = _Trials([], []), 0
     values = first.values if first is not None else {}
     told = [_told(before, after, site, sites, kinds) for site in trials.wrong]
     blamed = {kinds[site] for site in trials.wrong}
@@ -366,6 +368,16 @@ def _sites(task: Task, before: ModelProto, after: ModelProto, first: Recorded | 
         before=told[0].before if told else _lines(before, everywhere[0]),
         after=told[0].after if told else _lines(after, everywhere[1]),
     )
+
+
+def _come_apart(trials: _Trials, kinds: Mapping[Site, str]) -> bool:
+    """Whether what is wrong alone may be called a wrong site.
+
+    Half of a rewrite is wrong by itself, be the whole right or not. Where wrong sites are of
+    several kinds, only a right one of each kind shows that they are no halves.
+    """
+    wrong, right = ({kinds[s] for s in sites} for sites in (trials.wrong, trials.right))
+    return len(wrong) < 2 or wrong <= right
 
 
 def _told(
