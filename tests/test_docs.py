@@ -34,6 +34,14 @@ FAULTY = (
 g (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }
 """
 )
+WRITER = (
+    HEAD
+    + """
+g (int64[1,n] ids) => (float[1,n,3] logits)
+<float[3,2] e = {1, 0, 0, 1, 1, 1}, float[2,3] w = {0, 1, 2, 2, 0, 1}>
+{ x = Gather(e, ids)  logits = MatMul(x, w) }
+"""
+)
 NOT_RUN = {
     "pip": "it would change the environment that runs this test",
     "pytest": "it would run this test within itself",
@@ -82,6 +90,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the pages speak of, and the plugin of plugins.md installed."""
     write(tmp_path / "model.onnx", SOUND)
     write(tmp_path / "faulty.onnx", FAULTY)
+    write(tmp_path / "gpt.onnx", WRITER)
     write(tmp_path / "models" / "one.onnx", SOUND)
     write(tmp_path / "models" / "two.onnx", SOUND.replace("Relu", "Sigmoid"))
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))

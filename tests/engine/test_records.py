@@ -187,6 +187,20 @@ def test_suggestions_have_names_of_their_own(
     assert set(config.comparator_options) <= {"rtol"}
 
 
+@pytest.mark.parametrize(
+    ("task", "comparator"),
+    [
+        *(("language model (character GPT)", "text"), ("Text generation", "text")),
+        *(("masked language model", "token"), ("sentence segmentation", "token"), ("", "token")),
+    ],
+)
+def test_scores_per_token_are_there_to_write_with_if_the_task_says_so(
+    path: Path, task: str, comparator: str
+) -> None:
+    catalogue(path.parent, task=task, suggested_comparator={"kind": "token_logits"})
+    assert config_for(path).comparator == comparator
+
+
 def test_the_toml_wins(path: Path) -> None:
     catalogue(path.parent, task="from the catalogue")
     path.with_suffix(".toml").write_text("task = 'from the file beside it'")

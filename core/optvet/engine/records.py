@@ -59,6 +59,7 @@ _KINDS: Mapping[str, str] = {
     "tensor": "tensor",
     "token_logits": "token",
     "token": "token",
+    "text": "text",
 }
 """Comparator by the kind that a catalogue suggests."""
 _OPTIONS: Mapping[str, frozenset[str]] = {
@@ -68,6 +69,10 @@ _OPTIONS: Mapping[str, frozenset[str]] = {
     "tabular": frozenset({"rtol", "atol"}),
 }
 """What a suggestion may set, by comparator; the rest of it is about tolerances of tensors."""
+_WRITES = re.compile(
+    r"^(?!.*(mask|fill)).*(language.model|text.generation|\bcausal)", re.IGNORECASE
+)
+"""Tasks whose scores per token are there to write a text with."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -227,6 +232,8 @@ def _from_entry(catalogue: Path, entry: Mapping[str, Any]) -> ModelConfig:
     if not isinstance(suggestion, dict):
         raise _unfit(catalogue, entry, "suggested_comparator", suggestion, "an object with 'kind'")
     comparator = _KINDS.get(str(suggestion.get("kind")))
+    if comparator == "token" and _WRITES.search(task or ""):
+        comparator = "text"
     options = {k: v for k, v in suggestion.items() if k in _OPTIONS.get(comparator or "", ())}
     return ModelConfig(
         task=task,

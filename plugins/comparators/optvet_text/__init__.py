@@ -1,0 +1,438 @@
+"""Texts: what a language model writes, and which answer to a question a model points at.
+
+A language model is run token by token (greedily, by the second or third choice, or by beam search)
+and both texts are compared, by BLEU and word for word. A model that scores where an answer
+starts and ends is compared by the answers, as SQuAD does it. A text that parts from the
+reference's where that was undecided is sensitivity of the model, not a change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import Comparator, Comparison, InputError, Model, Run, Sample, Summary, hookimpl
+from optvet_text import answers, generation, measures
+from optvet_text.feeding import (
+    Interface,
+    OnnxSteps,
+    caches,
+    ids_input,
+    interface_of,
+    prompt_of,
+    scores_output,
+)
+from optvet_text.task import answers_questions, writes_text
+from optvet_text.vocabulary import Vocabulary, digest_of, vocabulary_file, vocabulary_of
+
+VERSION = 1
+"""Raised when the same model, sample and options are decoded otherwise."""
+
+
+class TextOptions(BaseModel):
+    """How a text is continued, or an answer found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    decode: Literal["greedy", "beam"] = "greedy"
+    """Token by token, or the best of several beams."""
+    choice: int = Field(default=1, ge=1)
+    """Which token "greedy" takes at each step: the most probable, or the second, third, … best."""
+    beams: int = Field(default=4, ge=1, le=64)
+    """How many texts "beam" keeps."""
+    length_penalty: float = Field(default=1.0, ge=0, le=10, allow_inf_nan=False)
+    """The power of its length by which a beam's log-probability is divided; 0 for none."""
+    max_tokens: int = Field(default=32, ge=1, le=4096)
+    """New tokens at most."""
+    min_tokens: int = Field(default=0, ge=0)
+    """New tokens before which no token may end the text."""
+    stop: int | str | tuple[int | str, ...] = ()
+    """Tokens, and texts, that end a text; where it is empty, the ends that the vocabulary names."""
+    context: int = Field(default=0, ge=0)
+    """The longest sequence that the model takes; 0 for what model or vocabulary say. Prompts are
+    cut to leave room for the new tokens, down to half of it.
+    """
+    vocabulary: str = ""
+    """A file from which tokens become text (tokenizer.json, a JSON list or object, lines); the one
+    declared of the model, or tokenizer.json beside it, where it is empty. Else numbers are words.
+    """
+    output: str = ""
+    """The output that has the scores; found where it is empty."""
+    max_answer_tokens: int = Field(default=30, ge=1)
+    """Longest answer to a question."""
+    no_answer: bool = True
+    """Whether a question may have no answer, as in SQuAD 2.0; the first token has its score."""
+
+
+class TextComparator:
+    """BLEU and exact match of texts; F1 and exact match of answers."""
+
+    name = "text"
+    wants = ("sacrebleu", "tokenizers")
+    ragged = True
+    options: BaseModel = TextOptions()
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        """0.97 for a declared task; 0.85 for a key-value cache, or scores of starts and ends."""
+        if ids_input(model) is None:
+            return 0.0
+        spans, scores = answers.span_outputs(model), scores_output(model, "")
+        if answers_questions(model.task):
+            return 0.97 if spans else 0.0
+        if writes_text(model.task):
+            return 0.97 if scores else 0.0
+        if model.task is not None:
+            return 0.0
+        if spans and spans[0] != spans[1]:
+            return 0.85
+        return 0.85 if scores and caches(model) else 0.0
+
+    def decoder(self, model: Model, options: BaseModel) -> str:
+        """The version, and the vocabulary's digest."""
+        path = vocabulary_file(model, _options(options).vocabulary)
+        return f"{VERSION} {digest_of(path)}"
+
+    def decode(
+        self, model: Model, sample: Sample, run: Run, options: BaseModel
+    ) -> dict[str, np.ndarray]:
+        """An answer per row where starts and ends are scored, else the first row's continuation."""
+        chosen = _options(options)
+        vocabulary = vocabulary_of(vocabulary_file(model, chosen.vocabulary))
+        spans = answers.span_outputs(model)
+        if spans and (answers_questions(model.task) or not writes_text(model.task)):
+            return _answer(model, sample, run, chosen, vocabulary, spans)
+        return _continue(model, sample, run, chosen, vocabulary)
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: BaseModel,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        """What ``decode`` made of both models; labels are texts."""
+        for side in (reference, candidate):
+            if "text" not in side:
+                raise InputError(
+                    "comparator 'text': what is compared must be decoded first; "
+                    f"expected what its method decode returns, not {', '.join(map(repr, side))}"
+                )
+        if "starts" in reference:
+            return _compared_answers(sample, reference, candidate, noise)
+        return _compared_texts(sample, reference, candidate, noise)
+
+    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+        """BLEU of all texts together; means over texts or answers for the rest."""
+        if any("answers" in c.metrics for c in comparisons):
+            return _summary_of_answers([c for c in comparisons if "answers" in c.metrics])
+        return _summary_of_texts(comparisons)
+
+
+def _options(options: BaseModel) -> TextOptions:
+    return TextOptions.model_validate(options.model_dump())
+
+
+# ── Texts ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _continue(
+    model: Model, sample: Sample, run: Run, options: TextOptions, vocabulary: Vocabulary
+) -> dict[str, np.ndarray]:
+    interface = interface_of(model, options.output)
+    prompt, room = _fitted(prompt_of(interface, sample), interface, options, vocabulary)
+    rules = _rules(options, vocabulary, room)
+    steps = OnnxSteps(model, interface, sample, run, prompt)
+    if options.decode == "beam":
+        trace = generation.beam_search(steps, rules, options.beams, options.length_penalty)
+    else:
+        trace = generation.nth_choice(steps, rules, options.choice)
+    return {
+        "text": np.array([vocabulary.decode(trace.tokens)], dtype=object),
+        "prompt": np.array([vocabulary.decode(prompt)], dtype=object),
+        "scores": np.array([interface.scores], dtype=object),
+        "words": np.array(vocabulary.words),
+        "best_in_prompt": np.array(steps.best_in_prompt, np.int64),
+        **_packed(trace),
+    }
+
+
+def _fitted(
+    prompt: list[int], interface: Interface, options: TextOptions, vocabulary: Vocabulary
+) -> tuple[list[int], int]:
+    """The prompt, cut at its end to what the model takes, and the number of tokens to add."""
+    fixed = None if interface.past else interface.length
+    limits = [n for n in (options.context, fixed, vocabulary.context) if n]
+    if not limits:
+        return prompt, options.max_tokens
+    context = min(limits)
+    if context < 2:
+        raise InputError(
+            f"comparator 'text': the model takes {context} token; expected room for two or more"
+        )
+    prompt = prompt[: max(context - options.max_tokens, context // 2)]
+    # The last new token is never fed back, so it needs no room.
+    return prompt, min(options.max_tokens, context - len(prompt) + 1)
+
+
+def _rules(options: TextOptions, vocabulary: Vocabulary, room: int) -> generation.Rules:
+    given = options.stop if isinstance(options.stop, tuple) else (options.stop,)
+    ends = [s for s in given if isinstance(s, int)]
+    texts = [s for s in given if isinstance(s, str) and s]
+
+    def stops(tokens: Sequence[int]) -> bool:
+        return bool(texts) and any(t in vocabulary.decode(tokens) for t in texts)
+
+    least = min(options.min_tokens, room)
+    return generation.Rules(room, least, frozenset(ends if given else vocabulary.ends), stops)
+
+
+def _packed(trace: generation.Trace) -> dict[str, np.ndarray]:
+    """A trace as arrays, that are kept; rows are filled up with -1 and -inf."""
+    kept = max(len(k) for k in trace.kept)
+    wide = max(len(p) for p in trace.pool)
+    return {
+        "tokens": np.array(trace.tokens, np.int64),
+        "kept": np.array([k + [-1] * (kept - len(k)) for k in trace.kept], np.int64),
+        "pool": np.array([[*p] + [-1] * (wide - len(p)) for p in trace.pool], np.int64),
+        "pool_scores": np.array(
+            [[*p.values()] + [-math.inf] * (wide - len(p)) for p in trace.pool], np.float64
+        ),
+        "scale": np.array(trace.scale, np.float64),
+    }
+
+
+def _unpacked(side: Mapping[str, np.ndarray]) -> generation.Trace:
+    pools = zip(side["pool"].tolist(), side["pool_scores"].tolist(), strict=True)
+    return generation.Trace(
+        side["tokens"].tolist(),
+        [[t for t in row if t >= 0] for row in side["kept"].tolist()],
+        [{t: s for t, s in zip(*pool, strict=True) if t >= 0} for pool in pools],
+        side["scale"].tolist(),
+    )
+
+
+def _compared_texts(
+    sample: Sample,
+    reference: Mapping[str, np.ndarray],
+    candidate: Mapping[str, np.ndarray],
+    noise: Mapping[str, float],
+) -> Comparison:
+    ours, theirs = _unpacked(reference), _unpacked(candidate)
+    before, after = str(reference["text"][0]), str(candidate["text"][0])
+    words = bool(reference["words"])
+    same = ours.tokens == theirs.tokens
+    shared = _shared(ours.tokens, theirs.tokens)
+    longest = max(len(ours.tokens), len(theirs.tokens))
+    metrics = {
+        "exact_match": float(same),
+        "shared_start": shared / longest if longest else 1.0,
+        "texts_changed": 0.0,
+        "texts_undecided": 0.0,
+    }
+    score = measures.bleu([after], [[before]], words=words)
+    if score is not None:
+        metrics["bleu"] = 1.0 if same else score
+    first, second = (v["best_in_prompt"] for v in (reference, candidate))
+    if first.size and first.shape == second.shape:
+        metrics["token_agreement"] = float(np.mean(first == second))
+    detail: dict[str, Any] = {
+        "prompt": str(reference["prompt"][0]),
+        "reference": before,
+        "candidate": after,
+        "words": words,
+    }
+    label = answers.answers_from_label(sample.label, 1)
+    if label is not None:
+        detail["label"] = label[0]
+    if same:
+        return Comparison(sample.id, metrics, detail=detail)
+    level = noise.get(str(reference["scores"][0]), 0.0)
+    parted = generation.divergence(ours, theirs, level)
+    firm = parted is None or parted.firm
+    metrics["texts_changed" if firm else "texts_undecided"] = 1.0
+    detail["first_difference"] = {
+        "token": shared,
+        "reference": ours.tokens[shared : shared + 1],
+        "candidate": theirs.tokens[shared : shared + 1],
+    }
+    if parted is not None:
+        detail["first_difference"] |= {"margin": parted.margin, "noise": parted.noise}
+    return Comparison(sample.id, metrics, firm, not firm, detail)
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the start that both have."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
+    )
+
+
+def _summary_of_texts(comparisons: Sequence[Comparison]) -> Summary:
+    metrics: dict[str, float] = {}
+    words = bool(comparisons[0].detail["words"])
+    before, after = ([str(c.detail[s]) for c in comparisons] for s in ("reference", "candidate"))
+    # Other tokens may spell the same text: that is a BLEU of 1, and no exact match.
+    score = measures.bleu(after, [[b] for b in before], words=words)
+    if score is not None:
+        metrics["bleu"] = score
+    for key in ("exact_match", "shared_start", "token_agreement"):
+        metrics |= _mean(comparisons, key)
+    metrics |= _bleu_to_labels(comparisons, words)
+    for key in ("texts_changed", "texts_undecided"):
+        metrics[key] = sum(c.metrics[key] for c in comparisons)
+    headline = f"{int(metrics['texts_changed'])} of {len(comparisons)} texts changed"
+    if metrics["texts_undecided"]:
+        headline += f", {int(metrics['texts_undecided'])} undecided"
+    if "bleu" in metrics:
+        headline += f"; BLEU {metrics['bleu']:.4g}"
+    return Summary(metrics, headline)
+
+
+def _bleu_to_labels(comparisons: Sequence[Comparison], words: bool) -> dict[str, float]:
+    having = [c for c in comparisons if c.detail.get("label")]
+    labels = [c.detail["label"] for c in having]
+    scores = {
+        side: measures.bleu([str(c.detail[side]) for c in having], labels, words=words)
+        for side in ("reference", "candidate")
+        if having
+    }
+    known = {f"bleu_{side}": s for side, s in scores.items() if s is not None}
+    if len(known) == 2:
+        known["bleu_delta"] = known["bleu_candidate"] - known["bleu_reference"]
+    return known
+
+
+def _mean(
+    comparisons: Sequence[Comparison], key: str, weight: str | None = None
+) -> dict[str, float]:
+    having = [c for c in comparisons if key in c.metrics]
+    weights = [c.metrics[weight] if weight else 1.0 for c in having]
+    if not sum(weights):
+        return {}
+    total = sum(c.metrics[key] * w for c, w in zip(having, weights, strict=True))
+    return {key: total / sum(weights)}
+
+
+# ── Answers ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _answer(
+    model: Model,
+    sample: Sample,
+    run: Run,
+    options: TextOptions,
+    vocabulary: Vocabulary,
+    names: tuple[str, str],
+) -> dict[str, np.ndarray]:
+    starts, ends = answers.span_scores(run(sample.feeds), names)
+    allowed = answers.context_mask(sample, starts.shape)
+    ids = ids_input(model)
+    tokens = np.asarray(sample.feeds[ids.name]) if ids is not None else np.zeros(0)
+    spans = [
+        answers.best_span(s, e, a, longest=options.max_answer_tokens, no_answer=options.no_answer)
+        for s, e, a in zip(starts, ends, allowed, strict=True)
+    ]
+    texts = [
+        "" if i == answers.NOWHERE else vocabulary.decode(tokens[row, i : j + 1].tolist())
+        for row, (i, j) in enumerate(spans)
+    ]
+    return {
+        "text": np.array([*texts, None], dtype=object)[:-1],
+        "spans": np.array(spans, np.int64),
+        "starts": starts,
+        "ends": ends,
+        "names": np.array(names, dtype=object),
+    }
+
+
+def _compared_answers(
+    sample: Sample,
+    reference: Mapping[str, np.ndarray],
+    candidate: Mapping[str, np.ndarray],
+    noise: Mapping[str, float],
+) -> Comparison:
+    if reference["spans"].shape != candidate["spans"].shape:
+        raise InputError("comparator 'text': both sides must answer the same number of questions")
+    before, after = ([str(t) for t in side["text"]] for side in (reference, candidate))
+    allowed = sum(noise.get(str(n), 0.0) for n in reference["names"])
+    changed = np.array([a != b for a, b in zip(before, after, strict=True)], bool)
+    firm = np.array([_margin(reference, candidate, i) > allowed for i in range(len(changed))], bool)
+    metrics = {
+        "answers": float(len(changed)),
+        "exact_match": _average(map(measures.exact_match, before, after)),
+        "f1": _average(map(measures.f1, before, after)),
+        "answers_changed": float((changed & firm).sum()),
+        "answers_undecided": float((changed & ~firm).sum()),
+    }
+    label = answers.answers_from_label(sample.label, len(changed))
+    if label is not None:
+        for side, texts in (("reference", before), ("candidate", after)):
+            for key, measure in (("f1", measures.f1), ("exact_match", measures.exact_match)):
+                best = [
+                    max(measure(t, g) for g in gold) for t, gold in zip(texts, label, strict=True)
+                ]
+                metrics[f"{key}_{side}"] = _average(best)
+    shown = [
+        {
+            "row": int(i),
+            "reference": before[i],
+            "candidate": after[i],
+            "spans": [reference["spans"][i].tolist(), candidate["spans"][i].tolist()],
+        }
+        for i in np.flatnonzero(changed)
+    ]
+    is_changed = bool((changed & firm).any())
+    sensitive = bool(changed.any()) and not is_changed
+    return Comparison(sample.id, metrics, is_changed, sensitive, {"changed": shown})
+
+
+def _margin(
+    reference: Mapping[str, np.ndarray], candidate: Mapping[str, np.ndarray], row: int
+) -> float:
+    """By how much the reference preferred its answer to the candidate's; inf if not a number."""
+    start, end = reference["starts"][row], reference["ends"][row]
+    first, second = (
+        answers.span_score(start, end, (int(s["spans"][row][0]), int(s["spans"][row][1])))
+        for s in (reference, candidate)
+    )
+    margin = first - second
+    return math.inf if math.isnan(margin) else margin
+
+
+def _average(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known)
+
+
+def _summary_of_answers(comparisons: Sequence[Comparison]) -> Summary:
+    metrics: dict[str, float] = {}
+    for key in ("f1", "exact_match"):
+        metrics |= _mean(comparisons, key, "answers")
+    for key in ("f1", "exact_match"):
+        for side in ("reference", "candidate"):
+            metrics |= _mean(comparisons, f"{key}_{side}", "answers")
+        if f"{key}_reference" in metrics:
+            metrics[f"{key}_delta"] = metrics[f"{key}_candidate"] - metrics[f"{key}_reference"]
+    for key in ("answers_changed", "answers_undecided", "answers"):
+        metrics[key] = sum(c.metrics[key] for c in comparisons)
+    headline = f"{int(metrics['answers_changed'])} of {int(metrics['answers'])} answers changed"
+    if metrics["answers_undecided"]:
+        headline += f", {int(metrics['answers_undecided'])} undecided"
+    headline += f"; F1 {metrics['f1']:.4g}"
+    if "f1_reference" in metrics:
+        headline += f", to the labels {metrics['f1_reference']:.4g} → {metrics['f1_candidate']:.4g}"
+    return Summary(metrics, headline)
+
+
+@hookimpl
+def optvet_comparators() -> Iterable[Comparator]:
+    """The comparator "text"."""
+    return [TextComparator()]

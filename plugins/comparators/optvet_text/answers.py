@@ -1,0 +1,126 @@
+"""Answers to questions: from scores of where a span starts and ends to the span, and its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from optvet import InputError, Model, Sample
+
+_START, _END = re.compile(r"start", re.IGNORECASE), re.compile(r"end(?!c|ing_)", re.IGNORECASE)
+NOWHERE = -1
+"""Start and end of no answer."""
+
+
+def span_outputs(model: Model) -> tuple[str, str] | None:
+    """The outputs that score starts and ends; the same one twice if it has both [batch, n, 2]."""
+    starts = [o for o in model.outputs if _START.search(o.name)]
+    ends = [o for o in model.outputs if _END.search(o.name) and o not in starts]
+    if len(starts) == 1 and len(ends) == 1:
+        return starts[0].name, ends[0].name
+    both = [o for o in model.outputs if o.shape and len(o.shape) == 3 and o.shape[-1] == 2]
+    return (both[0].name, both[0].name) if len(both) == 1 == len(model.outputs) else None
+
+
+def span_scores(
+    outputs: Mapping[str, np.ndarray], names: tuple[str, str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of starts and of ends, float64 [batch, tokens] each.
+
+    Raises:
+        InputError: They have another shape.
+    """
+    start, end = (np.asarray(outputs[n]).astype(np.float64) for n in names)
+    if names[0] == names[1] and start.ndim == 3:
+        start, end = start[..., 0], end[..., 1]
+    if start.ndim == end.ndim == 3 and start.shape[2] == end.shape[2] == 1:
+        start, end = start[..., 0], end[..., 0]
+    if start.ndim != 2 or start.shape != end.shape or not start.size:
+        raise InputError(
+            f"comparator 'text': starts {names[0]!r} and ends {names[1]!r} have the shapes "
+            f"{list(start.shape)} and {list(end.shape)}, expected [batch, tokens] for both"
+        )
+    return start, end
+
+
+def context_mask(sample: Sample, shape: tuple[int, ...]) -> np.ndarray:
+    """Where an answer may lie, boolean [batch, tokens].
+
+    That is neither in padding nor, as far as token types tell them, in the question or at the
+    token that ends the context. The first token stands for "no answer".
+    """
+    allowed = np.ones(shape, bool)
+    for name, value in sample.feeds.items():
+        if np.shape(value) == shape and re.search(r"mask", name) and np.any(value):
+            allowed &= np.asarray(value) != 0
+    for name, value in sample.feeds.items():
+        if np.shape(value) == shape and re.search(r"token_type|segment", name):
+            types = np.asarray(value) == 1
+            for row in np.flatnonzero((types & allowed).any(axis=1)):
+                allowed[row] &= types[row]
+                allowed[row, np.flatnonzero(allowed[row])[-1]] = False
+    allowed[:, 0] = False
+    return allowed
+
+
+def best_span(
+    start: np.ndarray, end: np.ndarray, allowed: np.ndarray, *, longest: int, no_answer: bool
+) -> tuple[int, int]:
+    """First and last token of the best answer; ``NOWHERE`` twice if there is none.
+
+    The best of all spans with start <= end, at most ``longest`` tokens and both ends ``allowed``,
+    by the sum of both scores; of equal ones the first. If ``no_answer``, there is none where the
+    first token has a higher sum. NaN is never best.
+
+    Source: Devlin, Chang, Lee, Toutanova 2019, "BERT: pre-training of deep bidirectional
+    transformers for language understanding", sections 4.2 and 4.3 (with a threshold of 0).
+    """
+    start, end = (np.where(np.isnan(s), -np.inf, s) for s in (start, end))
+    top, span = -np.inf, (NOWHERE, NOWHERE)
+    for i in np.flatnonzero(allowed):
+        ends = np.arange(int(i), min(int(i) + longest, len(end)))
+        ends = ends[allowed[ends]]
+        totals = start[i] + end[ends]
+        j, total = int(ends[totals.argmax()]), float(totals.max())
+        if total > top or span[0] == NOWHERE:
+            top, span = total, (int(i), j)
+    if no_answer and float(start[0] + end[0]) > top:
+        return NOWHERE, NOWHERE
+    return span
+
+
+def span_score(start: np.ndarray, end: np.ndarray, span: tuple[int, int]) -> float:
+    """The sum of both scores of a span, or of no answer."""
+    i, j = (0, 0) if span[0] == NOWHERE else span
+    return float(start[i] + end[j])
+
+
+def answers_from_label(label: Any, rows: int) -> list[list[str]] | None:
+    """The right answers of each row; an empty text where there is no answer.
+
+    A label is a text, a list of texts of which each is right, or the object that SQuAD's
+    collections have: ``{"text": [...], ...}`` or ``{"answers": ...}``. Of several rows, it is a
+    list of such.
+    """
+    if rows > 1:
+        if not isinstance(label, (list, tuple)) or len(label) != rows:
+            return None
+        each = [answers_from_label(part, 1) for part in label]
+        return None if None in each else [part[0] for part in each if part]
+    found = _texts(label)
+    return None if found is None else [found or [""]]
+
+
+def _texts(label: Any) -> list[str] | None:
+    if isinstance(label, str):
+        return [label]
+    if isinstance(label, Mapping):
+        inner = label.get("text", label.get("answers"))
+        return None if inner is None else _texts(inner)
+    if isinstance(label, (list, tuple)):
+        parts = [_texts(part) for part in label]
+        return None if None in parts else [t for part in parts if part for t in part]
+    return None
