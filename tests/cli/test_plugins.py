@@ -58,6 +58,7 @@ def test_what_a_bare_install_lacks_is_told_with_its_extra(
         "detection": "optvet[detection]",
         "huggingface": "optvet[huggingface]",
         "speech": "optvet[speech]",
+        "text": "optvet[text]",
         "torch": "optvet[onnxscript,torch]",
     }
     assert "can do more; install optvet[speech]" in " ".join(run("plugins").out.split())

@@ -424,8 +424,8 @@ def test_bleu_by_hand(tmp_path: Path) -> None:
         vocabulary=WORDS,
         max_tokens=6,
     )
-    assert compared.detail["reference"] == "the cat sat on a mat"
-    assert compared.detail["candidate"] == "the cat sat on the mat"
+    assert compared.detail["reference"] == ["the cat sat on a mat"]
+    assert compared.detail["candidate"] == ["the cat sat on the mat"]
     assert compared.metrics["bleu"] == pytest.approx((1 / 12) ** 0.25, abs=1e-9)
     assert compared.metrics["exact_match"] == 0
     assert compared.metrics["shared_start"] == pytest.approx(4 / 6)
@@ -470,7 +470,7 @@ def test_texts_stop_at_a_text(tmp_path: Path) -> None:
     compared = compare_texts(
         story, story, tmp_path=tmp_path, vocabulary=WORDS, stop=["sat on", "xyz"]
     )
-    assert compared.detail["reference"] == "the cat sat on"
+    assert compared.detail["reference"] == ["the cat sat on"]
 
 
 def test_labels_are_texts_that_are_right(tmp_path: Path) -> None:
@@ -524,6 +524,32 @@ def test_exact_match_and_shared_start_are_symmetric(a: list[int], b: list[int]) 
     for key in ("exact_match", "shared_start", "token_agreement"):
         assert first.get(key) == second.get(key)
         assert 0 <= first.get(key, 0) <= 1
+
+
+def compare_strings(before: Sequence[str], after: Sequence[str], label: Any = None) -> Comparison:
+    path = Path("m.onnx")
+    config = ModelConfig(task="translation")
+    model = Model("m", path, path, "0", (), (), 8, {}, 1, 1, config)
+    outputs = [{"y": np.array([list(side)], dtype=object)} for side in (before, after)]
+    assert COMPARATOR.matches(model, outputs[0]) == 0.97
+    sample, options = Sample("s", {}, label), TextOptions()
+    sides = [
+        COMPARATOR.decode(model, sample, lambda _, made=made: made, options) for made in outputs
+    ]
+    return COMPARATOR.compare(model, sample, *sides, options, noise={"y": 0.0})
+
+
+def test_strings_that_a_model_writes_itself() -> None:
+    right = "the cat sat on the mat"
+    compared = compare_strings([right, "no"], [right, "yes"], label=[right, "yes"])
+    assert (compared.changed, compared.metrics["exact_match"]) == (True, 0.5)
+    assert compare_strings([right], [right]).metrics["bleu"] == 1
+    summary = COMPARATOR.summarise([compared, compare_strings([right], [right])], TextOptions())
+    assert summary.headline.startswith("1 of 3 texts changed; BLEU 0.")
+    assert summary.metrics["bleu_candidate"] == 1
+    uneven = compare_strings([right, "no"], [right])
+    assert uneven.changed
+    assert COMPARATOR.summarise([uneven], TextOptions()).headline == "1 of 2 texts changed"
 
 
 def test_what_was_not_decoded_is_refused() -> None:
@@ -728,7 +754,7 @@ def test_a_trained_model_writes_letters(tmp_path: Path, options: dict[str, Any])
     good = vetted(SHAKESPEARE, tmp_path, "forget_names", **options)
     assert good.impact is not None
     assert good.impact.headline == f"0 of {good.samples} texts changed; BLEU 1"
-    text = str(good.impact.details[0].detail["reference"])
+    (text,) = good.impact.details[0].detail["reference"]
     assert len(text) == 32  # one letter per token
     assert not text.isdigit()
     bad = vetted(SHAKESPEARE, tmp_path, "coarse_epsilon", **options)

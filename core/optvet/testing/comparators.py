@@ -13,7 +13,7 @@ import numpy as np
 
 from optvet.engine.details import MAX_DETAIL_BYTES
 from optvet.spec.errors import InputError
-from optvet.spec.protocols import Comparator
+from optvet.spec.protocols import Comparator, Decodes
 from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, ValueInfo
 from optvet.testing.conformance import check_form, require
 
@@ -187,17 +187,30 @@ def _compare(
     *,
     noise: float = 0.0,
 ) -> Comparison:
-    """One comparison of the right form, which left what it was given as it was."""
+    """One comparison of the right form, which left what it was given as it was.
+
+    Each run of a comparator that decodes gives these outputs, whatever it is fed.
+    """
+    options = comparator.options
     sides = [{n: v.copy() for n, v in side.items()} for side in (reference, candidate)]
     for side in sides:
         for value in side.values():
             value.setflags(write=False)
+    sample = Sample("sample", {})
+    if isinstance(comparator, Decodes):
+        require(
+            comparator, isinstance(comparator.decoder(model, options), str), "decoder() is no text"
+        )
+        sides = [
+            dict(comparator.decode(model, sample, lambda _, side=side: side, options))  # type: ignore[misc]
+            for side in sides
+        ]
     compared = comparator.compare(
         model,
-        Sample("sample", {}),
+        sample,
         sides[0],
         sides[1],
-        comparator.options,
+        options,
         noise=dict.fromkeys(reference, noise),
     )
     require(comparator, isinstance(compared, Comparison), f"compare() returned {compared!r}")

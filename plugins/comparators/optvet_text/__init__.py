@@ -1,7 +1,8 @@
 """Texts: what a language model writes, and which answer to a question a model points at.
 
 A language model is run token by token (greedily, by the second or third choice, or by beam search)
-and both texts are compared, by BLEU and word for word. A model that scores where an answer
+and both texts are compared, by BLEU and word for word, as are those of a model whose outputs are
+strings. A model that scores where an answer
 starts and ends is compared by the answers, as SQuAD does it. A text that parts from the
 reference's where that was undecided is sensitivity of the model, not a change.
 """
@@ -31,6 +32,8 @@ from optvet_text.vocabulary import Vocabulary, digest_of, vocabulary_file, vocab
 
 VERSION = 1
 """Raised when the same model, sample and options are decoded otherwise."""
+MAX_PROMPT = 1000
+"""Letters at the end of a prompt that a report shows."""
 
 
 class TextOptions(BaseModel):
@@ -78,6 +81,8 @@ class TextComparator:
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.97 for a declared task; 0.85 for a key-value cache, or scores of starts and ends."""
+        if writes_text(model.task) and _strings(outputs):
+            return 0.97
         if ids_input(model) is None:
             return 0.0
         spans, scores = answers.span_outputs(model), scores_output(model, "")
@@ -99,8 +104,14 @@ class TextComparator:
     def decode(
         self, model: Model, sample: Sample, run: Run, options: BaseModel
     ) -> dict[str, np.ndarray]:
-        """An answer per row where starts and ends are scored, else the first row's continuation."""
+        """What the model writes.
+
+        An answer per row where starts and ends are scored; the strings where outputs are strings;
+        else the continuation of the first row.
+        """
         chosen = _options(options)
+        if ids_input(model) is None or any(o.dtype == "string" for o in model.outputs):
+            return _written(run(sample.feeds), chosen)
         vocabulary = vocabulary_of(vocabulary_file(model, chosen.vocabulary))
         spans = answers.span_outputs(model)
         if spans and (answers_questions(model.task) or not writes_text(model.task)):
@@ -124,7 +135,7 @@ class TextComparator:
                     "comparator 'text': what is compared must be decoded first; "
                     f"expected what its method decode returns, not {', '.join(map(repr, side))}"
                 )
-        if "starts" in reference:
+        if "starts" in reference and "starts" in candidate:
             return _compared_answers(sample, reference, candidate, noise)
         return _compared_texts(sample, reference, candidate, noise)
 
@@ -139,7 +150,43 @@ def _options(options: BaseModel) -> TextOptions:
     return TextOptions.model_validate(options.model_dump())
 
 
+def _strings(outputs: Mapping[str, np.ndarray]) -> list[str]:
+    """Outputs that hold strings alone, and at least one."""
+    return [
+        name
+        for name, value in outputs.items()
+        if value.size
+        and (
+            value.dtype.kind in "US"
+            or (value.dtype.kind == "O" and all(isinstance(v, str) for v in value.ravel()))
+        )
+    ]
+
+
 # ── Texts ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _written(outputs: Mapping[str, np.ndarray], options: TextOptions) -> dict[str, np.ndarray]:
+    """The strings that a model wrote itself.
+
+    Raises:
+        InputError: There are none.
+    """
+    names = [n for n in _strings(outputs) if options.output in ("", n)]
+    if not names:
+        what = repr(options.output) if options.output else "of strings"
+        raise InputError(
+            f"comparator 'text': no input of token numbers [batch, tokens], and no output {what} "
+            f"among {', '.join(map(repr, outputs))}"
+        )
+    texts = [str(v) for v in outputs[names[0]].ravel()]
+    return {"text": _texts_array(texts), "words": np.array(True)}
+
+
+def _texts_array(texts: Sequence[str]) -> np.ndarray:
+    made = np.empty(len(texts), dtype=object)
+    made[:] = texts
+    return made
 
 
 def _continue(
@@ -224,47 +271,62 @@ def _compared_texts(
     candidate: Mapping[str, np.ndarray],
     noise: Mapping[str, float],
 ) -> Comparison:
-    ours, theirs = _unpacked(reference), _unpacked(candidate)
-    before, after = str(reference["text"][0]), str(candidate["text"][0])
+    before, after = ([str(t) for t in side["text"]] for side in (reference, candidate))
     words = bool(reference["words"])
-    same = ours.tokens == theirs.tokens
+    detail: dict[str, Any] = {"reference": before, "candidate": after, "words": words}
+    label = answers.answers_from_label(sample.label, len(before))
+    if label is not None:
+        detail["label"] = label
+    rows = max(len(before), len(after))
+    other = rows - sum(a == b for a, b in zip(before, after, strict=False))
+    if "tokens" in reference and "tokens" in candidate:
+        metrics, changed, sensitive = _compared_tokens(reference, candidate, noise, detail)
+        other = int(changed)
+    else:
+        metrics, changed, sensitive = {"exact_match": 1 - other / rows}, other > 0, False
+    metrics |= {
+        "texts": float(rows),
+        "texts_changed": float(other),
+        "texts_undecided": float(sensitive),
+    }
+    if len(before) == len(after):
+        score = measures.bleu(after, [[text] for text in before], words=words)
+        metrics |= {} if score is None else {"bleu": score}
+    return Comparison(sample.id, metrics, changed, sensitive, detail)
+
+
+def _compared_tokens(
+    reference: Mapping[str, np.ndarray],
+    candidate: Mapping[str, np.ndarray],
+    noise: Mapping[str, float],
+    detail: dict[str, Any],
+) -> tuple[dict[str, float], bool, bool]:
+    """Metrics of two texts by their tokens; whether that is a change, or sensitivity."""
+    ours, theirs = _unpacked(reference), _unpacked(candidate)
     shared = _shared(ours.tokens, theirs.tokens)
     longest = max(len(ours.tokens), len(theirs.tokens))
     metrics = {
-        "exact_match": float(same),
+        "exact_match": float(ours.tokens == theirs.tokens),
         "shared_start": shared / longest if longest else 1.0,
-        "texts_changed": 0.0,
-        "texts_undecided": 0.0,
     }
-    score = measures.bleu([after], [[before]], words=words)
-    if score is not None:
-        metrics["bleu"] = 1.0 if same else score
     first, second = (v["best_in_prompt"] for v in (reference, candidate))
     if first.size and first.shape == second.shape:
         metrics["token_agreement"] = float(np.mean(first == second))
-    detail: dict[str, Any] = {
-        "prompt": str(reference["prompt"][0]),
-        "reference": before,
-        "candidate": after,
-        "words": words,
-    }
-    label = answers.answers_from_label(sample.label, 1)
-    if label is not None:
-        detail["label"] = label[0]
-    if same:
-        return Comparison(sample.id, metrics, detail=detail)
+    detail["prompt"] = str(reference["prompt"][0])[-MAX_PROMPT:]
+    if metrics["exact_match"]:
+        return metrics, False, False
     level = noise.get(str(reference["scores"][0]), 0.0)
     parted = generation.divergence(ours, theirs, level)
     firm = parted is None or parted.firm
-    metrics["texts_changed" if firm else "texts_undecided"] = 1.0
     detail["first_difference"] = {
         "token": shared,
         "reference": ours.tokens[shared : shared + 1],
         "candidate": theirs.tokens[shared : shared + 1],
     }
     if parted is not None:
-        detail["first_difference"] |= {"margin": parted.margin, "noise": parted.noise}
-    return Comparison(sample.id, metrics, firm, not firm, detail)
+        margin = parted.margin if math.isfinite(parted.margin) else None
+        detail["first_difference"] |= {"margin": margin, "noise": parted.noise}
+    return metrics, firm, not firm
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
@@ -278,17 +340,19 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> int:
 def _summary_of_texts(comparisons: Sequence[Comparison]) -> Summary:
     metrics: dict[str, float] = {}
     words = bool(comparisons[0].detail["words"])
-    before, after = ([str(c.detail[s]) for c in comparisons] for s in ("reference", "candidate"))
+    even = [c for c in comparisons if len(c.detail["reference"]) == len(c.detail["candidate"])]
+    before, after = ([t for c in even for t in c.detail[s]] for s in ("reference", "candidate"))
     # Other tokens may spell the same text: that is a BLEU of 1, and no exact match.
-    score = measures.bleu(after, [[b] for b in before], words=words)
+    score = measures.bleu(after, [[text] for text in before], words=words)
     if score is not None:
         metrics["bleu"] = score
-    for key in ("exact_match", "shared_start", "token_agreement"):
+    metrics |= _mean(comparisons, "exact_match", "texts")
+    for key in ("shared_start", "token_agreement"):
         metrics |= _mean(comparisons, key)
-    metrics |= _bleu_to_labels(comparisons, words)
-    for key in ("texts_changed", "texts_undecided"):
+    metrics |= _bleu_to_labels(even, words)
+    for key in ("texts_changed", "texts_undecided", "texts"):
         metrics[key] = sum(c.metrics[key] for c in comparisons)
-    headline = f"{int(metrics['texts_changed'])} of {len(comparisons)} texts changed"
+    headline = f"{int(metrics['texts_changed'])} of {int(metrics['texts'])} texts changed"
     if metrics["texts_undecided"]:
         headline += f", {int(metrics['texts_undecided'])} undecided"
     if "bleu" in metrics:
@@ -297,17 +361,18 @@ def _summary_of_texts(comparisons: Sequence[Comparison]) -> Summary:
 
 
 def _bleu_to_labels(comparisons: Sequence[Comparison], words: bool) -> dict[str, float]:
-    having = [c for c in comparisons if c.detail.get("label")]
-    labels = [c.detail["label"] for c in having]
-    scores = {
-        side: measures.bleu([str(c.detail[side]) for c in having], labels, words=words)
-        for side in ("reference", "candidate")
-        if having
-    }
-    known = {f"bleu_{side}": s for side, s in scores.items() if s is not None}
-    if len(known) == 2:
-        known["bleu_delta"] = known["bleu_candidate"] - known["bleu_reference"]
-    return known
+    """BLEU of both sides to the texts that are right, where these are known."""
+    having = [c for c in comparisons if "label" in c.detail]
+    if not having:
+        return {}
+    labels = [gold for c in having for gold in c.detail["label"]]
+    known = {}
+    for side in ("reference", "candidate"):
+        score = measures.bleu([t for c in having for t in c.detail[side]], labels, words=words)
+        if score is None:
+            return {}
+        known[f"bleu_{side}"] = score
+    return known | {"bleu_delta": known["bleu_candidate"] - known["bleu_reference"]}
 
 
 def _mean(
@@ -345,7 +410,7 @@ def _answer(
         for row, (i, j) in enumerate(spans)
     ]
     return {
-        "text": np.array([*texts, None], dtype=object)[:-1],
+        "text": _texts_array(texts),
         "spans": np.array(spans, np.int64),
         "starts": starts,
         "ends": ends,

@@ -27,12 +27,14 @@ def bleu(
             else words are what blanks separate.
 
     Returns:
-        None where sacrebleu is not installed.
+        None of no texts, and where sacrebleu is not installed.
 
     Source: Papineni, Roukos, Ward, Zhu 2002, "BLEU: a method for automatic evaluation of machine
     translation", section 2.3; as computed by sacrebleu (Post 2018, "A call for clarity in reporting
     BLEU scores").
     """
+    if not candidates:
+        return None
     if all(c in r for c, r in zip(candidates, references, strict=True)):
         return 1.0
     if find_spec("sacrebleu") is None:
