@@ -490,6 +490,18 @@ def test_a_non_tensor_is_named_by_its_kind() -> None:
     assert facts(text).inputs == (ValueInfo("s", "sequence", None),)
 
 
+def test_weights_must_be_listed_among_the_inputs_before_ir_version_4() -> None:
+    listed = "net (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    text = f'<ir_version: 3, opset_import: ["" : 9]> {listed}'
+    before, after = facts(text), facts(text.replace(", float[2] w)", ")"))
+    lost = lost_metadata(before, after)
+    assert lost == {"weights missing among the inputs": ("0", "1")}
+    assert "the ONNX checker refuses the model" in structure.in_words(lost)
+    assert lost_metadata(after, before) == {}
+    new = facts(text.replace(", float[2] w)", ")").replace("ir_version: 3", "ir_version: 4"))
+    assert lost_metadata(after, new).keys() == {"ir_version"}
+
+
 def test_weights_among_the_inputs_may_be_replaced_from_ir_version_4_on() -> None:
     body = "net (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
     old, new = (facts(f'<ir_version: {v}, opset_import: ["" : 9]> {body}') for v in (3, 4))

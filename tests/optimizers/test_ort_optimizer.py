@@ -266,3 +266,30 @@ def test_an_output_that_a_later_round_finds_wrong_is_wrong(tmp_path: Path) -> No
     blamed = {name for f in faults(result) for name in f.outputs}
     assert blamed == {"y", "q"}
     assert {o.name for o in result.outputs if o.verdict == "fault"} == blamed
+
+
+# Of IR version 3: weights are listed among the inputs. What is folded of them is not.
+LISTED = """
+<ir_version: 3, opset_import: ["" : 13]>
+net (float[2] x, float[2,2] w) => (float[2] y) <float[2,2] w = {1,2,3,4}>
+{
+    half = Constant<value = float[2,2] {0.5,0.5,0.5,0.5}>()
+    third = Neg(half)
+    m = MatMul(x, third)
+    y = Add(m, x)
+}
+"""
+
+
+def test_weights_that_a_saved_model_does_not_list_are_noted_and_no_fault(tmp_path: Path) -> None:
+    result = vet(LISTED, tmp_path, optimizer_options={"mode": "offline"})
+    assert not faults(result)
+    (note,) = (f for f in result.findings if f.symptom == "metadata-change")
+    assert note.message.startswith("weights missing among the inputs: 0 became ")
+    assert "raise the IR version" in note.message
+
+
+def test_in_a_newer_model_nothing_need_be_listed(tmp_path: Path) -> None:
+    text = LISTED.replace("ir_version: 3", "ir_version: 8")
+    result = vet(text, tmp_path, optimizer_options={"mode": "offline"})
+    assert not [f for f in result.findings if f.symptom == "metadata-change"]

@@ -35,7 +35,7 @@ from optvet.spec.protocols import Optimizer
 from optvet.spec.result import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
 
-CODE_VERSION = 6
+CODE_VERSION = 7
 """Raised when the meaning of a cached fact changes."""
 
 Purpose = Literal[

@@ -247,6 +247,9 @@ _METADATA = """\
             "denotations": [(n, t.denotation) for n, t in sides] + dims,
             "doc_string": m.doc_string,
             "replaceable weights": len(listed) if m.ir_version >= 4 else 0,
+            "weights missing among the inputs": len(graph.initializer) - len(listed)
+            if m.ir_version < 4
+            else 0,
         }
 
     print("comparing the two models", flush=True)

@@ -212,11 +212,13 @@ def _metadata(model: ModelProto) -> dict[str, str]:
         "denotations": _present(d for d in denotations if d),
         "doc_string": _present([model.doc_string] if model.doc_string else []),
         OVERRIDABLE: str(_overridable(model)),
+        UNLISTED: str(_unlisted(model)),
     }
     return facts
 
 
 OVERRIDABLE = "replaceable weights"
+UNLISTED = "weights missing among the inputs"
 
 
 def _overridable(model: ModelProto) -> int:
@@ -229,6 +231,13 @@ def _overridable(model: ModelProto) -> int:
     return len({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
 
 
+def _unlisted(model: ModelProto) -> int:
+    """Initializers that are not listed among the inputs, where the IR version demands it."""
+    if model.ir_version >= 4:
+        return 0
+    return len({t.name for t in model.graph.initializer} - {i.name for i in model.graph.input})
+
+
 def _present(items: Iterable[str]) -> str:
     return "; ".join(sorted(items)) or "none"
 
@@ -237,16 +246,17 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     """What ``after`` says differently about itself, as {what: (before, after)}.
 
     A function whose every use was inlined is no loss, nor is an operator set raised for it, nor
-    are properties that an optimizer adds about itself, nor fewer weights that may be replaced, nor
-    one more domain of operators.
+    are properties that an optimizer adds about itself, nor fewer weights that may be replaced or
+    that should be listed, nor one more domain of operators.
     """
     changed = {
         key: (was, after.metadata[key])
         for key, was in before.metadata.items()
         if after.metadata[key] != was
     }
-    if OVERRIDABLE in changed and int(changed[OVERRIDABLE][0]) > int(changed[OVERRIDABLE][1]):
-        changed.pop(OVERRIDABLE)
+    for key in changed.keys() & {OVERRIDABLE, UNLISTED}:
+        if int(changed[key][0]) > int(changed[key][1]):
+            changed.pop(key)
     for key in changed.keys() & {"metadata_props", "graph metadata_props"}:
         had, has = (set(side.split("; ")) for side in changed[key])
         if had - {"none"} <= has:
@@ -277,6 +287,11 @@ def in_words(changed: Mapping[str, tuple[str, str]]) -> str:
             "weights that are listed among the inputs may be replaced by a caller from IR version "
             "4 on, so runtimes no longer fold or pre-pack them: the model may be slower and round "
             "differently; take them out of the inputs"
+        )
+    if UNLISTED in changed:
+        parts.append(
+            "before IR version 4 weights must be listed among the inputs, so the ONNX checker "
+            "refuses the model; raise the IR version of the original to 4"
         )
     return "; ".join(parts)
 

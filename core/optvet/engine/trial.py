@@ -216,10 +216,10 @@ def check(data: bytes, *, full: bool, dialect: bool = False) -> None:
     """onnx.checker, with strict shape inference if ``full``; raises what it raises.
 
     With ``dialect`` an operator that ONNX's domain does not have counts as one of another domain,
-    of which the checker knows nothing.
+    of which the checker knows nothing, and weights need not be listed among the inputs.
     """
     if dialect:
-        data = _without_foreign_names(data)
+        data = _in_plain_onnx(data)
     # Weights matter to the checker only by type and shape, but for the small ones that are shapes.
     onnx.checker.check_model(data, full_check=full)
 
@@ -227,15 +227,17 @@ def check(data: bytes, *, full: bool, dialect: bool = False) -> None:
 _FOREIGN = "optvet.foreign"
 
 
-def _without_foreign_names(data: bytes) -> bytes:
+def _in_plain_onnx(data: bytes) -> bytes:
+    """The model with what ``Traits.dialect`` allows put as ONNX would have it."""
     proto = structure.parse(data)
     nodes = [n for n in structure.foreign_nodes(proto) if n.domain in ("", "ai.onnx")]
-    if not nodes:
-        return data
     for node in nodes:
         node.domain = _FOREIGN
-    for holder in (proto, *proto.functions):
+    for holder in (proto, *proto.functions) if nodes else ():
         holder.opset_import.add(domain=_FOREIGN, version=1)
+    # Version 4 is version 3 without the demand that weights are inputs; 1 and 2 know less.
+    if proto.ir_version == 3:
+        proto.ir_version = 4
     return bytes(proto.SerializeToString())
 
 

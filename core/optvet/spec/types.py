@@ -196,8 +196,9 @@ class Traits:
         optimizes_on_load: Its artifact is optimized only when a session is made of it, so what
             dies there died optimizing.
         dialect: The models that it makes are for one runtime, and may hold operators of that
-            runtime's own, even under names of ONNX's domain that their operator set does not have.
-            That is noted, but does not make them malformed.
+            runtime's own, even under names of ONNX's domain that their operator set does not have,
+            and before IR version 4 weights that are not listed among the inputs. That is noted,
+            but does not make them malformed.
         produces: Format of its artifacts; for any but "onnx" the reference of a trial is the
             empty pipeline, on the same runtime, and the original is compared with that first.
     """
