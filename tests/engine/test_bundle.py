@@ -255,6 +255,13 @@ def test_a_script_without_its_library_says_that_it_cannot_be_run(tmp_path: Path)
     assert script_exit(bundle.path) == 2
 
 
+def test_a_script_that_fails_before_the_fault_does_not_call_it_there(tmp_path: Path) -> None:
+    (bundle,) = bundles(WRONG, tmp_path)
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("'fuse_pad_into_conv'", "'no_such_pass'"))
+    assert script_exit(bundle.path) == 2
+
+
 def test_replay_tells_still_there_from_fixed_and_changed(tmp_path: Path) -> None:
     (bundle,) = bundles(CRASH, tmp_path)
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"

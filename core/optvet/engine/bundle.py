@@ -612,6 +612,7 @@ def _documents(
         runtime=accused.judge.runtime,
         runtime_options=accused.judge.options,
         symptom=finding.symptom,
+        stage=finding.stage,
         message=finding.message,
         inputs=tuple(record.inputs),
         outputs=tuple(record.outputs),

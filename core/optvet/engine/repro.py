@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from optvet.spec.protocols import Explains, ExplainsRuntime, Optimizer, Runtime
-from optvet.spec.types import Symptom
+from optvet.spec.types import Stage, Symptom
 
 _ISSUE_CHARS = 12_000
 _MESSAGE_CHARS = 2_000
@@ -48,6 +48,7 @@ class Story:
     runtime: Runtime
     runtime_options: BaseModel
     symptom: Symptom
+    stage: Stage
     message: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -96,7 +97,7 @@ def _line(text: str, limit: int = 0) -> str:
 _SCRIPT = '''\
 """@TITLE@
 
-Exits 1 while this is so, 0 when it is gone, 2 when it cannot be run.
+Exits 1 while this is so, 0 when it is gone, 2 when it cannot be judged.
 Seen with @SEEN@.
 """
 
@@ -147,11 +148,12 @@ def main():
     if code == 0:
         print("gone: the optimized model is as it should be")
         return 0
-    if code == CANNOT or STEPS.index(reached[-1]) < STEPS.index("optimizing the model"):
-        print(f"cannot be run: it ended while {reached[-1]}")
-        return 2
     how = f"signal {-code}" if isinstance(code, int) and code < 0 else code
     print(*(line for line in said if line not in STEPS), sep="\\n")
+    # What ends before it gets there shows something else.
+    if code == CANNOT or STEPS.index(reached[-1]) < STEPS.index(@STEP@):
+        print(f"cannot be judged: it ended while {reached[-1]}: {how}")
+        return 2
     print(f"still there: {reached[-1]}" + ("" if code == FAULT else f": {how}"))
     return 1
 
@@ -303,11 +305,24 @@ def script(story: Story) -> str:
         if story.symptom == Symptom.OUT_OF_MEMORY
         else "",
         "ORIGINAL": _ORIGINAL if "onnx" in story.runtime.accepts else "",
+        "STEP": repr(_step(story)),
         "CHECK": check,
         "COMPARE": compare,
     }
     # One sweep: what is filled in may itself look like a mark.
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
+
+
+def _step(story: Story) -> str:
+    """The step of the script by which the finding shows."""
+    traits = story.optimizer.traits
+    if story.stage == "compare":
+        return "comparing the outputs"
+    if story.stage == "check" and traits.produces == "onnx":
+        return "checking the optimized model"
+    if story.stage == "run" or (story.stage == "load" and not traits.optimizes_on_load):
+        return "running the optimized model"
+    return "optimizing the model"
 
 
 def _quotable(text: str) -> str:
