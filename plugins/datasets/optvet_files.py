@@ -17,15 +17,16 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl
+from optvet import Deferred, InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -51,12 +52,9 @@ _TENSORS = frozenset(onnx.TensorProto.DataType.keys()) - {"UNDEFINED"}
 
 
 class FilesOptions(BaseModel):
-    """How files are read."""
+    """There is nothing to choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    on_bad: Literal["refuse", "skip"] = "refuse"
-    """What to do with a file that does not fit the model: refuse all, or skip it."""
 
 
 @dataclass(frozen=True)
@@ -397,7 +395,7 @@ class FilesDataset:
         seed: int,
         limit: int | None,
         probe: Probe,
-    ) -> Iterator[Sample]:
+    ) -> Iterator[Sample | Deferred]:
         """Samples in the natural order of file names, read one by one; see ``Dataset``."""
         if not argument:
             raise UsageError("dataset 'files': no path was given; say --dataset files:PATH")
@@ -407,27 +405,28 @@ class FilesDataset:
                     f"dataset 'files': input {info.name!r} is a {info.dtype}, expected a tensor; "
                     "vet a model with tensor inputs"
                 )
-        chosen = FilesOptions.model_validate(options.model_dump())
         sources = _sources(argument, model.inputs)
-        return itertools.islice(self._fitting(sources, model.inputs, chosen), limit)
+        return itertools.islice(_fitting(sources, model.inputs), limit)
 
-    def _fitting(
-        self, sources: Sequence[_Source], inputs: Sequence[ValueInfo], options: FilesOptions
-    ) -> Iterator[Sample]:
-        found = False
-        refused: InputError | None = None
-        for source in sources:
-            try:
-                for sample in _samples(source, inputs):
-                    found = True
-                    yield sample
-            except InputError as error:
-                if options.on_bad == "refuse":
-                    raise
-                refused = error
-        if not found:
-            reason = str(refused) if refused else f"{sources[0].files[0]} holds no rows"
-            raise InputError(f"dataset 'files': no file fits the model; the last one: {reason}")
+
+def _fitting(
+    sources: Sequence[_Source], inputs: Sequence[ValueInfo]
+) -> Iterator[Sample | Deferred]:
+    found = False
+    for source in sources:
+        try:
+            for sample in _samples(source, inputs):
+                found = True
+                yield sample
+        except InputError as error:
+            found = True
+            yield Deferred(source.id, partial(_refuse, error))
+    if not found:
+        raise _bad(str(sources[-1].files[0]), "holds no rows; give a file with at least one")
+
+
+def _refuse(error: InputError) -> Sample:
+    raise error
 
 
 def _samples(source: _Source, inputs: Sequence[ValueInfo]) -> Iterator[Sample]:

@@ -104,6 +104,7 @@ def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(optvet, "vet", vet)
     options = """--optimizer o --pipeline a,b --strategy subset --dataset random --dataset files:x
+        --start 2 --shuffle --on-bad skip
         --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs
         --runtime r --no-cache --cache-dir c --option k=true --option l=O2 --dataset-option m=3
         --runtime-option n=[1,2] --cross-check x,y --cross-check x --comparator c
@@ -116,7 +117,10 @@ def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.Mon
         "pipeline": "a,b",
         "strategy": "subset",
         "dataset": ["random", "files:x"],
+        "start": 2,
         "limit": 3,
+        "shuffle": True,
+        "on_bad": "skip",
         "seed": 4,
         "jobs": 5,
         "timeout_s": 1.5,

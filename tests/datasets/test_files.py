@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from optvet import Feeds, InputError, Model, Sample, UsageError
+from optvet import Deferred, Feeds, InputError, Model, Sample, UsageError
 from optvet.engine.models import open_model
 from optvet_files import FilesDataset, FilesOptions, optvet_datasets
 
@@ -35,10 +35,10 @@ def never(batch: Sequence[Feeds]) -> list[str | None]:
     raise AssertionError("files are not tried out")
 
 
-def samples(model: Model, path: object, limit: int | None = None, **options: str) -> list[Sample]:
-    chosen = FilesOptions.model_validate(options)
+def samples(model: Model, path: object, limit: int | None = None) -> list[Sample]:
+    chosen = FilesOptions()
     found = FilesDataset().samples(model, str(path), chosen, seed=0, limit=limit, probe=never)
-    return list(found)
+    return [item.make() if isinstance(item, Deferred) else item for item in found]
 
 
 def ids(made: list[Sample]) -> list[str]:
@@ -239,13 +239,17 @@ def test_a_shape_that_differs_is_refused(
         samples(model(ONE), tmp_path)
 
 
-def test_bad_files_are_skipped_on_request(model: Maker, tmp_path: Path) -> None:
+def test_a_bad_file_fails_alone_and_when_it_is_made(model: Maker, tmp_path: Path) -> None:
     np.save(tmp_path / "1.npy", np.zeros(7, np.float32))
     np.save(tmp_path / "2.npy", np.zeros((1, 3), np.float32))
-    assert ids(samples(model(ONE), tmp_path, on_bad="skip")) == ["2.npy"]
-    (tmp_path / "2.npy").unlink()
-    with pytest.raises(InputError, match=r"no file fits the model; the last one: .*1\.npy"):
-        samples(model(ONE), tmp_path, on_bad="skip")
+    bad, good = FilesDataset().samples(
+        model(ONE), str(tmp_path), FilesOptions(), seed=0, limit=None, probe=never
+    )
+    assert isinstance(good, Sample)
+    assert isinstance(bad, Deferred)
+    assert (bad.id, good.id) == ("1.npy", "2.npy")
+    with pytest.raises(InputError, match=r"1\.npy, input 'x': has shape \[7\]"):
+        bad.make()
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.pb"])

@@ -381,12 +381,12 @@ def next_command(result: VetResult, asked: Asked) -> Text:
 
 
 def _next(result: VetResult, asked: Asked) -> list[str]:
-    datasets = [] if list(asked.datasets) == ["random"] else list(asked.datasets)
+    datasets = list(asked.datasets)
     pipeline, more = asked.pipeline, list(asked.rest)
     blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
     if blamed is not None and blamed.culprit != result.optimizer.pipeline:
         pipeline = ",".join(blamed.culprit)
-        if blamed.witness is not None and blamed.witness.dataset != "random":
+        if blamed.witness is not None and datasets:
             datasets = [blamed.witness.dataset]
         more += ["--as-deployed"] if blamed.as_deployed else []
     elif result.verdict == "faulty":

@@ -50,6 +50,15 @@ def _strategy(text: str) -> str:
     return text
 
 
+ON_BAD = ("refuse", "skip")
+
+
+def _on_bad(text: str) -> str:
+    if text not in ON_BAD:
+        raise UnknownName("choice for --on-bad", text, ON_BAD)
+    return text
+
+
 def command(
     context: typer.Context,
     model: Annotated[
@@ -139,8 +148,9 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="NAME[:PATH]",
-            help="Where inputs come from; may be given several times.",
-            show_default="random",
+            help="Where inputs come from; may be given several times. `auto:FOLDER` makes of a "
+            "folder what suits the model.",
+            show_default="what the model's record says, else random",
             rich_help_panel=_INPUTS,
         ),
     ] = None,
@@ -152,10 +162,31 @@ def command(
             rich_help_panel=_INPUTS,
         ),
     ] = None,
+    start: Annotated[
+        int,
+        typer.Option(min=0, help="Samples to leave out at the beginning.", rich_help_panel=_INPUTS),
+    ] = 0,
     limit: Annotated[
         int | None,
         typer.Option(min=1, help="Samples per dataset at most.", rich_help_panel=_INPUTS),
     ] = None,
+    shuffle: Annotated[
+        bool,
+        typer.Option(
+            "--shuffle",
+            help="Take samples in random order; with --limit, a random subset.",
+            rich_help_panel=_INPUTS,
+        ),
+    ] = False,
+    on_bad: Annotated[
+        Any,
+        typer.Option(
+            parser=_on_bad,
+            metavar="|".join(ON_BAD),
+            help="What becomes of data that cannot be read: an error, or left out and counted.",
+            rich_help_panel=_INPUTS,
+        ),
+    ] = "refuse",
     seed: Annotated[
         int, typer.Option(min=0, help="Seeds everything random.", rich_help_panel=_INPUTS)
     ] = 0,
@@ -244,14 +275,17 @@ def command(
         _check_writable(Path(json_to))
     if out is not None and out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file; give a folder")
-    datasets = dataset or ["random"]
+    datasets = dataset or []
     others = names_of("--cross-check", cross_check or [])
     settings: dict[str, Any] = {
         "optimizer": optimizer,
         "pipeline": pipeline,
         "strategy": strategy,
         "dataset": datasets,
+        "start": start,
         "limit": limit,
+        "shuffle": shuffle,
+        "on_bad": on_bad,
         "seed": seed,
         "jobs": jobs,
         "optimizer_options": mapping_of("--option", option or []),
@@ -282,6 +316,9 @@ def command(
         + _repeat("--comparator", [comparator] if comparator else [])
         + _repeat("--comparator-option", comparator_option or [])
         + _repeat("--dataset-option", dataset_option or [])
+        + _repeat("--start", [str(start)] if start else [])
+        + (("--shuffle",) if shuffle else ())
+        + _repeat("--on-bad", [on_bad] if on_bad != "refuse" else [])
         + _repeat("--limit", [str(limit)] if limit else [])
         + _repeat("--seed", [str(seed)] if seed else [])
         + _repeat("--cache-dir", [str(cache_dir)] if _was_typed(context, "cache_dir") else []),

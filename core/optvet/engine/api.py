@@ -9,6 +9,7 @@ from typing import Any
 
 from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
+from optvet.engine.inputs import OnBad
 from optvet.engine.lab import Progress
 from optvet.engine.vet import Settings, Strategy, resolve_model, vet_model
 from optvet.spec.errors import UsageError
@@ -21,8 +22,11 @@ def vet(
     optimizer: str = "onnxoptimizer",
     pipeline: str | Sequence[str] = "default",
     strategy: Strategy = "auto",
-    dataset: str | Sequence[str] = "random",
+    dataset: str | Sequence[str] = (),
+    start: int = 0,
     limit: int | None = None,
+    shuffle: bool = False,
+    on_bad: OnBad = "refuse",
     seed: int = 0,
     jobs: int | None = None,
     optimizer_options: Mapping[str, Any] | None = None,
@@ -48,12 +52,17 @@ def vet(
         pipeline: A named pipeline ("default", "all", …), or the passes to apply.
         strategy: How to find culprits: "walk" prefixes, "subset" sets, "each" pass alone;
             "auto" chooses by what the optimizer declares.
-        dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several.
+        dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several; by default what the model's record
+            declares, else "random".
+        start: Samples at the beginning of each dataset that are left out.
         limit: Samples per dataset at most.
+        shuffle: Whether samples are taken in random order, by the seed; with ``limit``, a random
+            subset.
+        on_bad: Whether bad data is an error, or is skipped and counted.
         seed: Seeds everything random.
         jobs: Worker processes at a time; by default one per processor, at most eight.
         optimizer_options: Options of the optimizer plugin.
-        dataset_options: Options of the dataset "random".
+        dataset_options: Options of the datasets that have them.
         runtime: Name of a runtime plugin; by default one that runs what the optimizer produces.
         cross_check: Runtimes that every finding is judged on once more.
         runtime_options: Options of the runtime plugin, in place of its clean-room ones.
@@ -89,7 +98,10 @@ def vet(
         runtime=runtime,
         cross_check=(cross_check,) if isinstance(cross_check, str) else tuple(cross_check),
         runtime_options=runtime_options or {},
+        start=start,
         limit=limit,
+        shuffle=shuffle,
+        on_bad=on_bad,
         seed=seed,
         jobs=jobs or default_jobs(),
         timeout_s=timeout_s,

@@ -41,17 +41,12 @@ from optvet.engine.examine import Examiner, describe, finite
 from optvet.engine.explain import Sketch, explain, sketches, told
 from optvet.engine.lab import Lab, Progress
 from optvet.engine.models import open_model
+from optvet.engine.options import parse_options
 from optvet.engine.reduce import Budget, Reduction, count_nodes
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible
-from optvet.engine.vet import (
-    Settings,
-    Vetting,
-    open_vetting,
-    parse_options,
-    resolve_model,
-)
+from optvet.engine.vet import Settings, Vetting, open_vetting, resolve_model
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.protocols import DependsOnOptions, Optimizer
 from optvet.spec.result import Divergence, Finding, Record, VetResult
@@ -189,9 +184,9 @@ def write_bundles(
     bundles: list[Bundle] = []
     with open_vetting(opened, settings, plugins, progress=progress) as vetting:
         lab = vetting.lab_of(vetting.judge, vetting.reference_judge)
-        samples = {s.id: s for s in vetting.make_samples(lab)}
-        for index, finding in wanted:
-            witness = finding.witness.sample if finding.witness else next(iter(samples))
+        names = [f.witness.sample if f.witness else None for _, f in wanted]
+        samples = vetting.find_samples(lab, names)
+        for (index, finding), witness in zip(wanted, names, strict=True):
             task = _Task(
                 index,
                 finding,

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.divergence import Comparison, compare_models, compare_with_file
+from optvet.engine.inputs import Inputs, Slice
 from optvet.engine.lab import Progress
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Subject, probe
 from optvet.engine.vet import OTHER_KERNELS, resolve_model
-from optvet.spec.errors import NothingTested, UsageError
+from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
 from optvet.spec.types import Model, Sample
 
@@ -100,11 +101,5 @@ def _sample(
         words = outcome.failure.message if outcome.failure else "no answer"
         return [words] * len(samples)
 
-    name, _, argument = dataset.partition(":")
-    source = plugins.dataset(name)
-    samples = source.samples(
-        model, argument or None, source.options, seed=seed, limit=1, probe=asked
-    )
-    for sample in samples:
-        return sample
-    raise NothingTested(f"dataset {dataset!r} gave no sample; nothing was compared")
+    inputs = Inputs(model, plugins, (dataset,), {}, cut=Slice(limit=1), seed=seed, probe=asked)
+    return next(iter(inputs))

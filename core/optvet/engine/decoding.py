@@ -56,7 +56,11 @@ class Decoder:
                 self._learn(passes, chunk, outcome)
             else:
                 self._one_by_one(passes, chunk)
-        return [{s.id: self._known[self._key(p, s)] for s in samples} for p in pipelines]
+        found: list[Mapping[str, Answer]] = [
+            {s.id: self._known[self._key(p, s)] for s in samples} for p in pipelines
+        ]
+        self._known.clear()
+        return found
 
     def _submit(self, passes: Sequence[str] | None, chunk: Sequence[Sample]) -> Future[_Answers]:
         lab = self.lab

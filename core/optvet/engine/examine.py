@@ -53,6 +53,12 @@ class Observation:
         """Symptom and, for a failure, its words without names, numbers and paths."""
         return self.symptom, "" if self.stage == "compare" else gist(self.message)
 
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Larger is worse: a failure, then the size of what is wrong."""
+        sizes = [j.exceeds for j in self.judgements]
+        return self.stage != "compare", max(sizes, default=0.0)
+
 
 def alike(a: Observation, b: Observation) -> bool:
     """Whether two observations are the same fault: signature, and some output in common."""
@@ -68,6 +74,23 @@ class Findings:
     observation: Observation | None = None
     sensitive: list[tuple[Sample, Judgement]] = field(default_factory=list)
     judgements: dict[str, Judgement] = field(default_factory=dict)
+
+    def add(self, other: Findings) -> None:
+        """Take in what examining the same passes on more samples gave; the worst of each remains.
+
+        Of the sensitive samples the first for each output is enough.
+        """
+        for judgement in other.judgements.values():
+            _keep_worst(self.judgements, judgement)
+        told = {j.output for _, j in self.sensitive}
+        for sample, judgement in other.sensitive:
+            if judgement.output not in told:
+                told.add(judgement.output)
+                self.sensitive.append((sample, judgement))
+        if other.observation is not None and (
+            self.observation is None or other.observation.rank > self.observation.rank
+        ):
+            self.observation = other.observation
 
 
 _FAILURES: dict[tuple[Stage, str], Symptom] = {
@@ -121,6 +144,8 @@ class Examiner:
         self.excused: set[str] = set()
         self.tolerance, self.thresholds = tolerance, thresholds
         self.self_checked: set[str] = set()
+        self._names: dict[str, None] = {}
+        self._numbers: set[bool] = set()
         self._settled: dict[str, tuple[float, float | None, float]] = {}
         self._noise: dict[str, Noise] = {}
         self._measured: set[str] = set()
@@ -133,6 +158,16 @@ class Examiner:
         for sample, run in trial.runs.items():
             if not isinstance(run, Failure):
                 self.reference[sample] = run
+                self._names |= dict.fromkeys(run)
+                self._numbers |= {_is_nan(v) for v in run.values() if v.size}
+
+    def forget(self, samples: Sequence[Sample]) -> None:
+        """Let go of what is known of ``samples`` alone; what they settled for others remains."""
+        for sample in samples:
+            self.reference.pop(sample.id, None)
+            self._noise.pop(sample.id, None)
+            self._measured.discard(sample.id)
+            self._refined.discard(sample.id)
 
     # --- one trial ---------------------------------------------------------------------------
 
@@ -182,7 +217,9 @@ class Examiner:
         if worst is not None:
             found.observation = _wrong_output(worst[1], worst[2])
         elif self.random:
-            found.observation = self._compare_random(trial, samples[0])
+            # Many runs of one sample: asked again for others, the answer is remembered.
+            first = self.samples[0] if self.samples else samples[0]
+            found.observation = self._compare_random(trial, first)
         return found
 
     def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
@@ -336,8 +373,7 @@ class Examiner:
 
     def tells_nothing(self) -> bool:
         """Whether the reference is NaN wherever it could be compared numerically."""
-        arrays = [v for o in self.reference.values() for v in o.values() if v.size]
-        return bool(arrays) and all(is_float(v.dtype) and bool(np.all(v != v)) for v in arrays)
+        return self._numbers == {True}
 
     def levels(self) -> dict[str, dict[str, float]]:
         """Absolute uncertainty per sample and output, where anything is known of it."""
@@ -354,8 +390,7 @@ class Examiner:
     def outputs(self, judgements: Mapping[str, Judgement]) -> list[OutputRecord]:
         """One verdict per output over all samples that were examined."""
         records = []
-        names = list(dict.fromkeys(n for o in self.reference.values() for n in o))
-        for name in names:
+        for name in self._names:
             if name in self.flaky:
                 records.append(OutputRecord(name=name, verdict="flaky"))
             elif name in self.random:
@@ -383,6 +418,10 @@ def finite(value: float | None) -> float | None:
     if value is None:
         return None
     return float(np.nan_to_num(value, posinf=np.finfo(np.float64).max))
+
+
+def _is_nan(value: np.ndarray) -> bool:
+    return is_float(value.dtype) and bool(np.all(value != value))
 
 
 def _base(name: str) -> str:

@@ -78,95 +78,140 @@ def fallback(plugins: Plugins) -> Choice | None:
     return Choice(plugins.comparator(FALLBACK), "no other comparator understood the outputs")
 
 
-def assess(
-    choice: Choice,
-    options: BaseModel,
-    model: Model,
-    samples: Sequence[Sample],
-    reference: Mapping[str, Outputs],
-    candidate: Mapping[str, Outputs],
-    noise: Mapping[str, Mapping[str, float]],
-    answers: Answers | None = None,
-) -> Impact:
-    """Compare every sample that both sides ran on.
+class Assessment:
+    """What a comparator says of reference and candidate, gathered over chunks of samples.
 
-    ``answers`` are what a comparator that decodes made of reference and candidate; it compares
-    these in place of the outputs.
-
-    Raises:
-        InputError: The comparator does not understand these outputs, or broke on them.
+    Attributes:
+        begun: Whether it understood a chunk.
     """
-    try:
-        return _assess(choice, options, model, samples, reference, candidate, noise, answers)
-    except OptvetError:
-        raise
-    except Exception as error:
-        words = f"comparator {choice.comparator.name!r} broke: {type(error).__name__}: {error}"
-        raise InputError(words) from error
 
+    def __init__(self, choice: Choice, options: BaseModel, model: Model) -> None:
+        self.choice, self.options, self.model = choice, options, model
+        self.begun = False
+        self._left_out = 0
+        self._reason = ""
+        self._comparisons: list[Comparison] = []
+        self._reshaped: list[Comparison] = []
+        self._failures = _Failures()
 
-def _assess(
-    choice: Choice,
-    options: BaseModel,
-    model: Model,
-    samples: Sequence[Sample],
-    reference: Mapping[str, Outputs],
-    candidate: Mapping[str, Outputs],
-    noise: Mapping[str, Mapping[str, float]],
-    answers: Answers | None,
-) -> Impact:
-    comparator = choice.comparator
-    comparisons: list[Comparison] = []
-    reshaped: list[Comparison] = []
-    failures = _Failures()
-    for sample in samples:
-        ours, theirs = reference.get(sample.id), candidate.get(sample.id)
-        if ours is None or theirs is None or ours.keys() != theirs.keys():
-            continue
-        allowed = {n: noise.get(sample.id, {}).get(n, _roundoff(v)) for n, v in ours.items()}
+    def add(
+        self,
+        samples: Sequence[Sample],
+        reference: Mapping[str, Outputs],
+        candidate: Mapping[str, Outputs],
+        noise: Mapping[str, Mapping[str, float]],
+        answers: Answers | None = None,
+    ) -> None:
+        """Compare every sample that both sides ran on; nothing is added where one fails.
+
+        ``answers`` are what a comparator that decodes made of reference and candidate; it compares
+        these in place of the outputs.
+
+        Raises:
+            InputError: The comparator does not understand these outputs, or broke on them.
+        """
+        comparisons: list[Comparison] = []
+        try:
+            for sample in samples:
+                ours, theirs = reference.get(sample.id), candidate.get(sample.id)
+                if ours is None or theirs is None or ours.keys() != theirs.keys():
+                    continue
+                compared = self._compare(sample, ours, theirs, noise.get(sample.id, {}), answers)
+                if compared is not None:
+                    comparisons.append(replace(compared, sample=sample.id))
+        except InputError as error:
+            self._leave_out(samples, error)
+            raise
+        except OptvetError:
+            raise
+        except Exception as error:
+            broken = self._broken(error)
+            self._leave_out(samples, broken)
+            raise broken from error
+        self.begun = True
+        self._comparisons += comparisons
+
+    def _leave_out(self, samples: Sequence[Sample], error: InputError) -> None:
+        self._left_out += len(samples)
+        self._reason = str(error)
+
+    def _compare(
+        self,
+        sample: Sample,
+        ours: Outputs,
+        theirs: Outputs,
+        noise: Mapping[str, float],
+        answers: Answers | None,
+    ) -> Comparison | None:
+        comparator = self.choice.comparator
+        allowed = {n: noise.get(n, _roundoff(v)) for n, v in ours.items()}
         if answers is not None:
             first, second = (side[sample.id] for side in answers)
             if isinstance(first, Failure) or isinstance(second, Failure):
-                failures.add(sample.id, first, second)
-                continue
+                self._failures.add(sample.id, first, second)
+                return None
             ours, theirs = first, second
         if not getattr(comparator, "ragged", False) and not _alike(ours, theirs):
             shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
-            reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
-            continue
-        compared = comparator.compare(model, sample, ours, theirs, options, noise=allowed)
-        comparisons.append(replace(compared, sample=sample.id))
-    if not (comparisons or reshaped or failures.seen_in_candidate):
-        why = failures.words() or "no sample has outputs on both sides"
-        raise InputError(f"comparator {comparator.name!r}: {why}")
-    summary = comparator.summarise(comparisons, options) if comparisons else Summary({}, "")
-    parts = [summary.headline] if summary.headline else []
-    if reshaped:
-        total = len(comparisons) + len(reshaped)
-        parts.append(f"{len(reshaped)} of {total} samples have outputs of another shape")
-    if failures.words():
-        parts.append(failures.words())
-    comparisons += [*reshaped, *failures.of_candidate]
-    shown = sorted(comparisons, key=lambda c: not (c.changed or c.sensitive))[:MAX_DETAILS]
-    return Impact(
-        comparator=comparator.name,
-        chosen_by=choice.reason,
-        headline="; ".join(parts),
-        metrics=_finite(summary.metrics),
-        changed=sum(c.changed for c in comparisons),
-        sensitive=sum(c.sensitive for c in comparisons),
-        samples=len(comparisons),
-        details=[
-            ComparisonRecord(
-                sample=c.sample,
-                metrics=_finite(c.metrics),
-                changed=c.changed,
-                sensitive=c.sensitive,
-                detail=kept_detail(c.detail),
-            )
-            for c in shown
-        ],
-    )
+            self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
+            return None
+        return comparator.compare(self.model, sample, ours, theirs, self.options, noise=allowed)
+
+    def _broken(self, error: Exception) -> InputError:
+        return InputError(
+            f"comparator {self.choice.comparator.name!r} broke: {type(error).__name__}: {error}"
+        )
+
+    def impact(self) -> Impact:
+        """All samples together.
+
+        Raises:
+            InputError: There is none to compare, or the comparator broke.
+        """
+        comparisons, reshaped, failures = self._comparisons, self._reshaped, self._failures
+        if not (comparisons or reshaped or failures.seen_in_candidate):
+            why = failures.words() or "no sample has outputs on both sides"
+            raise InputError(f"comparator {self.choice.comparator.name!r}: {why}")
+        summary = self._summary()
+        parts = [summary.headline] if summary.headline else []
+        if reshaped:
+            total = len(comparisons) + len(reshaped)
+            parts.append(f"{len(reshaped)} of {total} samples have outputs of another shape")
+        if failures.words():
+            parts.append(failures.words())
+        if self._left_out:
+            parts.append(f"{self._left_out} samples not compared: {self._reason}")
+        every = [*comparisons, *reshaped, *failures.of_candidate]
+        shown = sorted(every, key=lambda c: not (c.changed or c.sensitive))[:MAX_DETAILS]
+        return Impact(
+            comparator=self.choice.comparator.name,
+            chosen_by=self.choice.reason,
+            headline="; ".join(parts),
+            metrics=_finite(summary.metrics),
+            changed=sum(c.changed for c in every),
+            sensitive=sum(c.sensitive for c in every),
+            samples=len(every),
+            details=[
+                ComparisonRecord(
+                    sample=c.sample,
+                    metrics=_finite(c.metrics),
+                    changed=c.changed,
+                    sensitive=c.sensitive,
+                    detail=kept_detail(c.detail),
+                )
+                for c in shown
+            ],
+        )
+
+    def _summary(self) -> Summary:
+        if not self._comparisons:
+            return Summary({}, "")
+        try:
+            return self.choice.comparator.summarise(self._comparisons, self.options)
+        except OptvetError:
+            raise
+        except Exception as error:
+            raise self._broken(error) from error
 
 
 @dataclass

@@ -268,6 +268,14 @@ class Lab:
             self._sample_digests[id(sample)] = known
         return known[1]
 
+    def forget(self, samples: Sequence[Sample]) -> None:
+        """Let go of what ``samples`` gave; asked again, it comes from the cache or is redone."""
+        gone = {self.sample_digest(s) for s in samples}
+        for sample in samples:
+            self._sample_digests.pop(id(sample), None)
+        for name in [n for n in self._run_keys if n[-1] in gone]:
+            self._runs.pop(self._run_keys.pop(name), None)
+
     def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str:
         """What a run of ``passes``, which were tried before, on ``sample`` is kept under.
 

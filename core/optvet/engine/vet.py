@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from optvet.engine import cache as caching
 from optvet.engine import localize, structure
@@ -26,12 +26,14 @@ from optvet.engine.decoding import Decoder
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
 from optvet.engine.explain import explain
-from optvet.engine.impact import Answers, assess, choose, fallback
+from optvet.engine.impact import Answers, Assessment, choose, fallback
+from optvet.engine.inputs import Inputs, OnBad, Slice
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial, refuse_misuse
 from optvet.engine.models import open_model
+from optvet.engine.options import parse_options
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.trial import Judge, Order, Subject, ask_touched, gist, probe
+from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gist, probe
 from optvet.spec.errors import (
     FormatError,
     InputError,
@@ -58,6 +60,7 @@ from optvet.spec.result import (
     OutputRecord,
     PassRecord,
     RuntimeRecord,
+    Skipped,
     Verdict,
     VetResult,
     Witness,
@@ -88,11 +91,14 @@ class Settings:
 
     Attributes:
         pipeline: A pipeline's name, or pass names separated by commas.
-        datasets: ``NAME`` or ``NAME:ARGUMENT`` each.
+        datasets: ``NAME`` or ``NAME:ARGUMENT`` each; none: what the model's record says.
         runtime: What runs the artifacts; None for one that accepts what the optimizer produces.
         cross_check: Runtimes that each finding is judged on once more.
         comparator: Says what a difference means; None for the one that fits the model best.
+        start: Samples at the beginning of each dataset that are left out.
         limit: Samples per dataset at most.
+        shuffle: Whether samples are taken in random order, by the seed.
+        on_bad: What becomes of samples that cannot be made.
         jobs: Worker processes at a time.
         timeout_s: Wall-clock limit of one task.
         memory_bytes: Address space that one task may add.
@@ -105,14 +111,17 @@ class Settings:
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     pipeline: str = "default"
     strategy: Strategy = "auto"
-    datasets: tuple[str, ...] = ("random",)
+    datasets: tuple[str, ...] = ()
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
     runtime: str | None = None
     cross_check: tuple[str, ...] = ()
     comparator: str | None = None
     comparator_options: Mapping[str, Any] = field(default_factory=dict)
     runtime_options: Mapping[str, Any] = field(default_factory=dict)
+    start: int = 0
     limit: int | None = None
+    shuffle: bool = False
+    on_bad: OnBad = "refuse"
     seed: int = 0
     jobs: int = 2
     timeout_s: float = 120.0
@@ -245,21 +254,6 @@ def parse_pipeline(text: str, optimizer: Optimizer) -> tuple[str, ...]:
     return names
 
 
-def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> BaseModel:
-    """``defaults`` with ``given`` set; a clear error for a key or value that does not fit."""
-    fields = type(defaults).model_fields
-    for key in given:
-        if key not in fields:
-            raise UnknownName(f"option of {what}", key, fields)
-    try:
-        return type(defaults).model_validate(defaults.model_dump() | dict(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(p) for p in first["loc"])
-        message = f"{what}: option {key!r} = {first['input']!r}: {first['msg']}"
-        raise UsageError(message) from error
-
-
 class Vetting:
     """The state of one vet: what was asked, the lab, and what was found so far."""
 
@@ -311,14 +305,18 @@ class Vetting:
         self.reasons: list[str] = []
         self.safe: tuple[str, ...] = self.pipeline
         self.touched: dict[tuple[str, ...], list[str] | None] = {}
+        self.assessment: Assessment | None = None
+        self.judged = 0
+        self.complete = True
+        self.refused: dict[str, str] = {}
 
     # --- the story ---------------------------------------------------------------------------
 
     def run(self, started: float) -> VetResult:
         """The whole answer; ``started`` is when the clock, ``time.perf_counter``, began."""
         lab = self.lab_of(self.judge, self.reference_judge)
-        samples = self.make_samples(lab)
-        examiner, found = self._first_look(lab, samples)
+        self.inputs = self.inputs_for(lab)
+        examiner, found = self._first_look(lab, self.inputs)
         samples = examiner.samples
         detected = found
         sound = not self.findings
@@ -334,7 +332,7 @@ class Vetting:
         self._notes(lab, examiner, samples, detected)
         if self.settings.cross_check:
             self._cross_check(samples)
-        impact = self._impact(lab, examiner, samples)
+        impact = self._impact()
         self._summarise_controls(examiner, samples)
         outputs = _with_faults(examiner.outputs(detected.judgements), blamed)
         if self.cache.degraded is not None:
@@ -370,7 +368,12 @@ class Vetting:
             impact=impact,
             safe_pipeline=list(self.safe),
             controls=self.controls,
-            samples=len(samples),
+            samples=self.judged,
+            skipped=[
+                Skipped(sample=name, reason=reason)
+                for name, reason in (self.inputs.skipped | self.refused).items()
+            ],
+            datasets=self.inputs.records(),
             seed=self.settings.seed,
             strategy=self.settings.strategy,
             cost=self.ledger.cost(time.perf_counter() - started),
@@ -399,36 +402,32 @@ class Vetting:
 
     # --- inputs ------------------------------------------------------------------------------
 
-    def make_samples(self, lab: Lab) -> list[Sample]:
-        """The samples that were asked for; always the same ones."""
-        self.progress("making inputs", 0, None)
-        names = [spec.partition(":")[0] for spec in self.settings.datasets]
-        datasets = {name: self.plugins.dataset(name) for name in names}
-        known = {k for d in datasets.values() for k in type(d.options).model_fields}
-        for key in self.settings.dataset_options:
-            if key not in known:
-                raise UnknownName(f"option of dataset {' and '.join(datasets)}", key, known)
-        samples: list[Sample] = []
-        for spec in self.settings.datasets:
-            name, _, argument = spec.partition(":")
-            dataset = datasets[name]
-            given = self.settings.dataset_options
-            own = {k: v for k, v in given.items() if k in type(dataset.options).model_fields}
-            options = parse_options(f"dataset {name}", dataset.options, own)
-            for sample in dataset.samples(
-                self.model,
-                argument or None,
-                options,
-                seed=self.settings.seed,
-                limit=self.settings.limit,
-                probe=lambda feeds: self._probe(lab, feeds),
-            ):
-                samples.append(replace(sample, origin=spec))
-        if len(self.settings.datasets) > 1:
-            samples = [replace(s, id=f"{s.origin}/{s.id}") for s in samples]
-        if not samples:
-            raise NothingTested("the datasets gave no sample; nothing was tested")
-        return samples
+    def inputs_for(self, lab: Lab) -> Inputs:
+        """The samples that were asked for."""
+        settings = self.settings
+        return Inputs(
+            self.model,
+            self.plugins,
+            settings.datasets,
+            settings.dataset_options,
+            cut=Slice(settings.start, settings.limit, settings.shuffle, settings.on_bad),
+            seed=settings.seed,
+            probe=lambda feeds: self._probe(lab, feeds),
+        )
+
+    def find_samples(self, lab: Lab, names: Iterable[str | None]) -> dict[str | None, Sample]:
+        """The samples of these names; None is the first."""
+        wanted = set(names)
+        found: dict[str | None, Sample] = {}
+        for sample in self.inputs_for(lab):
+            if None in wanted:
+                found[None] = sample
+            if sample.id in wanted:
+                found[sample.id] = sample
+            wanted -= found.keys()
+            if not wanted:
+                break
+        return found
 
     def _probe(self, lab: Lab, feeds: Sequence[Feeds]) -> list[str | None]:
         samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]
@@ -471,9 +470,34 @@ class Vetting:
 
     # --- the first look ----------------------------------------------------------------------
 
-    def _first_look(self, lab: Lab, samples: Sequence[Sample]) -> tuple[Examiner, Findings]:
-        self.progress("comparing", 0, None)
-        reference, candidate = lab.both(self.pipeline, samples, "detect")
+    def _first_look(self, lab: Lab, inputs: Inputs) -> tuple[Examiner, Findings]:
+        """Reference and candidate on all samples, a chunk at a time.
+
+        What follows needs the first chunk and the witnesses alone, so the others are let go of.
+        """
+        self.progress("making inputs", 0, None)
+        examiner = Examiner(lab, (), tolerance=self.tolerance)
+        gate = Examiner(lab, (), thresholds=OTHER_KERNELS)
+        found = Findings()
+        chunks = inputs.chunks()
+        for chunk in chunks:
+            self.progress("comparing", self.judged, None)
+            samples = self._usable(lab, self._run_both(lab, chunk), chunk)
+            sound, here = self._look(lab, examiner, gate, samples)
+            self.judged += len(samples)
+            if sound:
+                found.add(here)
+            self._assess(lab, examiner, samples)
+            self._let_go(lab, examiner, samples, here)
+            if not sound or (here.observation and here.observation.stage != "compare"):
+                # Each further chunk would end in the same failure.
+                self.complete = next(chunks, None) is None
+                break
+        return examiner, found
+
+    def _run_both(self, lab: Lab, samples: Sequence[Sample]) -> Trial:
+        """The reference's trial; the candidate's is made at the same time, and remembered."""
+        reference, _ = lab.both(self.pipeline, samples, "detect")
         if reference.build.failure is not None and lab.full_check:
             # Strict shape inference fails on the original already: it is no test then.
             lab.full_check = False
@@ -481,64 +505,100 @@ class Vetting:
                 "the original passes onnx.checker but not strict shape inference, "
                 "so candidates are checked without it"
             )
-            reference, candidate = lab.both(self.pipeline, samples, "detect")
+            reference, _ = lab.both(self.pipeline, samples, "detect")
         if reference.build.failure is not None:
             words = describe(reference.build.failure)
             raise InputError(f"{self.model.source}: not a valid ONNX model: {words}")
-        samples, refused = self._usable(lab, reference, samples)
-        candidate = lab.trial(self.pipeline, samples, "detect")
-        examiner = Examiner(lab, samples, tolerance=self.tolerance)
-        examiner.learn_reference(lab.reference(samples))
-        if refused:
-            self.controls["refused samples"] = "; ".join(refused)
-        if self.optimizer.traits.produces != "onnx" and not self._lowering_is_sound(examiner):
-            return examiner, Findings()
-        return examiner, examiner.examine(candidate, samples)
+        return reference
 
-    def _lowering_is_sound(self, examiner: Examiner) -> bool:
+    def _look(
+        self, lab: Lab, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
+    ) -> tuple[bool, Findings]:
+        """What is wrong with the pipeline on ``samples``; False where the lowering already is."""
+        if not examiner.samples:
+            examiner.samples = gate.samples = list(samples)
+        examiner.learn_reference(lab.reference(samples))
+        if self.optimizer.traits.produces != "onnx":
+            fault = self._fault_of_lowering(examiner, gate, samples)
+            if fault is not None:
+                return False, Findings(fault)
+        return True, examiner.examine(lab.trial(self.pipeline, samples, "detect"), samples)
+
+    def _let_go(
+        self, lab: Lab, examiner: Examiner, samples: Sequence[Sample], found: Findings
+    ) -> None:
+        """Forget ``samples`` but for the first chunk's and the witnesses of what was found."""
+        seen = found.observation
+        witnesses = {s.id for s, _ in found.sensitive}
+        if seen is not None and seen.sample is not None:
+            witnesses.add(seen.sample.id)
+        known = {s.id for s in examiner.samples}
+        examiner.samples += [s for s in samples if s.id in witnesses - known]
+        gone = [s for s in samples if s.id not in witnesses | known]
+        lab.forget(gone)
+        examiner.forget(gone)
+
+    def _rest_is_sound(self, lab: Lab, examiner: Examiner, pipeline: Sequence[str]) -> Findings:
+        """What is wrong with ``pipeline`` on the samples that were let go of; the first of it."""
+        held = {s.id for s in examiner.samples}
+        for chunk in self.inputs.chunks():
+            samples = [s for s in chunk if s.id not in held and s.id not in self.refused]
+            if not samples:
+                continue
+            base = examiner.base
+            examiner.learn_reference(
+                lab.reference(samples) if base is None else lab.trial(base, samples, "control")
+            )
+            found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+            self._let_go(lab, examiner, samples, Findings(found.observation))
+            if found.observation is not None:
+                return found
+        return Findings()
+
+    def _fault_of_lowering(
+        self, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
+    ) -> Observation | None:
         """Rule 3 for artifacts of another format: first the fixed lowering against the original.
 
         Its kernels are others than the reference's, so more rounding is allowed for. From here on
         the lowering is the reference: what differs between the two is no pass's doing.
         """
-        lab, samples = examiner.lab, examiner.samples
+        lab = examiner.lab
         base = lab.trial(self._base(), samples, "control")
-        gate = Examiner(lab, samples, thresholds=OTHER_KERNELS)
-        gate.reference = examiner.reference
+        gate.learn_reference(lab.reference(samples))
         found = gate.examine(base, samples)
         if found.observation is not None:
             words = f"{self.optimizer.name}'s import and lowering"
             self.controls["empty pipeline"] = f"{words} show {found.observation.symptom}"
             self._report(self._finding(lab, gate, found.observation, ()))
             self.safe = ()
-            return False
+            return found.observation
+        gate.forget(samples)
         self.controls["empty pipeline"] = "innocent (import and lowering agree with the original)"
         examiner.learn_reference(base)
-        return True
+        return None
 
     def _base(self) -> tuple[str, ...]:
         """The empty pipeline: the required passes alone."""
         return self.with_required(())
 
-    def _usable(
-        self, lab: Lab, reference: Trial, samples: Sequence[Sample]
-    ) -> tuple[list[Sample], list[str]]:
-        """Samples that the reference runs on, and why it refused the others."""
+    def _usable(self, lab: Lab, reference: Trial, samples: Sequence[Sample]) -> list[Sample]:
+        """Samples that the reference runs on; why it refused the others is kept."""
         usable = list(samples)
-        refused: list[str] = []
         while True:
             failed = {i: r for i, r in reference.runs.items() if isinstance(r, Failure)}
             if not failed:
-                return usable, refused
+                return usable
             name, failure = next(iter(failed.items()))
             if failure.stage == "load":
                 raise self._cannot_load(failure)
-            refused.append(f"{name}: {describe(failure)}")
+            self.refused[name] = describe(failure)
             usable = [s for s in usable if s.id != name]
-            if not usable:
+            if not usable and not self.judged:
                 raise NothingTested(
                     f"{self.model.source}: the original model runs on none of the "
-                    f"{len(samples)} samples; the last error was: {describe(failure)}"
+                    f"{'first ' if self.inputs.several else ''}{len(samples)} samples; "
+                    f"the last error was: {describe(failure)}"
                 )
             reference = lab.reference(usable)
 
@@ -597,6 +657,8 @@ class Vetting:
                 pipeline = tuple(n for n in pipeline if n not in drop)
             trial = lab.trial(pipeline, samples, "verify")
             found = examiner.examine(trial, samples)
+            if found.observation is None and self.inputs.several and not as_deployed:
+                found = self._rest_is_sound(lab, examiner, pipeline)
         return () if lab.excused else pipeline
 
     def _excuse(self, lab: Lab) -> None:
@@ -779,6 +841,11 @@ class Vetting:
         every = self.settings.strategy == "auto" and self.settings.pipeline == "all"
         return self.settings.strategy == "each" or (every and self.optimizer.traits.single)
 
+    def _on_some(self, samples: Sequence[Sample]) -> str:
+        """How many samples were used where not all are."""
+        total = self.judged
+        return f" (on {len(samples)} of {total} samples)" if len(samples) < total else ""
+
     def _study(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> list[PassRecord]:
         empty = lab.trial(self._base(), samples, "control")
         inherited = examiner.examine(empty, samples).observation
@@ -816,6 +883,8 @@ class Vetting:
                 self._report(self._finding(lab, examiner, observation, (name,)))
             if original is not None:
                 self._note_bloat((name,), original, trial)
+        if self._on_some(samples):
+            self.controls["every pass alone"] = f"tried{self._on_some(samples)}"
         if inherited is None:
             self._study_pairs(lab, examiner, samples, changed, alone)
         return records
@@ -901,38 +970,65 @@ class Vetting:
         before = len(self.findings)
         self.safe = self._blame(lab, examiner, samples, self.safe, found, as_deployed=True)
         faults = len(self.findings) - before
-        self.controls["as deployed"] = f"{faults} more findings" if faults else "agrees"
+        words = f"{faults} more findings" if faults else "agrees"
+        self.controls["as deployed"] = words + self._on_some(samples)
 
     # --- impact ------------------------------------------------------------------------------
 
-    def _impact(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> Impact | None:
-        """What the pipeline's differences mean on the model's task, if it changed anything."""
+    def _assess(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> None:
+        """Add ``samples`` to what the pipeline's differences mean on the model's task."""
         trial = lab.trial(self.pipeline, samples, "detect")
         runs = {i: r for i, r in trial.runs.items() if not isinstance(r, Failure)}
         first = next((s for s in samples if s.id in runs and s.id in examiner.reference), None)
         if first is None:
-            return None
-        wanted = self.settings.comparator
-        choice = choose(self.plugins, self.model, examiner.reference[first.id], wanted)
+            return
+        if self.assessment is None:
+            self.assessment = self._assessment(examiner.reference[first.id])
+        try:
+            self._add_to(self.assessment, lab, examiner, samples, runs)
+        except InputError as error:
+            if self.settings.comparator is not None:
+                raise
+            # A comparator that takes a model for its own and then does not understand it.
+            self.controls["comparator"] = str(error)
+            plain = fallback(self.plugins)
+            if self.assessment.begun or plain is None:
+                return
+            self.assessment = Assessment(plain, plain.comparator.options, self.model)
+            self._add_to(self.assessment, lab, examiner, samples, runs)
+
+    def _assessment(self, outputs: Outputs) -> Assessment:
+        choice = choose(self.plugins, self.model, outputs, self.settings.comparator)
         comparator = choice.comparator
         given = {**self.model.config.comparator_options, **self.settings.comparator_options}
         if comparator.name != self.model.config.comparator:
             given = dict(self.settings.comparator_options)
         options = parse_options(f"comparator {comparator.name}", comparator.options, given)
-        reference, levels = examiner.reference, examiner.levels()
+        return Assessment(choice, options, self.model)
+
+    def _add_to(
+        self,
+        assessment: Assessment,
+        lab: Lab,
+        examiner: Examiner,
+        samples: Sequence[Sample],
+        runs: Mapping[str, Outputs],
+    ) -> None:
+        reference, comparator = examiner.reference, assessment.choice.comparator
+        answers = self._answers(lab, samples, comparator, assessment.options, reference, runs)
+        assessment.add(samples, reference, runs, examiner.levels(), answers)
+
+    def _impact(self) -> Impact | None:
+        """What the pipeline's differences mean on the model's task, if it changed anything."""
+        if self.assessment is None:
+            return None
         try:
-            answers = self._answers(lab, samples, comparator, options, reference, runs)
-            impact = assess(choice, options, self.model, samples, reference, runs, levels, answers)
+            impact = self.assessment.impact()
         except InputError as error:
-            if wanted is not None:
+            if self.settings.comparator is not None:
                 raise
-            # A comparator that takes a model for its own and then does not understand it.
             self.controls["comparator"] = str(error)
-            plain = fallback(self.plugins)
-            if plain is None:
-                return None
-            options = plain.comparator.options
-            impact = assess(plain, options, self.model, samples, reference, runs, levels)
+            return None
         self._tell_impact(impact)
         return impact
 
@@ -1211,7 +1307,14 @@ class Vetting:
             state = "not needed"
         self.controls.setdefault("reference against itself", state)
         self.controls.setdefault("empty pipeline", "not needed")
-        self.controls["samples"] = f"{len(samples)} judged"
+        words = f"{self.judged} judged"
+        if not self.complete:
+            words += "; it fails on these, so it was not tried on the others"
+        if self.inputs.skipped:
+            words += f"; {len(self.inputs.skipped)} skipped as bad data"
+        if self.refused:
+            words += f"; {len(self.refused)} on which the original does not run"
+        self.controls["samples"] = words
 
     def _verdict(self, examiner: Examiner, found: Findings) -> tuple[Verdict, str]:
         faults = [f for f in self.findings if f.severity == "fault"]

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from optvet.spec.types import (
     Artifact,
     Comparison,
+    Deferred,
     Inner,
     Model,
     ModelCard,
@@ -185,7 +186,7 @@ class ReadsFiles(Protocol):
 
 @runtime_checkable
 class Dataset(Protocol):
-    """A source of inputs.
+    """A source of inputs, however many: the engine holds a chunk of them at a time.
 
     Attributes:
         name: Unique among datasets; ``--dataset NAME`` or ``--dataset NAME:ARGUMENT``.
@@ -204,8 +205,11 @@ class Dataset(Protocol):
         seed: int,
         limit: int | None,
         probe: Probe,
-    ) -> Iterable[Sample]:
+    ) -> Iterable[Sample | Deferred]:
         """Samples for ``model``, deterministic in all arguments, with unique ids.
+
+        Called again where the samples are needed again, since none is kept. What may fail for one
+        sample alone, or costs much, is yielded as ``Deferred``.
 
         Args:
             model: What the samples are for.
@@ -218,6 +222,30 @@ class Dataset(Protocol):
         Raises:
             InputError: No sample can be made; the message names the input or file at fault.
         """
+        ...
+
+
+@runtime_checkable
+class Suits(Protocol):
+    """Optional part of a dataset: whether it can make a model's inputs of what is in a folder."""
+
+    def suits(self, model: Model, argument: str) -> float:
+        """How well, from 0 (not at all) to 1; asked for ``--dataset auto:ARGUMENT``.
+
+        1 means that the model's record declares such inputs; what is merely inferred from names
+        and shapes stays below 0.9. Nothing is decoded for it.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsProvenance(Protocol):
+    """Optional part of a dataset: what its samples depend on, for the record."""
+
+    def provenance(
+        self, model: Model, argument: str | None, options: BaseModel
+    ) -> Mapping[str, str]:
+        """Texts by name: a resolved revision, the preprocessing, what of it was inferred."""
         ...
 
 

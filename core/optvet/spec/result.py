@@ -170,6 +170,28 @@ class Impact(Record):
     details: list[ComparisonRecord] = Field(default_factory=list)
 
 
+class DatasetRecord(Record):
+    """Where inputs came from.
+
+    ``name`` is what ``--dataset`` takes, ``chosen_by`` who chose it, ``samples`` the number that
+    it gave, and ``provenance`` what they depend on: a revision, the preprocessing, what of that was
+    inferred.
+    """
+
+    name: str
+    chosen_by: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    samples: int = 0
+    provenance: dict[str, str] = Field(default_factory=dict)
+
+
+class Skipped(Record):
+    """A sample that was not judged, and why: bad data, or the original does not run on it."""
+
+    sample: str
+    reason: str
+
+
 class StageCost(Record):
     """Work done for one purpose; cached answers cost nothing and are not counted."""
 
@@ -201,6 +223,8 @@ class VetResult(Record):
     safe_pipeline: list[str]
     controls: dict[str, str]
     samples: int = 0
+    skipped: list[Skipped] = Field(default_factory=list)
+    datasets: list[DatasetRecord] = Field(default_factory=list)
     seed: int = 0
     strategy: str = "auto"
     cost: Cost

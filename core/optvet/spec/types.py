@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -71,6 +71,8 @@ class ModelConfig:
         preprocessing: How inputs are made from images, sound or text; keys as documented for
             the datasets.
         inputs: Recipe per input for the dataset "random": ``{"kind": "uniform", "low": 0, …}``.
+        dataset: Where its inputs come from if the user does not say: ``NAME`` or ``NAME:ARGUMENT``.
+        dataset_options: Options of that dataset.
         origin: The file that said so.
     """
 
@@ -79,6 +81,8 @@ class ModelConfig:
     comparator_options: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    dataset: str | None = None
+    dataset_options: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
 
 
@@ -257,6 +261,18 @@ class Sample:
     feeds: Mapping[str, np.ndarray]
     label: Any = None
     origin: str = ""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A sample that costs something to make, such as the decoding of an image.
+
+    ``make`` gives the sample, of the same id. What raises InputError there is bad data, which the
+    user may have refused or skipped; what is left out of the slice asked for is never made.
+    """
+
+    id: str
+    make: Callable[[], Sample]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,270 @@
+"""The samples of a vet: where they come from, which slice of them, a chunk at a time.
+
+Datasets are lazy and are read again where their samples are needed again, so that one chunk is in
+memory however many there are. A dataset that fits one chunk is read once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from pydantic import BaseModel
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.options import parse_options
+from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
+from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
+from optvet.spec.result import DatasetRecord
+from optvet.spec.types import Deferred, Model, Sample, ValueInfo
+
+CHUNK_SAMPLES = 32
+CHUNK_BYTES = 64 << 20
+"""A chunk ends where one of these is reached; bytes are those of its inputs and of both outputs."""
+DEFAULT = "random"
+AUTO = "auto"
+"""``auto:FOLDER`` stands for the dataset that makes most of a folder for the model at hand."""
+OnBad = Literal["refuse", "skip"]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Which samples of each dataset: ``limit`` of them from ``start``, shuffled by the seed or not.
+
+    ``on_bad`` says what becomes of one that cannot be made; it counts among the ``limit``.
+    """
+
+    start: int = 0
+    limit: int | None = None
+    shuffle: bool = False
+    on_bad: OnBad = "refuse"
+
+
+@dataclass(frozen=True)
+class _Source:
+    spec: str
+    dataset: Dataset
+    argument: str | None
+    options: BaseModel
+    chosen_by: str
+
+
+class Inputs:
+    """The samples that were asked for; always the same ones.
+
+    Attributes:
+        skipped: Why bad data was left out, by sample; complete once all samples were asked for.
+
+    Raises:
+        UnknownName: There is no such dataset, or it has no such option.
+        UsageError: A value does not fit its option.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        plugins: Plugins,
+        specs: Sequence[str],
+        options: Mapping[str, Any],
+        *,
+        cut: Slice,
+        seed: int,
+        probe: Probe,
+    ) -> None:
+        self._model, self._cut, self._seed, self._probe = model, cut, seed, probe
+        self._sources = _sources(model, plugins, specs, options)
+        self._counts = [0] * len(self._sources)
+        self._whole: list[Sample] | None = None
+        self.skipped: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[Sample]:
+        """All samples, one at a time.
+
+        Raises:
+            InputError: One of them is bad, and bad data is refused.
+            NothingTested: There is none.
+        """
+        if self._whole is not None:
+            yield from self._whole
+            return
+        found = False
+        for number, source in enumerate(self._sources):
+            self._counts[number] = 0
+            prefix = f"{source.spec}/" if len(self._sources) > 1 else ""
+            for item in self._items(source):
+                sample = self._made(item, prefix)
+                if sample is not None:
+                    found = True
+                    self._counts[number] += 1
+                    yield replace(sample, id=f"{prefix}{item.id}", origin=source.spec)
+        if not found:
+            raise self._nothing()
+
+    def _nothing(self) -> Exception:
+        if not self.skipped:
+            return NothingTested("the datasets gave no sample; nothing was tested")
+        reason = list(self.skipped.values())[-1]
+        return InputError(f"no sample could be made; the last of {len(self.skipped)}: {reason}")
+
+    def chunks(self) -> Iterator[list[Sample]]:
+        """All samples, in lists that fit in memory."""
+        samples = iter(self)
+        following = next(samples, None)
+        first = True
+        while following is not None:
+            chunk, following = _chunk(following, samples, self._model.outputs)
+            if first and following is None:
+                self._whole = chunk
+            first = False
+            yield chunk
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one chunk; known once the first was asked for."""
+        return self._whole is None
+
+    def records(self) -> list[DatasetRecord]:
+        """Where the samples came from."""
+        return [
+            DatasetRecord(
+                name=s.spec,
+                chosen_by=s.chosen_by,
+                options=s.options.model_dump(mode="json"),
+                samples=count,
+                provenance=dict(s.dataset.provenance(self._model, s.argument, s.options))
+                if isinstance(s.dataset, TellsProvenance)
+                else {},
+            )
+            for s, count in zip(self._sources, self._counts, strict=True)
+        ]
+
+    def _items(self, source: _Source) -> Iterable[Sample | Deferred]:
+        cut = self._cut
+        end = None if cut.limit is None else cut.start + cut.limit
+        items: Iterable[Sample | Deferred] = source.dataset.samples(
+            self._model,
+            source.argument,
+            source.options,
+            seed=self._seed,
+            limit=None if cut.shuffle else end,
+            probe=self._probe,
+        )
+        if cut.shuffle:
+            items = _shuffled(items, self._seed, end)
+        return itertools.islice(items, cut.start, end)
+
+    def _made(self, item: Sample | Deferred, prefix: str) -> Sample | None:
+        if isinstance(item, Sample):
+            return item
+        try:
+            return item.make()
+        except InputError as error:
+            if self._cut.on_bad == "refuse":
+                raise InputError(f"{error} (or say --on-bad skip to leave it out)") from error
+            self.skipped[f"{prefix}{item.id}"] = str(error)
+            return None
+
+
+def _shuffled(
+    items: Iterable[Sample | Deferred], seed: int, count: int | None
+) -> list[Sample | Deferred]:
+    """The first ``count`` of all items in random order; no more than these are held."""
+    draw = np.random.default_rng([seed, 0x5EED])
+    keyed = ((draw.random(), i, item) for i, item in enumerate(items))
+    chosen = sorted(keyed, key=_order) if count is None else heapq.nsmallest(count, keyed, _order)
+    return [item for _, _, item in chosen]
+
+
+def _order(keyed: tuple[float, int, Sample | Deferred]) -> tuple[float, int]:
+    return keyed[:2]
+
+
+def _chunk(
+    first: Sample, others: Iterator[Sample], outputs: Sequence[ValueInfo]
+) -> tuple[list[Sample], Sample | None]:
+    """A chunk that begins with ``first``, and the sample that follows it."""
+    own = 2 * sum(_bytes_of(info) for info in outputs)
+    chunk = [first]
+    size = own + _bytes_in(first)
+    for sample in others:
+        size += own + _bytes_in(sample)
+        if len(chunk) >= CHUNK_SAMPLES or size > CHUNK_BYTES:
+            return chunk, sample
+        chunk.append(sample)
+    return chunk, None
+
+
+def _bytes_in(sample: Sample) -> int:
+    return sum(value.nbytes for value in sample.feeds.values())
+
+
+def _bytes_of(info: ValueInfo) -> int:
+    """Bytes of a value; a dimension that is open counts as one."""
+    sizes = [d for d in info.shape or () if isinstance(d, int) and d > 0]
+    try:
+        kind = onnx.TensorProto.DataType.Value(info.dtype.upper())
+    except ValueError:  # a sequence, a map
+        return 0
+    return math.prod(sizes) * int(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+
+
+# --- which datasets ------------------------------------------------------------------------------
+
+
+def _sources(
+    model: Model, plugins: Plugins, specs: Sequence[str], options: Mapping[str, Any]
+) -> list[_Source]:
+    chosen = [_resolved(model, plugins, spec) for spec in specs] or [_declared(model, plugins)]
+    names = {spec.partition(":")[0] for spec, _ in chosen}
+    if any(spec.startswith(f"{AUTO}:") for spec in specs):
+        # Of several models each may be given another dataset, so all that there is may be set.
+        names = set(plugins.names("dataset"))
+    known = {k for name in names for k in type(plugins.dataset(name).options).model_fields}
+    for key in options:
+        if key not in known:
+            raise UnknownName(f"option of dataset {' and '.join(sorted(names))}", key, known)
+    return [_source(model, plugins, spec, why, options) for spec, why in chosen]
+
+
+def _source(
+    model: Model, plugins: Plugins, spec: str, why: str, options: Mapping[str, Any]
+) -> _Source:
+    name, _, argument = spec.partition(":")
+    dataset = plugins.dataset(name)
+    given = dict(options)
+    if spec == model.config.dataset:
+        given = {**model.config.dataset_options, **given}
+    own = {k: v for k, v in given.items() if k in type(dataset.options).model_fields}
+    parsed = parse_options(f"dataset {name}", dataset.options, own)
+    return _Source(spec, dataset, argument or None, parsed, why)
+
+
+def _declared(model: Model, plugins: Plugins) -> tuple[str, str]:
+    if model.config.dataset is not None:
+        return model.config.dataset, f"declared in {model.config.origin}"
+    return DEFAULT, "nothing else was asked for"
+
+
+def _resolved(model: Model, plugins: Plugins, spec: str) -> tuple[str, str]:
+    name, _, argument = spec.partition(":")
+    if name != AUTO:
+        plugins.dataset(name)
+        return spec, "--dataset"
+    if not argument:
+        raise UsageError("dataset 'auto' needs a folder; say --dataset auto:FOLDER")
+    scores = {
+        n: dataset.suits(model, argument)
+        for n in sorted(plugins.names("dataset"))
+        if isinstance(dataset := plugins.dataset(n), Suits)
+    }
+    best = max(scores, key=lambda n: scores[n], default=None)
+    if best is None or scores[best] <= 0:
+        return DEFAULT, f"nothing in {argument} suits the model"
+    sure = "the model's record" if scores[best] >= 0.9 else "the model's inputs and task"
+    return f"{best}:{argument}", f"--dataset {spec}: it suits {sure}"
