@@ -365,6 +365,83 @@ def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
         decoded(save(fixed, tmp_path / "c"))
 
 
+def fed(
+    inputs: Sequence[ValueInfo], outputs: Sequence[str], feeds: Mapping[str, np.ndarray]
+) -> list[dict[str, np.ndarray]]:
+    """What a model with this interface is fed while it writes two tokens.
+
+    Its caches become as long as the text; its scores are for five tokens, and prefer the last.
+    """
+    path, seen = Path("m.onnx"), []
+    values = tuple(ValueInfo(n, "float", None) for n in outputs)
+    config = ModelConfig(task="text-generation")
+    model = Model("m", path, path, "0", tuple(inputs), values, 8, {}, 1, 1, config)
+
+    def run(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        seen.append(dict(given))
+        ids = next(v for n, v in given.items() if n.endswith("input_ids"))
+        if "decoder_input_ids" in given:
+            ids = given["decoder_input_ids"]
+        scores = np.tile(np.arange(5.0), (*ids.shape, 1))
+        cache = np.full((2, 1, 3, len(seen), 4), float(len(seen)), np.float16)
+        return {n: scores if n == "logits" else cache for n in outputs}
+
+    COMPARATOR.decode(model, Sample("s", feeds), run, TextOptions(max_tokens=2))
+    return seen
+
+
+IDS = ValueInfo("input_ids", "int64", ("batch", "n"))
+
+
+def test_a_cache_of_keys_and_values_together_in_half_precision() -> None:
+    past = [ValueInfo(f"past_{i}", "float16", (2, "batch_size", 3, "past_len", 4)) for i in (0, 1)]
+    flag = ValueInfo("use_cache_branch", "bool", (1,))
+    inputs = [IDS, *past, flag]
+    first, second = fed(inputs, ["logits", "present_0", "present_1"], {"input_ids": PROMPT})
+    assert first["past_1"].shape == (2, 1, 3, 0, 4)
+    assert first["past_1"].dtype == np.float16
+    assert not first["use_cache_branch"][0]
+    assert second["input_ids"].tolist() == [[4]]
+    assert (second["past_0"] == 1).all()
+    assert second["use_cache_branch"][0]
+
+
+def test_positions_types_and_masks_grow_with_the_text() -> None:
+    names = ("attention_mask", "position_ids", "token_type_ids")
+    inputs = [IDS, *(ValueInfo(n, "int32", ("batch", "n")) for n in names)]
+    feeds = {"input_ids": PROMPT} | {n: np.ones((1, 5), np.int32) for n in names}
+    _, second = fed(inputs, ["logits"], feeds)
+    assert second["input_ids"].tolist() == [[3, 1, 4, 1, 5, 4]]
+    assert second["attention_mask"].tolist() == [[1] * 6]
+    assert second["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert second["token_type_ids"].tolist() == [[0] * 6]
+    assert {second[n].dtype for n in names} == {np.dtype(np.int32)}
+
+
+def test_what_is_translated_stays_while_the_translation_grows() -> None:
+    names = ("attention_mask", "input_ids", "decoder_input_ids", "decoder_attention_mask")
+    inputs = [ValueInfo(n, "int64", ("batch", "n")) for n in names]
+    source = np.array([[7, 8, 9]])
+    feeds = {
+        "attention_mask": np.array([[1, 1, 0]]),
+        "input_ids": source,
+        "decoder_input_ids": np.array([[2]]),
+        "decoder_attention_mask": np.array([[1]]),
+    }
+    _, second = fed(inputs, ["logits"], feeds)
+    assert second["input_ids"].tolist() == source.tolist()
+    assert second["attention_mask"].tolist() == [[1, 1, 0]]
+    assert second["decoder_input_ids"].tolist() == [[2, 4]]
+    assert second["decoder_attention_mask"].tolist() == [[1, 1]]
+
+
+def test_a_fixed_batch_gets_the_text_as_often() -> None:
+    three = ValueInfo("input_ids", "int64", (3, "n"))
+    feeds = {"input_ids": np.array([[1, 2], [3, 4], [5, 6]])}
+    first, _ = fed([three], ["logits"], feeds)
+    assert first["input_ids"].tolist() == [[1, 2]] * 3
+
+
 # Texts --------------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
+from optvet.engine.vet import Settings, vet_model
+from optvet.testing import Planted
 from optvet_text import TextComparator, TextOptions
 from optvet_text.answers import (
     NOWHERE,
@@ -266,6 +272,48 @@ def test_models_that_answer_are_recognised() -> None:
     assert COMPARATOR.matches(model("question answering", "embedding"), outputs) == 0
     assert span_outputs(model(None, "restarted", "hidden")) is None
     assert span_outputs(model(None, "output_start_logits", "output_end_logits")) is not None
+
+
+READER = """
+<ir_version: 8, opset_import: ["" : 17]>
+reader (int64[1,n] input_ids) => (float[1,n] start_logits, float[1,n] end_logits)
+<float[8,2] e = {0, 0, 1, 4, 2, 2, 5, 1, 1, 5, 3, 3, 4, 0, 2, 6}, float[2] w = {-3, 1},
+ int64[1] axis = {-1}>
+{
+    both = Gather(e, input_ids)
+    kept = Relu(both)
+    start_logits = ReduceSum<keepdims = 0>(kept, axis)
+    turned = Mul(kept, w)
+    lost = Relu(turned)
+    end_logits = ReduceSum<keepdims = 0>(lost, axis)
+}
+"""
+
+
+@pytest.mark.parametrize(("name", "same"), [("keep_00", True), ("drop_relu", False)])
+def test_a_whole_vet_compares_answers(tmp_path: Path, name: str, same: bool) -> None:
+    path = tmp_path / "reader.onnx"
+    onnx.save(onnx.parser.parse_model(READER), path)
+    path.with_suffix(".toml").write_text(
+        """
+        task = "question-answering"
+        [inputs.input_ids]
+        kind = "randint"
+        high = 8
+        shape = [1, 12]
+        """
+    )
+    plugins = Plugins()
+    plugins.register("optimizer", Planted(default=(name,)))
+    chosen = Settings(optimizer="planted", limit=6, cache_dir=tmp_path / "cache")
+    result = vet_model(open_model(path, str(path), tmp_path / "cache"), chosen, plugins)
+    assert result.impact is not None
+    assert result.impact.comparator == "text"
+    metrics = result.impact.metrics
+    assert metrics["answers"] == result.samples
+    assert metrics["f1"] is not None
+    assert (metrics["f1"] == 1) == same
+    assert (result.verdict == "clean") == same
 
 
 EXCERPT = SHARED / "data" / "text" / "squad_v2_dev_excerpt.json"
