@@ -1,6 +1,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import Settings, vet_model
 from optvet.testing import PlantedOptions
-from optvet_text import TextComparator, TextOptions
+from optvet_text import TextComparator, TextOptions, measures
 from optvet_text.generation import (
     Rules,
     Trace,
@@ -43,6 +44,9 @@ from optvet_text.task import answers_questions, writes_text
 from optvet_text.vocabulary import Vocabulary, vocabulary_file, vocabulary_of
 
 COMPARATOR = TextComparator()
+needs_bleu = pytest.mark.skipif(
+    find_spec("sacrebleu") is None, reason="optvet[text] is not installed"
+)
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 # Decoding -----------------------------------------------------------------------------------------
@@ -491,6 +495,7 @@ def writing(tokens: Sequence[int], size: int, height: float = 1.0) -> Table:
 WORDS = ["the", "cat", "sat", "on", "mat", "a"]
 
 
+@needs_bleu
 def test_bleu_by_hand(tmp_path: Path) -> None:
     # "the cat sat on the mat" for "the cat sat on a mat": of its words 5 of 6 are there, of its
     # pairs 3 of 5, triples 2 of 4, quadruples 1 of 3; 5/6 * 3/5 * 2/4 * 1/3 = 1/12.
@@ -523,6 +528,7 @@ def test_the_same_text_is_exactly_one() -> None:
     assert summary.metrics["bleu"] == 1
 
 
+@needs_bleu
 def test_an_empty_text_is_a_text() -> None:
     ending, other = writing([2], 3), writing([1, 1, 1, 2], 3)
     both = compare_texts(ending, ending, stop=2)
@@ -532,6 +538,7 @@ def test_an_empty_text_is_a_text() -> None:
     assert one.detail["first_difference"]["margin"] == 1
 
 
+@needs_bleu
 def test_a_text_that_parts_within_noise_is_sensitivity() -> None:
     before, after = writing([0, 1], 3, height=0.25), writing([0, 2], 3, height=9)
     firm = compare_texts(before, after, noise=0.2)
@@ -550,6 +557,7 @@ def test_texts_stop_at_a_text(tmp_path: Path) -> None:
     assert compared.detail["reference"] == ["the cat sat on"]
 
 
+@needs_bleu
 def test_labels_are_texts_that_are_right(tmp_path: Path) -> None:
     compared = compare_texts(
         writing([0, 1, 2, 3, 5, 4], 6),
@@ -566,6 +574,7 @@ def test_labels_are_texts_that_are_right(tmp_path: Path) -> None:
     assert metrics["bleu_delta"] == pytest.approx(1 - (1 / 12) ** 0.25, abs=1e-9)
 
 
+@needs_bleu
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(
@@ -616,6 +625,7 @@ def compare_strings(before: Sequence[str], after: Sequence[str], label: Any = No
     return COMPARATOR.compare(model, sample, *sides, options, noise={"y": 0.0})
 
 
+@needs_bleu
 def test_strings_that_a_model_writes_itself() -> None:
     right = "the cat sat on the mat"
     compared = compare_strings([right, "no"], [right, "yes"], label=[right, "yes"])
@@ -635,6 +645,14 @@ def test_what_was_not_decoded_is_refused() -> None:
     outputs = {"logits": np.zeros((1, 2, 3))}
     with pytest.raises(InputError, match=r"must be decoded first.*'logits'"):
         COMPARATOR.compare(model, Sample("s", {}), outputs, outputs, TextOptions(), noise={})
+
+
+def test_without_its_library_there_is_no_bleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "find_spec", lambda name: None)
+    compared = compare_texts(writing([0, 1], 3), writing([0, 2], 3))
+    assert "bleu" not in compared.metrics
+    summary = COMPARATOR.summarise([compared], TextOptions())
+    assert summary.headline == "1 of 1 texts changed"
 
 
 # Vocabularies -------------------------------------------------------------------------------------
@@ -804,6 +822,7 @@ def write_decoder(folder: Path, *, cached: bool) -> Path:
     return save(decoder(cached=cached), folder).path
 
 
+@needs_bleu
 @pytest.mark.parametrize("cached", [False, True], ids=["plain", "cached"])
 def test_a_planted_fault_changes_the_texts(tmp_path: Path, cached: bool) -> None:
     path = write_decoder(tmp_path, cached=cached)
@@ -825,6 +844,7 @@ def test_a_planted_fault_changes_the_texts(tmp_path: Path, cached: bool) -> None
 SHAKESPEARE = SHARED / "models" / "tiny-gpt-shakespeare.onnx"
 
 
+@needs_bleu
 @pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="no ../shared/models")
 @pytest.mark.parametrize("options", [{}, {"decode": "beam", "beams": 2}], ids=["greedy", "beam"])
 def test_a_trained_model_writes_letters(tmp_path: Path, options: dict[str, Any]) -> None:
