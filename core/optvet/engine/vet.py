@@ -347,6 +347,7 @@ class Vetting:
                 opsets=dict(self.model.opsets),
                 nodes=self.model.nodes,
                 size_bytes=self.model.size_bytes,
+                task=self.model.task,
             ),
             optimizer=OptimizerRecord(
                 name=self.optimizer.name,

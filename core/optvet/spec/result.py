@@ -26,6 +26,7 @@ class ModelRecord(Record):
     opsets: dict[str, int]
     nodes: int
     size_bytes: int
+    task: str | None = None
 
 
 class OptimizerRecord(Record):
