@@ -22,6 +22,7 @@ from optvet.engine.oracle import (
     Thresholds,
     is_float,
     judge,
+    largest_difference,
     same_distribution,
     uncertainty,
 )
@@ -375,12 +376,21 @@ class Examiner:
         """Whether the reference is NaN wherever it could be compared numerically."""
         return self._numbers == {True}
 
-    def levels(self) -> dict[str, dict[str, float]]:
-        """Absolute uncertainty per sample and output, where anything is known of it."""
+    def levels(self, runs: Mapping[str, Outputs]) -> dict[str, dict[str, float]]:
+        """Absolute uncertainty per sample and output, where anything is known of it.
+
+        No less than a difference in ``runs``, the candidate's outputs, that is called drift: the
+        exact results may have settled what the spread of the reference does not.
+        """
         levels: dict[str, dict[str, float]] = {}
-        for sample, noise in self._noise.items():
-            for name, value in self.reference.get(sample, {}).items():
-                level = uncertainty(name, value, noise)
+        for sample, outputs in self.reference.items():
+            noise, run = self._noise.get(sample), runs.get(sample)
+            for name, value in outputs.items():
+                level = uncertainty(name, value, noise) if noise is not None else None
+                if run is not None and is_float(value.dtype):
+                    (j,) = judge({name: value}, run, noise, self.thresholds)
+                    if self._transfer(j).call == "drift":
+                        level = max(level or 0.0, largest_difference(value, run[name]))
                 if level is not None:
                     levels.setdefault(sample, {})[name] = level
         return levels

@@ -362,6 +362,14 @@ def uncertainty(name: str, reference: np.ndarray, noise: Noise) -> float | None:
     return max(THRESHOLDS.rounding * u * top, sums + (noise_level(name, reference, noise) or 0.0))
 
 
+def largest_difference(y: np.ndarray, z: np.ndarray) -> float:
+    """Largest difference of two elements of float arrays of one shape; of finite ones only."""
+    a, b = _wide(y), _wide(z)
+    both = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore"):
+        return float(np.max(np.abs(a - b), where=both, initial=0.0))
+
+
 def _pattern_differs(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Where one is NaN or an infinity that the other is not."""
     with np.errstate(invalid="ignore"):

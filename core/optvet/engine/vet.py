@@ -1017,7 +1017,7 @@ class Vetting:
     ) -> None:
         reference, comparator = examiner.reference, assessment.choice.comparator
         answers = self._answers(lab, samples, comparator, assessment.options, reference, runs)
-        assessment.add(samples, reference, runs, examiner.levels(), answers)
+        assessment.add(samples, reference, runs, examiner.levels(runs), answers)
 
     def _impact(self) -> Impact | None:
         """What the pipeline's differences mean on the model's task, if it changed anything."""
