@@ -668,3 +668,9 @@ def test_onnx_optimizer_is_vetted_on_a_healthy_model(vet: Vet) -> None:
     result = vet(NET, OnnxOptimizer())
     assert result.verdict in ("clean", "drift")
     assert faults(result) == []
+
+
+def test_a_model_older_than_what_runtimes_promise_is_told_so(vet: Vet) -> None:
+    old = '<ir_version: 3, opset_import: ["" : 6]> g (float[2] x) => (float[2] y) { y = Add(x, x) }'
+    with pytest.raises(InputError, match=r"its opset is 6, and runtimes promise 7 and later only"):
+        vet(old, planted("identity"))

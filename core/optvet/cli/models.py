@@ -26,7 +26,6 @@ from optvet.engine.discovery import Plugins
 
 app = typer.Typer(help="Models that can be vetted by name.", invoke_without_command=True)
 
-OPSET_FLOOR = 7
 IR_FLOOR = 4
 _LISTED_INPUTS = 12
 _NEWEST = 10_000
@@ -227,6 +226,8 @@ def _opset_of(card: ModelCard) -> int | None:
 
 def notes_on(model: Model) -> list[str]:
     """What of a model's age makes its verdict hard to read."""
+    from optvet.engine.models import OPSET_FLOOR
+
     notes = []
     opset = model.opsets.get("ai.onnx")
     if opset is not None and opset < OPSET_FLOOR:

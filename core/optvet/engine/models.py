@@ -28,6 +28,8 @@ from optvet.engine.records import config_for
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import Model
 
+OPSET_FLOOR = 7
+"""Runtimes and optimizers promise nothing for operator sets before this one."""
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes that one protobuf message can have at most."""
 

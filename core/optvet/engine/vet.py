@@ -29,7 +29,7 @@ from optvet.engine.explain import explain
 from optvet.engine.impact import Answers, Assessment, choose, fallback
 from optvet.engine.inputs import Inputs, OnBad, Slice
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial, refuse_misuse
-from optvet.engine.models import open_model
+from optvet.engine.models import OPSET_FLOOR, open_model
 from optvet.engine.options import parse_options
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
@@ -604,9 +604,16 @@ class Vetting:
             reference = lab.reference(usable)
 
     def _cannot_load(self, failure: Failure) -> InputError:
+        opset = self.model.opsets.get("ai.onnx", OPSET_FLOOR)
+        advice = "choose another runtime, or repair the model"
+        if opset < OPSET_FLOOR:
+            advice = (
+                f"its opset is {opset}, and runtimes promise {OPSET_FLOOR} and later only: take a "
+                "newer export, or convert it with onnx.version_converter"
+            )
         return InputError(
             f"{self.model.source}: {self.reference_judge.runtime.name} cannot load the original "
-            f"model: {describe(failure)}; choose another runtime, or repair the model"
+            f"model: {describe(failure)}; {advice}"
         )
 
     def tolerance(self, passes: Iterable[str]) -> float | None:
