@@ -480,14 +480,14 @@ def _toward(start: Point, end: Point, distance: float) -> Point:
 
 
 def _draw_box(root: ET.Element, box: _Box, centre: Point) -> None:
-    x, y = centre[0] - box.width / 2, centre[1] - box.room[1] / 2
+    x, y = centre[0] - box.room[0] / 2, centre[1] - box.room[1] / 2
     fill, stroke = box.colours
     group = ET.SubElement(root, "g")
     ET.SubElement(group, "title").text = _legal(box.tip)
     shape = {
         "x": f"{x:.1f}",
         "y": f"{y:.1f}",
-        "width": f"{box.width:.1f}",
+        "width": f"{box.room[0]:.1f}",
         "height": f"{box.height:.1f}",
         "rx": f"{box.height / 2 if box.round else 5:.1f}",
         "fill": fill,
