@@ -73,6 +73,41 @@ def test_screen_fits_80_columns(run: Run, faulty: Path) -> None:
     assert broken == []
 
 
+def test_bad_data_is_refused_or_left_out_and_shown(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "600")
+    folder = clean.parent / "data"
+    folder.mkdir()
+    np.save(folder / "1.npy", np.ones((2, 3), np.float32))
+    np.save(folder / "2.npy", np.ones((9, 9), np.float32))
+    ran = run("vet", clean, "--dataset", f"files:{folder}")
+    assert ran.code == 2
+    assert "2.npy, input 'x': has shape [9,9]" in words(ran.err)
+    assert "--on-bad skip" in words(ran.err)
+    ran = run("vet", clean, "--dataset", f"files:{folder}", "--on-bad", "skip")
+    assert ran.code == 0
+    assert f"inputs files:{folder}, 1 sample" in words(ran.out)
+    assert "1 sample left out, the first 2.npy: dataset 'files':" in words(ran.out)
+    ran = run("vet", clean, "--dataset", f"files:{folder}", "--on-bad", "skip", "--json", "-")
+    answer = json.loads(ran.out)
+    assert [s["sample"] for s in answer["skipped"]] == ["2.npy"]
+    assert "has shape [9,9]" in answer["skipped"][0]["reason"]
+    assert (answer["samples"], answer["datasets"][0]["samples"]) == (1, 1)
+
+
+def test_a_record_s_dataset_is_taken_unless_another_is_named(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "600")
+    np.save(clean.parent / "a.npy", np.ones((2, 3), np.float32))
+    clean.with_suffix(".toml").write_text('dataset = "files:a.npy"\n')
+    told = words(run("vet", clean).out)
+    record = clean.with_suffix(".toml")
+    assert f"inputs files:{clean.parent / 'a.npy'} (declared in {record}), 1 sample" in told
+    assert "inputs files" not in words(run("vet", clean, "--dataset", "random").out)
+
+
 def test_second_run_comes_from_the_cache(run: Run, clean: Path) -> None:
     assert "1 application," in run("vet", clean).out
     assert "all from the cache" in run("vet", clean).out

@@ -353,3 +353,37 @@ def test_words_are_understood_as_far_as_they_can_be(words: str, expected: dict[s
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         assert found[key] == value, key
+
+
+# Which dataset
+
+
+def test_a_record_names_its_dataset_by_a_path_within_its_folder(path: Path) -> None:
+    (path.parent / "photos").mkdir()
+    (path.parent / "l.csv").write_text("")
+    path.with_suffix(".toml").write_text(
+        'dataset = "images:photos"\n[dataset_options]\nlabels = "l.csv"\nlabel_key = "k"\n'
+    )
+    config = config_for(path)
+    assert config.dataset == f"images:{path.parent / 'photos'}"
+    assert config.dataset_options == {"labels": str(path.parent / "l.csv"), "label_key": "k"}
+
+
+def test_what_is_no_path_stays_as_it_is(path: Path) -> None:
+    path.with_suffix(".toml").write_text('dataset = "huggingface:user/name"\n')
+    assert config_for(path).dataset == "huggingface:user/name"
+    path.with_suffix(".toml").write_text('dataset = "random"\n')
+    assert config_for(path).dataset == "random"
+
+
+@pytest.mark.parametrize("argument", ["/etc", "../photos", "a/../../b", "~/photos"])
+def test_a_dataset_outside_of_the_record_s_folder_is_refused(path: Path, argument: str) -> None:
+    path.with_suffix(".toml").write_text(f'dataset = "images:{argument}"\n')
+    with pytest.raises(InputError, match="leads out of the folder of the record"):
+        config_for(path)
+
+
+def test_a_catalogue_may_name_a_dataset(path: Path) -> None:
+    entry = {"file": path.name, "dataset": "images:photos"}
+    (path.parent / "models.json").write_text(json.dumps([entry]))
+    assert config_for(path).dataset == "images:photos"

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line, plain
-from optvet.spec.result import Divergence, Impact
+from optvet.spec.result import DatasetRecord, Divergence, Impact
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LABEL_COLUMNS = 10
@@ -276,6 +276,8 @@ def _facts(result: VetResult, asked: Asked) -> Table:
     for finding in result.findings:
         if finding.severity == "note":
             rows.append(("note", _note(finding)))
+    if told := _inputs(result):
+        rows.append(("inputs", text(told)))
     controls = (f"{k}: {one_line(v, 100)}" for k, v in result.controls.items() if k != "samples")
     rows.append(("controls", text("; ".join(controls))))
     if result.outputs:
@@ -287,6 +289,26 @@ def _facts(result: VetResult, asked: Asked) -> Table:
     rows.append(("safe", text(_safe(result, asked))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
+
+
+def _inputs(result: VetResult) -> str:
+    """Where they came from, unless that goes without saying, and what was left out."""
+    plain = [d.name for d in result.datasets] == ["random"] and not result.skipped
+    words = [] if plain else [_dataset(d) for d in result.datasets]
+    if result.skipped:
+        first = result.skipped[0]
+        reason = one_line(f"{first.sample}: {first.reason}", _MESSAGE_CHARS)
+        words.append(f"{count(len(result.skipped), 'sample')} left out, the first {reason}")
+    if "not tried" in result.controls.get("samples", ""):
+        words.append(result.controls["samples"])
+    return "\n".join(words)
+
+
+def _dataset(record: DatasetRecord) -> str:
+    made = "; ".join(f"{k} {v}" for k, v in record.provenance.items())
+    why = "" if record.chosen_by == "--dataset" else f" ({record.chosen_by})"
+    told = f"{record.name}{why}, {count(record.samples, 'sample')}"
+    return f"{told}: {made}" if made else told
 
 
 def _impact(impact: Impact) -> Text:

@@ -38,7 +38,12 @@ SELF = "optvet"
 FREE_BYTES = 1 << 30
 IMPORT_S = 120.0
 _FEATURES = re.compile(r"^(avx|fma$|f16c$|amx|sse4_2$|asimd|sve|bf16$|i8mm$)")
-_MODULES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi", "nvidia-ml-py": "pynvml"}
+_MODULES = {
+    "apache-tvm": "tvm",
+    "apache-tvm-ffi": "tvm_ffi",
+    "nvidia-ml-py": "pynvml",
+    "pillow": "PIL",
+}
 """Modules that are not named like their distribution."""
 _ALSO = ("apache-tvm-ffi", "ml-dtypes", "onnx-ir", "onnxruntime-gpu", "protobuf", "torchvision")
 """Not required by optvet, but decisive for what is."""

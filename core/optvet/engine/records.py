@@ -8,9 +8,19 @@ A model ``m.onnx`` is described by ``m.toml`` in its folder::
     [comparator_options]
     topk = [1, 5]
 
+    dataset = "images:photos"               # where inputs come from; a path within this folder
+
+    [dataset_options]
+    labels = "labels.csv"
+
     [preprocessing]
+    preset = "imagenet"                     # a family of models; what else is said here wins
     size = [224, 224]                       # width, height
-    resize = "crop"                         # "stretch", "crop" or "letterbox"
+    resize = "crop"                         # "stretch", "crop", "letterbox" or "shorter" (side)
+    crop = 0.875                            # part of the shorter side that "crop" keeps
+    pad = 114.0                             # grey around a "letterbox", 0..255
+    anchor = "center"                       # where the image is in it; or "corner"
+    multiple = 32                           # sides of "shorter", or of open size, are multiples
     layout = "NCHW"                         # or "NHWC"
     channels = "RGB"                        # "RGB", "BGR", "GRAY" or "Y"
     scale = 0.00392156862745098             # 1. multiplies values of 0..255
@@ -28,8 +38,9 @@ A model ``m.onnx`` is described by ``m.toml`` in its folder::
     shape = [1, 3, 224, 224]                # sizes of the dimensions that the model leaves open
 
 A folder of models may have one catalogue instead, ``models.json``: a list of objects with ``file``
-and any of ``task``, ``preprocessing`` (in words), ``labels``, ``vocabulary``, ``input_spec`` and
-``suggested_comparator``. The TOML wins. Whoever says nothing loses nothing: then all is inferred.
+and any of ``task``, ``preprocessing`` (in words), ``labels``, ``vocabulary``, ``input_spec``,
+``dataset`` and ``suggested_comparator``. The TOML wins. Whoever says nothing loses nothing: then
+all is inferred.
 """
 
 from __future__ import annotations
@@ -132,8 +143,13 @@ _RECIPE: TypeAdapter[Any] = TypeAdapter(_Recipe)
 class Preprocessing(_Strict):
     """How an image becomes an input; the keys that a TOML may set."""
 
+    preset: str | None = None
     size: tuple[int, int] | None = None
-    resize: Literal["stretch", "crop", "letterbox"] | None = None
+    resize: Literal["stretch", "crop", "letterbox", "shorter"] | None = None
+    crop: Annotated[float, Field(gt=0, le=1)] | None = None
+    pad: float | None = None
+    anchor: Literal["center", "corner"] | None = None
+    multiple: Annotated[int, Field(ge=1)] | None = None
     layout: Literal["NCHW", "NHWC"] | None = None
     channels: Literal["RGB", "BGR", "GRAY", "Y"] | None = None
     scale: float | None = None
@@ -153,6 +169,8 @@ class _Declared(_Strict):
     comparator_options: dict[str, Any] = Field(default_factory=dict)
     preprocessing: Preprocessing = Preprocessing()
     inputs: dict[str, _Recipe] = Field(default_factory=dict)
+    dataset: str | None = None
+    dataset_options: dict[str, Any] = Field(default_factory=dict)
 
 
 def config_for(path: Path) -> ModelConfig:
@@ -193,8 +211,34 @@ def _from_toml(file: Path) -> ModelConfig:
         comparator_options=declared.comparator_options,
         preprocessing=declared.preprocessing.model_dump(exclude_none=True),
         inputs={n: r.model_dump(exclude_none=True) for n, r in declared.inputs.items()},
+        dataset=_dataset(file, declared.dataset),
+        dataset_options={k: _option(file, v) for k, v in declared.dataset_options.items()},
         origin=str(file),
     )
+
+
+def _dataset(file: Path, spec: str | None) -> str | None:
+    """``NAME:PATH`` with the path as the user would give it; what is no path stays as it is.
+
+    A record that came with a downloaded model may not have files read from anywhere else.
+    """
+    if spec is None:
+        return None
+    name, colon, argument = spec.partition(":")
+    return f"{name}{colon}{_inside(file, argument)}"
+
+
+def _option(file: Path, value: Any) -> Any:
+    return _inside(file, value) if isinstance(value, str) else value
+
+
+def _inside(file: Path, words: str) -> str:
+    if Path(words).is_absolute() or ".." in Path(words).parts or words.startswith("~"):
+        raise InputError(
+            f"{file}: {words!r} leads out of the folder of the record; say --dataset instead"
+        )
+    path = file.parent / words
+    return str(path) if words and path.exists() else words
 
 
 def _complaint(file: Path, error: ValidationError) -> str:
@@ -241,6 +285,7 @@ def _from_entry(catalogue: Path, entry: Mapping[str, Any]) -> ModelConfig:
         comparator_options=options,
         preprocessing=preprocessing,
         inputs=_recipes(catalogue, entry),
+        dataset=_dataset(catalogue, _text(catalogue, entry, "dataset")),
         origin=str(catalogue),
     )
 

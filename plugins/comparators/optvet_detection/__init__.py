@@ -4,7 +4,8 @@ Outputs of either side are decoded to boxes, scores and labels (``decoders``), t
 where the head is raw, suppressed (``boxes``); the two sets are then matched one-to-one within each
 label (``matching``) and scored as COCO scores detections, the reference being the ground truth
 (``coco``). Where a sample has annotations, ``{"boxes": [[x, y, width, height], …], "labels": […]}``
-in pixels of the model's input, both sides are scored against these too.
+in pixels of the model's input, both sides are scored against these too; ``numbers`` beside them
+are the model's class numbers, where the dataset knows these.
 
 Every metric against the reference is exactly 1 for equal detections, and for none on both sides.
 What a head says that is not a number, or has no area, is not a detection: it is counted as
@@ -336,6 +337,9 @@ def _truth(sample: Sample, options: DetectionOptions, images: int) -> list[Truth
 
 def _truth_from_label(sample: Sample, label: Mapping[str, Any], options: DetectionOptions) -> Truth:
     names = list(label.get("labels", ()))
+    if options.classes is None:
+        # What the dataset knows of the model's numbering; an option of ours knows better.
+        names = list(label.get("numbers", names))
     try:
         boxes = np.asarray(label["boxes"], np.float64).reshape(-1, 4)
     except (TypeError, ValueError) as error:
