@@ -96,7 +96,9 @@ def vocabulary_of(path: Path | None) -> Vocabulary:
         return Vocabulary(numbers_as_words, words=False)
     try:
         text = _bytes(path).decode("utf-8")
-        data = json.loads(text) if text.lstrip()[:1] in ("{", "[") else text.split("\n")
+        # The first line of a list of tokens may well be "[PAD]", which looks like JSON.
+        plain = path.suffix == ".txt" or text.lstrip()[:1] not in ("{", "[")
+        data = text.split("\n") if plain else json.loads(text)
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are such
         raise _unusable(path, str(error)) from error
     if isinstance(data, Mapping) and isinstance(data.get("model"), Mapping):
