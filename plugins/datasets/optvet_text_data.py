@@ -233,13 +233,15 @@ class _Maker:
         names = self.options.labels or (self.tokenizer.labels if self.tokenizer else ())
         if isinstance(label, str) and label.isdecimal():
             return int(label)
-        if isinstance(label, str) and names:
-            if label not in names:
-                raise InputError(
-                    f"dataset 'text': {text.id}: label {label!r} is none of {', '.join(names)}"
-                )
+        if not isinstance(label, str) or not names:
+            return label
+        if label in names:
             return names.index(label)
-        return label
+        if self.options.labels:
+            raise InputError(
+                f"dataset 'text': {text.id}: label {label!r} is none of {', '.join(names)}"
+            )
+        return None  # the texts are labelled for another task
 
     def _fixed(self) -> int | None:
         """The length that the model's shape fixes."""
@@ -500,7 +502,9 @@ def _files(argument: str) -> Iterator[tuple[str, Path, Any]]:
         return
     if not path.is_dir():
         raise InputError(f"dataset 'text': {argument!r} does not exist; check the path")
-    inside = (f for f in path.rglob("*") if f.suffix.lower() in _READABLE - {""} and f.is_file())
+    # Among images and sounds, what is meant lies in a folder of its own.
+    root = next((f for n in ("text", "texts") if (f := path / n).is_dir()), path)
+    inside = (f for f in root.rglob("*") if f.suffix.lower() in _READABLE - {""} and f.is_file())
     for file in sorted(inside, key=lambda f: f.as_posix()):
         label = {"pos": 1, "neg": 0}.get(file.parent.name)
         yield file.relative_to(path).as_posix(), file, label

@@ -135,6 +135,21 @@ def test_the_library_s_tokenizer(tmp_path: Path) -> None:
     assert sample.feeds["ids"].tolist() == [[1, 2, 0]]
 
 
+def test_texts_that_are_labelled_for_another_task_have_no_label(tmp_path: Path) -> None:
+    write(tmp_path / "words.json", {"vocab": WORDS, "labels": ["bad", "good"]})
+    model = model_of(IDS, tmp_path, '[preprocessing]\nvocabulary = "words.json"\n')
+    rows = [{"text": "good", "label": "good"}, {"text": "the", "label": "card_arrival"}]
+    samples = made(model, write(tmp_path / "a.json", rows))
+    assert [s.label for s in samples] == [1, None]
+
+
+def test_of_a_mixed_folder_the_folder_of_texts_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "labels" / "names.txt", "cat\ndog\n")
+    write(tmp_path / "data" / "text" / "a.txt", "one\n")
+    samples = made(model_of("string[N] text", tmp_path), tmp_path / "data")
+    assert [s.id for s in samples] == ["text/a.txt:1"]
+
+
 def test_a_language_model_gets_runs_of_a_text(tmp_path: Path) -> None:
     write(tmp_path / "chars.json", {"chars": list("ab\n"), "context": 8})
     record = 'task = "language model"\n[preprocessing]\nvocabulary = "chars.json"\n'
