@@ -299,6 +299,18 @@ def test_a_background_class_shifts_the_labels(model: Maker, photos: Path, tmp_pa
     assert samples(shifted, photos, labels=str(path), label_offset=0)[0].label == [5, 6]
 
 
+def test_a_label_that_the_model_cannot_give_is_bad_data(
+    model: Maker, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "l.txt").write_text("a.png 985\nb.png 9\n")
+    labels = str(tmp_path / "l.txt")
+    wrong, right = items(model(NCHW, outputs="float[N,10] y"), photos, labels=labels)
+    with pytest.raises(InputError, match=r"a\.png is of class 985, but model\.onnx has at most 10"):
+        wrong.make()
+    assert right.make().label == 9
+    assert samples(model(NCHW, outputs="float[N,c] y"), photos, labels=labels)[0].label == 985
+
+
 def coco(path: Path, categories: Sequence[int]) -> str:
     data = {
         "images": [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}],

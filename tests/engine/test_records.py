@@ -174,7 +174,7 @@ def test_a_catalogue_has_an_entry_per_file(path: Path) -> None:
     ("kind", "comparator"),
     [
         *(("classification", "classification"), ("detection", "detection"), ("image", "image")),
-        *(("segmentation", "segmentation"), ("numeric", "tensor"), ("tabular", "tabular")),
+        *(("segmentation", "segmentation"), ("numeric", None), ("tabular", "tabular")),
         *(("token_logits", "token"), ("something new", None), (None, None)),
     ],
 )
@@ -387,3 +387,9 @@ def test_a_catalogue_may_name_a_dataset(path: Path) -> None:
     entry = {"file": path.name, "dataset": "images:photos"}
     (path.parent / "models.json").write_text(json.dumps([entry]))
     assert config_for(path).dataset == "images:photos"
+
+
+def test_numeric_is_only_a_fallback(path: Path) -> None:
+    entry = {"file": path.name, "suggested_comparator": {"kind": "numeric"}}
+    (path.parent / "models.json").write_text(json.dumps([entry]))
+    assert config_for(path).fallback == "tensor"

@@ -44,6 +44,8 @@ def choose(
 ) -> Choice:
     """The caller's comparator, else the declared one, else the one that matches best.
 
+    What only says that outputs are numbers stands back behind a comparator that claims the task.
+
     Raises:
         UnknownName: There is no comparator of the name that was wanted.
     """
@@ -57,8 +59,10 @@ def choose(
     best = max(sorted(scores), key=lambda name: scores[name], default=FALLBACK)
     if scores.get(best, 0.0) <= 0.0:
         best = FALLBACK
-    declared = model.task is not None and scores.get(best, 0.0) >= 0.9
-    reason = f"task {model.task!r}" if declared else "inferred from the outputs"
+    claimed = model.task is not None and scores.get(best, 0.0) >= 0.9
+    reason = f"task {model.task!r}" if claimed else "inferred from the outputs"
+    if not claimed and model.config.fallback in names:
+        best, reason = model.config.fallback, f"declared in {model.config.origin}"
     return Choice(plugins.comparator(best), reason)
 
 

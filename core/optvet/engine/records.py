@@ -66,13 +66,14 @@ _KINDS: Mapping[str, str] = {
     "embedding": "embedding",
     "speech": "speech",
     "tabular": "tabular",
-    "numeric": "tensor",
     "tensor": "tensor",
     "token_logits": "token",
     "token": "token",
     "text": "text",
 }
 """Comparator by the kind that a catalogue suggests."""
+_ANY = "numeric"
+"""The kind that says nothing of the task: outputs are numbers, which any may be."""
 _OPTIONS: Mapping[str, frozenset[str]] = {
     "classification": frozenset({"topk"}),
     "segmentation": frozenset({"min_agreement"}),
@@ -275,13 +276,15 @@ def _from_entry(catalogue: Path, entry: Mapping[str, Any]) -> ModelConfig:
     suggestion = entry.get("suggested_comparator") or {}
     if not isinstance(suggestion, dict):
         raise _unfit(catalogue, entry, "suggested_comparator", suggestion, "an object with 'kind'")
-    comparator = _KINDS.get(str(suggestion.get("kind")))
+    kind = str(suggestion.get("kind"))
+    comparator = _KINDS.get(kind)
     if comparator == "token" and _WRITES.search(task or ""):
         comparator = "text"
     options = {k: v for k, v in suggestion.items() if k in _OPTIONS.get(comparator or "", ())}
     return ModelConfig(
         task=task,
         comparator=comparator,
+        fallback=_KINDS["tensor"] if kind == _ANY else None,
         comparator_options=options,
         preprocessing=preprocessing,
         inputs=_recipes(catalogue, entry),

@@ -67,6 +67,7 @@ class ModelConfig:
     Attributes:
         task: What it is for, in words such as "image-classification".
         comparator: Name of the comparator that understands its outputs.
+        fallback: Name of the comparator to take where none claims the task.
         comparator_options: Options of that comparator.
         preprocessing: How inputs are made from images, sound or text; keys as documented for
             the datasets.
@@ -78,6 +79,7 @@ class ModelConfig:
 
     task: str | None = None
     comparator: str | None = None
+    fallback: str | None = None
     comparator_options: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

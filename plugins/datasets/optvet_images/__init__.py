@@ -163,6 +163,7 @@ def _labels(options: ImagesOptions, files: Mapping[str, Path]) -> Labels:
 
 
 def _offset(model: Model, options: ImagesOptions, labels: Labels) -> int:
+    """What class numbers are shifted by."""
     if options.label_offset is not None:
         return options.label_offset
     sizes = {d for info in model.outputs for d in info.shape or () if isinstance(d, int)}
@@ -230,9 +231,26 @@ def _label(labels: Labels, name: str, placed: Placed, offset: int, model: Model)
     label = labels.of(name)
     if isinstance(label, Boxes):
         return _annotations(label, labels.categories, placed, model)
-    if isinstance(label, list):
-        return [one + offset if isinstance(one, int) else one for one in label]
-    return label + offset if isinstance(label, int) else label
+    several = label if isinstance(label, list) else [label]
+    shifted = [one + offset if isinstance(one, int) else one for one in several]
+    largest = max((one for one in shifted if isinstance(one, int)), default=-1)
+    classes = _most_classes(model)
+    if classes is not None and largest >= classes:
+        raise InputError(
+            f"dataset 'images': {name} is of class {largest}, but {model.source} has at most "
+            f"{classes}; give labels that belong to the model"
+        )
+    return shifted if isinstance(label, list) else shifted[0]
+
+
+def _most_classes(model: Model) -> int | None:
+    """No output has more of anything; None where one has an open dimension beside the batch."""
+    sizes = [d for info in model.outputs for d in (info.shape or (None,))[1:]]
+    return max((d for d in sizes if isinstance(d, int)), default=None) if _known(sizes) else None
+
+
+def _known(sizes: list[int | str | None]) -> bool:
+    return bool(sizes) and all(isinstance(d, int) and d > 0 for d in sizes)
 
 
 def _annotations(

@@ -1,0 +1,58 @@
+"""Which comparator is taken, and why."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.impact import choose
+from optvet.engine.models import open_model
+from optvet.spec.types import Model
+
+MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,10] x) => (float[1,10] y) {y=Relu(x)}'
+OUTPUTS = {"y": np.linspace(0, 1, 10, dtype=np.float32)[None] / 5}
+
+
+@pytest.fixture(scope="module")
+def plugins() -> Plugins:
+    return Plugins()
+
+
+def model(folder: Path, *, record: str = "", catalogue: str = "") -> Model:
+    onnx.save(onnx.parser.parse_model(MODEL), folder / "m.onnx")
+    if record:
+        (folder / "m.toml").write_text(record)
+    if catalogue:
+        (folder / "models.json").write_text(f'[{{"file": "m.onnx", {catalogue}}}]')
+    return open_model(folder / "m.onnx", "m.onnx", folder / "cache")
+
+
+NUMERIC = '"suggested_comparator": {"kind": "numeric"}'
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "expected", "reason"),
+    [
+        (f'"task": "audio embedding", {NUMERIC}', "embedding", "task 'audio embedding'"),
+        (f'"task": "robot locomotion policy", {NUMERIC}', "tensor", "task"),
+        # Ten numbers between 0 and 1 look like scores, but the record says that they are numbers.
+        (f'"task": "chess position", {NUMERIC}', "tensor", "declared in"),
+        (NUMERIC, "tensor", "declared in"),
+    ],
+    ids=["claimed", "claimed by tensor", "claimed by none", "without a task"],
+)
+def test_numeric_stands_back_behind_a_comparator_of_the_task(
+    plugins: Plugins, tmp_path: Path, catalogue: str, expected: str, reason: str
+) -> None:
+    choice = choose(plugins, model(tmp_path, catalogue=catalogue), OUTPUTS, None)
+    assert choice.comparator.name == expected
+    assert choice.reason.startswith(reason)
+
+
+def test_a_declared_comparator_is_taken_whatever_the_task(plugins: Plugins, tmp_path: Path) -> None:
+    declared = model(tmp_path, record='task = "audio embedding"\ncomparator = "tensor"\n')
+    assert choose(plugins, declared, OUTPUTS, None).comparator.name == "tensor"
+    assert choose(plugins, declared, OUTPUTS, "image").comparator.name == "image"
