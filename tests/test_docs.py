@@ -17,9 +17,10 @@ import onnx.parser
 import pytest
 
 import optvet.cli
-from optvet import Comparison, Sample
+from optvet import Comparison, InputError, Sample
 from optvet.engine import discovery
 from optvet.engine.discovery import Plugins
+from optvet.engine.inputs import Inputs, OnBad, Slice
 from optvet.engine.models import open_model
 from optvet.spec import hooks
 from optvet.testing import check_comparator
@@ -147,6 +148,28 @@ def test_plugin_of_the_docs_conforms(place: Path) -> None:
     example: dict[str, Any] = {"__name__": "example"}
     exec(code, example)
     example["test_tiny_conforms"]()
+
+
+def test_dataset_of_the_docs_reads_lines(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = next(b for _, b in blocks(ROOT / "docs" / "plugins.md", "python") if "Lines" in b)
+    module = types.ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", module)
+    exec(code, vars(module))
+    plugins = Plugins([]).register("dataset", vars(module)["Lines"]())
+    model = open_model(place / "model.onnx", "model.onnx", place / "cache")
+    (place / "numbers.txt").write_text("1 2 3 4 5 6\n1 2 3\n0 0 0 0 0 0\n")
+
+    def inputs(on_bad: OnBad) -> Inputs:
+        cut = Slice(on_bad=on_bad)
+        specs = ("lines:numbers.txt",)
+        return Inputs(model, plugins, specs, {}, cut=cut, seed=0, probe=lambda feeds: [])
+
+    with pytest.raises(InputError, match=r"line 2: cannot reshape.*; mend it"):
+        list(inputs("refuse"))
+    made = inputs("skip")
+    assert [s.id for s in made] == ["line 1", "line 3"]
+    assert list(made.skipped) == ["line 2"]
+    assert made.records()[0].provenance == {"file": "numbers.txt"}
 
 
 def test_comparator_of_the_docs_counts_labels(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
