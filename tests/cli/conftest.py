@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +61,10 @@ def spawn() -> Callable[..., subprocess.Popen[str]]:
     def spawn(*arguments: object, **settings: Any) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", "import sys, optvet.cli; sys.exit(optvet.cli.main())"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | settings
-        return subprocess.Popen([*command, *map(str, arguments)], text=True, **pipes)
+        # Whoever runs the tests in the background of a shell has it ignored, and so would this.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        words = [*command, *map(str, arguments)]
+        return subprocess.Popen(words, text=True, preexec_fn=heed, **pipes)
 
     return spawn
 

@@ -476,7 +476,9 @@ def agrees_with_ort(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> 
         evaluate(model, feeds).values(), ort_outputs(model, feeds), strict=True
     ):
         assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        # What cancels is off by a rounding of what it was before.
+        scale = np.max(np.abs(theirs), initial=1.0) if theirs.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6 * scale)
 
 
 @settings(deadline=None, max_examples=60)

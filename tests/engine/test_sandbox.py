@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -421,6 +422,8 @@ def python(*args: str, **options: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Whoever runs the tests in the background of a shell has it ignored, and so would this.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         **options,  # type: ignore[call-overload]  # Popen's overloads know no options.
     )
 
