@@ -233,8 +233,11 @@ class _Maker:
         names = self.options.labels or (self.tokenizer.labels if self.tokenizer else ())
         if isinstance(label, str) and label.isdecimal():
             return int(label)
-        if not isinstance(label, str) or not names:
+        if not isinstance(label, str):
             return label
+        if not names:
+            # A name says nothing to a model that answers with numbers.
+            return label if any(o.dtype == "string" for o in self.model.outputs) else None
         if label in names:
             return names.index(label)
         if self.options.labels:

@@ -143,6 +143,18 @@ def test_texts_that_are_labelled_for_another_task_have_no_label(tmp_path: Path) 
     assert [s.label for s in samples] == [1, None]
 
 
+def test_a_name_is_no_label_of_a_model_that_answers_with_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [{"text": "the", "label": "card_arrival"}])
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (string[N] text) => (int64[M] y) '
+        "{ y = Shape(text) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "numbers.onnx")
+    numbers = open_model(tmp_path / "numbers.onnx", "numbers.onnx", tmp_path / "cache")
+    assert [s.label for s in made(numbers, path)] == [None]
+    assert [s.label for s in made(model_of("string[N] text", tmp_path), path)] == ["card_arrival"]
+
+
 def test_of_a_mixed_folder_the_folder_of_texts_is_read(tmp_path: Path) -> None:
     write(tmp_path / "data" / "labels" / "names.txt", "cat\ndog\n")
     write(tmp_path / "data" / "text" / "a.txt", "one\n")
