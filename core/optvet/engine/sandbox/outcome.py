@@ -1,0 +1,36 @@
+"""What a task may use and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from optvet.spec.types import Failure
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one task may use.
+
+    Attributes:
+        timeout_s: Wall clock of one task, seconds.
+        memory_bytes: Address space that a task may add to its worker's.
+    """
+
+    timeout_s: float = 120.0
+    memory_bytes: int = 8 << 30
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What a task returned, or how it failed; exactly one of the two counts."""
+
+    value: T | None
+    failure: Failure | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the task returned a value."""
+        return self.failure is None
