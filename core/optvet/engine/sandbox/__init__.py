@@ -31,8 +31,8 @@ in the processes themselves, and ``messages`` is what goes between them.
 
 from __future__ import annotations
 
-from optvet.engine.sandbox.outcome import Limits, Outcome
+from optvet.engine.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.sandbox.pool import Sandbox
 from optvet.engine.sandbox.worker import enter, entered, poison_memory
 
-__all__ = ["Limits", "Outcome", "Sandbox", "enter", "entered", "poison_memory"]
+__all__ = ["Limits", "Outcome", "Role", "Sandbox", "enter", "entered", "poison_memory"]

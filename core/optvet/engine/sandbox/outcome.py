@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from optvet.spec.types import Failure
 
 T = TypeVar("T")
+
+Role = Literal["subject", "referee"]
+"""Whether a task runs code under test. Workers never change their role."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from optvet.engine.sandbox.messages import text_of
-from optvet.engine.sandbox.outcome import Limits, Outcome
+from optvet.engine.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.sandbox.remote import Server, Worker
 from optvet.spec.errors import InfrastructureError, PluginError
 
@@ -29,6 +29,7 @@ class _Task:
     args: tuple[object, ...]
     fresh: bool
     timeout_s: float
+    role: Role
     future: Future[Outcome[Any]] = field(default_factory=Future)
 
 
@@ -70,6 +71,7 @@ class Sandbox:
         *args: object,
         fresh: bool = False,
         timeout_s: float | None = None,
+        role: Role = "subject",
     ) -> Future[Outcome[T]]:
         """Start ``function(*args)`` in a worker as soon as one is free.
 
@@ -78,13 +80,15 @@ class Sandbox:
             args: Picklable.
             fresh: Run in a new process that serves nothing else, before or after.
             timeout_s: Instead of the sandbox's own limit.
+            role: "referee" for a task that runs no code under test. Its worker has never served a
+                "subject", so nothing that a subject did to its process can change the answer.
 
         Returns:
             The outcome. The future raises only where the task is not to blame: PluginError if the
             task cannot be sent to a worker, InfrastructureError if the sandbox failed or closed.
         """
         limit = self.limits.timeout_s if timeout_s is None else timeout_s
-        task = _Task(function, args, fresh, limit)
+        task = _Task(function, args, fresh, limit, role)
         with self._lock:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
@@ -106,9 +110,10 @@ class Sandbox:
         *args: object,
         fresh: bool = False,
         timeout_s: float | None = None,
+        role: Role = "subject",
     ) -> Outcome[T]:
         """Run ``function(*args)`` in a worker and wait for the outcome; see ``submit``."""
-        return self.submit(function, *args, fresh=fresh, timeout_s=timeout_s).result()
+        return self.submit(function, *args, fresh=fresh, timeout_s=timeout_s, role=role).result()
 
     def close(self) -> None:
         """Kill all workers, cancel what waits, and free everything; may be called twice."""
@@ -142,7 +147,7 @@ class Sandbox:
         self.close()
 
     def _slot(self) -> None:
-        """Run tasks one after the other, keeping one warm worker."""
+        """Run tasks one after the other, keeping a warm worker for each role."""
         assert self._server is not None
         with contextlib.ExitStack() as stack:
             kept = stack.enter_context(_Kept(self._server))
@@ -170,28 +175,27 @@ class Sandbox:
 
 
 class _Kept:
-    """The one worker that a slot keeps between tasks."""
+    """The workers that a slot keeps between tasks: one for each role that was asked for."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.worker: Worker | None = None
+        self.workers: dict[Role, Worker] = {}
 
     def __enter__(self) -> _Kept:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.worker is not None:
-            self.worker.close()
+        for worker in self.workers.values():
+            worker.close()
 
     @contextlib.contextmanager
-    def borrow(self, *, fresh: bool) -> Iterator[Worker]:
+    def borrow(self, role: Role, *, fresh: bool) -> Iterator[Worker]:
         """A live worker; closed afterwards if it is fresh or has died."""
-        worker = None if fresh else self.worker
-        if worker is None or worker.is_dead():
-            if worker is not None:
-                worker.close()
-                self.worker = None
-            worker = Worker(self.server)
+        worker = None if fresh else self.workers.pop(role, None)
+        if worker is not None and worker.is_dead():
+            worker.close()
+            worker = None
+        worker = worker or Worker(self.server)
         try:
             yield worker
         except BaseException:
@@ -200,9 +204,8 @@ class _Kept:
         finally:
             if fresh or worker.spent:
                 worker.close()
-                self.worker = self.worker if fresh else None
             else:
-                self.worker = worker
+                self.workers[role] = worker
 
 
 def _execute(task: _Task, kept: _Kept) -> Outcome[Any]:
@@ -216,7 +219,7 @@ def _execute(task: _Task, kept: _Kept) -> Outcome[Any]:
             "must be picklable, defined at the top level of an importable module"
         ) from error
     for _ in range(3):
-        with kept.borrow(fresh=task.fresh) as worker:
+        with kept.borrow(task.role, fresh=task.fresh) as worker:
             outcome = worker.run(name, payload, task.timeout_s)
         if outcome is not None:
             return outcome
