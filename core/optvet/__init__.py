@@ -36,7 +36,7 @@ from optvet.spec.protocols import (
     TellsProvenance,
     TellsTouched,
 )
-from optvet.spec.result import Finding, VetResult
+from optvet.spec.records import Finding, VetResult
 from optvet.spec.types import (
     NOTES,
     Artifact,

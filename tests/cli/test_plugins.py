@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib import metadata
 from importlib.metadata import EntryPoint
@@ -8,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from optvet import VetResult, __version__
+from optvet import __version__
 from optvet.engine import discovery
+from optvet.spec.records import DOCUMENTS
 
 Run = Callable[..., Any]
 
@@ -136,10 +138,19 @@ def test_models_are_listed(run: Run) -> None:
     assert json.loads(run("models", "list", "--json").out) == cards
 
 
-def test_schema_is_that_of_the_result(run: Run) -> None:
-    schema = json.loads(run("schema", "vet").out)
-    assert schema == VetResult.model_json_schema(by_alias=True)
-    assert "schema" in schema["properties"]
+def test_every_document_has_a_schema(run: Run) -> None:
+    listed = run("schema").out
+    for name, kind in DOCUMENTS.items():
+        assert re.search(rf"^{name} +optvet\.{name}/\d+ ", listed, re.MULTILINE), listed
+        schema = json.loads(run("schema", name).out)
+        assert schema == kind.model_json_schema(by_alias=True)
+        assert "schema" in schema["properties"]
+
+
+def test_a_document_that_does_not_exist_is_refused(run: Run) -> None:
+    ran = run("schema", "vets")
+    assert ran.code == 2
+    assert "did you mean 'vet'" in ran.err
 
 
 def test_version_is_printed(run: Run) -> None:

@@ -22,6 +22,7 @@ from optvet.cli import vet as cli_vet
 from optvet.cli.errors import worst
 from optvet.cli.options import Note
 from optvet.engine.vet import STRATEGIES
+from optvet.spec.records import CrossCheck
 
 Run = Callable[..., Any]
 Write = Callable[[str, str], Path]
@@ -216,10 +217,18 @@ def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
         stage="compare",
         culprit=["a"],
         confirmed=True,
-        cross_check={"two": "no fault", "three": "cannot run onnx-session"},
+        cross_check=[
+            CrossCheck(runtime="two", outcome="no-fault", same_original=True),
+            CrossCheck(runtime="three", outcome="not-judged", detail="cannot run onnx-session"),
+            CrossCheck(runtime="four", outcome="no-fault", same_original=False),
+        ],
     )
     lines = render._blame(finding).plain.splitlines()
-    assert lines[-2:] == ["on two: no fault", "on three: cannot run onnx-session"]
+    assert lines[-3:] == [
+        "on two: no fault",
+        "on three: cannot run onnx-session",
+        "on four: no fault, but it computes the original otherwise",
+    ]
 
 
 def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
@@ -281,7 +290,7 @@ def test_json_to_stdout_is_all_there_is(spawn: Spawn, faulty: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     result = VetResult.model_validate_json(out)
-    assert json.loads(out)["schema"] == "optvet.vet/1"
+    assert json.loads(out)["schema"] == "optvet.vet/2"
     assert result.findings[0].culprit == [BLAMED]
     assert err == ""
 
@@ -357,7 +366,7 @@ def test_folder_is_vetted_model_by_model(run: Run, clean: Path, faulty: Path) ->
     assert f"CLEAN     {clean}" in ran.out
     assert f"optimizer-error: {BLAMED}" in words(ran.out)
     as_json = json.loads(run("vet", clean.parent, "--json", "-").out)
-    assert [e["schema"] for e in as_json] == ["optvet.error/1", "optvet.vet/1", "optvet.vet/1"]
+    assert [e["schema"] for e in as_json] == ["optvet.error/1", "optvet.vet/2", "optvet.vet/2"]
     assert as_json[0]["exit_code"] == 2
 
 

@@ -30,7 +30,7 @@ from optvet.engine.repro import fenced
 from optvet.engine.vet import Settings, resolve_model, vet_model
 from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.result import Finding
+from optvet.spec.records import Finding
 from optvet.spec.types import Symptom
 from optvet.testing import Planted
 

@@ -15,7 +15,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import Settings, vet_model
-from optvet.spec.result import Impact, VetResult
+from optvet.spec.records import Impact, VetResult
 from optvet.testing import Planted
 
 

@@ -12,7 +12,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import Settings, vet_model
-from optvet.spec.result import Divergence, VetResult
+from optvet.spec.records import Divergence, VetResult
 from optvet.testing import Planted
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'

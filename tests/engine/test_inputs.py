@@ -10,6 +10,7 @@ import onnx
 import onnx.parser
 import pytest
 from pydantic import BaseModel
+from tests.answers import detail
 
 from optvet.engine import inputs as chunking
 from optvet.engine.discovery import Plugins
@@ -18,7 +19,7 @@ from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
-from optvet.spec.result import VetResult
+from optvet.spec.records import VetResult
 from optvet.spec.types import Deferred, Model, Sample
 from optvet.testing import FILLERS, Planted
 
@@ -265,9 +266,9 @@ def test_a_crash_ends_it_and_the_rest_is_told_untried(
     monkeypatch.setattr(chunking, "CHUNK_SAMPLES", 4)
     result = vet(Numbers(10), "raise_error")
     assert result.samples == 4
-    assert "was not tried on the others" in result.controls["samples"]
+    assert "was not tried on the others" in detail(result, "samples")
     alone = vet(Numbers(4), "raise_error")
-    assert alone.controls["samples"] == "4 judged"
+    assert detail(alone, "samples") == "4 judged"
 
 
 def test_skipped_samples_are_in_the_answer(vet: Vet) -> None:
@@ -276,7 +277,7 @@ def test_skipped_samples_are_in_the_answer(vet: Vet) -> None:
     assert [(s.sample, s.reason) for s in result.skipped] == [
         ("n2", "dataset 'numbers': n2 is broken; mend it")
     ]
-    assert result.controls["samples"] == "4 judged; 1 skipped as bad data"
+    assert detail(result, "samples") == "4 judged; 1 skipped as bad data"
 
 
 @pytest.mark.parametrize("use_cache", [True, False], ids=["cached", "uncached"])

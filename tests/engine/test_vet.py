@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.answers import detail
 
 from optvet.engine.cache import Cache
 from optvet.engine.discovery import Plugins
@@ -14,7 +15,7 @@ from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
-from optvet.spec.result import Finding, VetResult
+from optvet.spec.records import Finding, VetResult
 from optvet.spec.types import Traits
 from optvet.testing import FILLERS, Planted, PlantedOptions
 from optvet.testing.faults import nothing
@@ -137,7 +138,7 @@ def test_a_symptom_has_its_stage_its_culprit_and_a_confirmation(
     assert finding.witness.sample.startswith("random-")
     assert result.verdict == "faulty"
     assert result.safe_pipeline == [n for n in result.optimizer.pipeline if n != name]
-    assert result.controls["empty pipeline"] == "innocent"
+    assert detail(result, "empty pipeline") == "innocent"
 
 
 def test_the_size_of_a_wrong_output_is_told_with_its_noise(vet: Vet) -> None:
@@ -310,7 +311,7 @@ def test_what_the_empty_pipeline_shows_is_blamed_on_the_round_trip(
     result = vet(NET, planted("identity", round_trip=(fault,)))
     (finding,) = faults(result)
     assert (finding.symptom, finding.culprit, finding.confirmed) == (symptom, [], True)
-    assert result.controls["empty pipeline"] == f"shows {symptom}"
+    assert detail(result, "empty pipeline") == f"shows {symptom}"
     assert result.safe_pipeline == safe
 
 
@@ -378,7 +379,7 @@ def test_a_required_pass_is_in_every_trial_and_never_dropped(vet: Vet) -> None:
     assert culprits(result) == [["drop_relu"]]
     assert result.findings[0].confirmed
     assert "lower" in result.safe_pipeline
-    assert result.controls["empty pipeline"] == "innocent"
+    assert detail(result, "empty pipeline") == "innocent"
 
 
 def test_a_list_of_passes_gets_those_that_are_required(vet: Vet) -> None:
@@ -451,7 +452,7 @@ def test_a_random_output_whose_distribution_changes_is_a_fault(vet: Vet) -> None
     assert culprits(result) == [["drop_relu"]]
     assert result.findings[0].outputs == ["y"]
     assert result.findings[0].message.startswith("random output 'y': its ")
-    assert "y" in result.controls["reference against itself"]
+    assert "y" in detail(result, "reference against itself")
 
 
 # Sensitivity
@@ -610,7 +611,7 @@ def test_a_cache_that_cannot_be_written_is_told(vet: Vet, monkeypatch: pytest.Mo
         self.degraded = "no space left"
 
     monkeypatch.setattr(Cache, "put", refuse)
-    assert vet(NET, planted(count=2)).controls["cache"] == "no space left"
+    assert detail(vet(NET, planted(count=2)), "cache") == "no space left"
 
 
 def test_a_model_too_large_for_the_optimizer_is_refused(vet: Vet) -> None:
@@ -639,7 +640,7 @@ def test_a_model_that_runs_on_no_sample_tests_nothing(vet: Vet, tmp_path: Path) 
 
 def test_as_deployed_agrees_where_nothing_is_wrong(vet: Vet) -> None:
     result = vet(NET, planted(), as_deployed=True)
-    assert result.controls["as deployed"] == "agrees"
+    assert detail(result, "as deployed") == "agrees"
     assert result.verdict == "clean"
 
 

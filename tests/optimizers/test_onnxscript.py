@@ -13,7 +13,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import UnknownName
-from optvet.spec.result import VetResult
+from optvet.spec.records import VetResult
 from optvet.spec.types import Artifact
 from optvet_onnxscript import Onnxscript, _groups
 

@@ -7,6 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 from pydantic import BaseModel
+from tests.answers import elsewhere
 
 import optvet
 from optvet import Artifact
@@ -14,7 +15,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import UnknownName, UsageError
-from optvet.spec.result import Finding, VetResult
+from optvet.spec.records import Finding, VetResult
 from optvet.testing import check_optimizer
 from optvet_ort_optimizer import OrtOptimizer
 
@@ -158,9 +159,11 @@ def test_what_runs_nowhere_else_is_told_by_name(tmp_path: Path) -> None:
     notes = [f for f in result.findings if f.symptom == "portability"]
     assert notes
     for note in notes:
-        assert note.cross_check["onnx_reference"].startswith("cannot run the optimized model: ")
-        assert note.cross_check["onnxruntime"] == "runs it"
-        assert "other runtime" not in note.message
+        assert elsewhere(note)["onnx_reference"].startswith(
+            "does-not-run cannot run the optimized model: "
+        )
+        assert elsewhere(note)["onnxruntime"] == "runs"
+        assert not note.location
 
 
 def test_an_operator_of_its_own_that_others_understand_is_told(tmp_path: Path) -> None:
@@ -168,15 +171,16 @@ def test_an_operator_of_its_own_that_others_understand_is_told(tmp_path: Path) -
         SOUND, tmp_path, optimizer_options={"mode": "offline"}, cross_check="onnx_reference"
     )
     (note,) = (f for f in result.findings if f.symptom == "portability")
-    assert note.cross_check == {"onnx_reference": "runs it"}
+    assert elsewhere(note) == {"onnx_reference": "runs"}
 
 
 def test_a_session_cannot_be_judged_by_a_runtime_that_takes_models(tmp_path: Path) -> None:
     shows(INTEGERS, {"x": np.int32([2, 3, 4, 5]), "b": np.int32([7, 8, 9, 10])})
     result = vet(INTEGERS, tmp_path, cross_check="onnx_reference")
     (fault,) = faults(result)
-    assert fault.cross_check == {"onnx_reference": "cannot run what the optimizer makes of it"}
-    assert "no other runtime could judge it" in fault.message
+    words = "not-judged cannot run what the optimizer makes of it"
+    assert elsewhere(fault) == {"onnx_reference": words}
+    assert fault.location == "no other runtime could judge it"
 
 
 def test_a_runtime_that_takes_models_is_refused_where_the_session_optimizes(tmp_path: Path) -> None:
@@ -220,8 +224,9 @@ def test_a_runtime_that_does_not_know_an_operator_is_no_witness(
     )
     (fault,) = faults(vet_by(Mistaken(), path, cross_check=("onnx_reference",)))
     assert fault.culprit == ["DivMulFusion"]
-    assert fault.cross_check["onnx_reference"].startswith("cannot run the optimized model: ")
-    assert "no other runtime could judge it" in fault.message
+    words = "not-judged cannot run the optimized model: "
+    assert elsewhere(fault)["onnx_reference"].startswith(words)
+    assert fault.location == "no other runtime could judge it"
 
 
 @pytest.mark.parametrize("mode", ["online", "offline"])

@@ -14,7 +14,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import PluginError, UnknownName
-from optvet.spec.result import Finding, VetResult
+from optvet.spec.records import Finding, VetResult
 from optvet.spec.types import Artifact, Pass
 from optvet_ort_transformers import OrtTransformers, OrtTransformersOptions
 

@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.answers import detail
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import Unsupported, UsageError
-from optvet.spec.result import Finding, VetResult
+from optvet.spec.records import Finding, VetResult
 from optvet.spec.types import Artifact
 from optvet.testing import check_optimizer
 from optvet_tvm_optimizer import TvmOptimizer, TvmOptions
@@ -289,7 +290,9 @@ def test_a_healthy_model_rounds_differently_at_most(vet: Vet) -> None:
     result = vet(CONV)
     assert result.verdict in ("clean", "drift")
     assert result.safe_pipeline == result.optimizer.pipeline
-    assert result.controls["empty pipeline"].startswith("innocent")
+    control = result.control("empty pipeline")
+    assert control is not None
+    assert control.state == "passed"
     assert result.touched is not None
     assert "FoldBatchnormToConv2D" in result.touched
     assert "CombineParallelMatmul" not in result.touched
@@ -329,7 +332,7 @@ def test_a_fault_of_the_importer_is_no_passes_fault(vet: Vet, tmp_path: Path) ->
     (finding,) = faults(result)
     assert (finding.culprit, finding.confirmed) == ([], True)
     assert finding.symptom in ("wrong-output", "run-failure")
-    assert "import and lowering" in result.controls["empty pipeline"]
+    assert "import and lowering" in detail(result, "empty pipeline")
 
 
 def test_an_operator_that_cannot_be_imported_is_no_passes_fault(vet: Vet) -> None:

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from optvet import VetResult, __version__
+from optvet import UnknownName, __version__
 from optvet.cli import cache, compare, doctor, models, plugins, reduce, replay, vet
 from optvet.cli.errors import Interrupted
 from optvet.cli.options import Debug
+from optvet.cli.render import table_of
 from optvet.cli.terminal import Terminal
+from optvet.spec.records import DOCUMENTS
 
 
 class _Commands(TyperGroup):
@@ -36,7 +38,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-schema = typer.Typer(help="JSON Schemas of what --json writes.", no_args_is_help=True)
 
 
 def _print_version(context: typer.Context, wanted: bool) -> None:
@@ -57,13 +58,29 @@ def _optvet(
     """Vets the optimizers that rewrite machine-learning models."""
 
 
-@schema.command("vet")
-def _schema_vet(context: typer.Context, debug: Debug = False) -> None:
-    """Print the JSON Schema of what `optvet vet --json` writes for one model."""
+def _schema(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="A document; without one, all are listed."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Print the JSON Schema of a document that optvet writes, or list the documents."""
     import json
 
-    text = json.dumps(VetResult.model_json_schema(by_alias=True), indent=2)
-    context.ensure_object(Terminal).write(f"{text}\n")
+    terminal = context.ensure_object(Terminal)
+    if name is None:
+        table = table_of(("document", ""), ("schema", ""), ("what it is", "dim"))
+        for key, kind in DOCUMENTS.items():
+            version = kind.model_fields["schema_"].default
+            table.add_row(key, str(version), (kind.__doc__ or "").partition("\n")[0])
+        terminal.show(table)
+        return
+    if name not in DOCUMENTS:
+        raise UnknownName("document", name, DOCUMENTS, "(see: optvet schema)")
+    text = json.dumps(DOCUMENTS[name].model_json_schema(by_alias=True), indent=2)
+    terminal.write(f"{text}\n")
 
 
 app.command("vet", no_args_is_help=True)(vet.command)
@@ -74,4 +91,4 @@ app.add_typer(plugins.app, name="plugins")
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.command)
-app.add_typer(schema, name="schema")
+app.command("schema")(_schema)

@@ -17,7 +17,7 @@ from optvet.cli.render import count, middle, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
-    from optvet.engine.divergence import Comparison, Layer
+    from optvet.spec.records import Comparison, Layer
 
 _NAME_CHARS = 60
 _CELL_CHARS = 26
@@ -60,7 +60,7 @@ def command(
             progress=progress,
         )
     if as_json:
-        terminal.write(f"{found.model_dump_json(by_alias=True, indent=2)}\n")
+        terminal.write(f"{found.to_json()}\n")
     else:
         terminal.show(*_screen(found, layers))
     raise typer.Exit(CLEAN if found.diverges_at is None else FINDINGS)

@@ -31,7 +31,7 @@ def command(
     with terminal.progress() as progress:
         found = diagnose(Plugins().all(), cache_folder(cache_dir), Path.cwd(), progress=progress)
     if as_json:
-        terminal.write(f"{found.model_dump_json(by_alias=True, indent=2)}\n")
+        terminal.write(f"{found.to_json()}\n")
     else:
         terminal.show(*_screen(found))
     raise typer.Exit(FINDINGS if found.broken else CLEAN)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line, plain
-from optvet.spec.result import DatasetRecord, Divergence, Impact
+from optvet.spec.records import Control, CrossCheck, DatasetRecord, Divergence, Impact
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LABEL_COLUMNS = 10
@@ -184,11 +184,18 @@ def _blame(finding: Finding) -> Text:
         blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
     if finding.as_deployed:
         blame.append("\nonly under the runtime's own defaults", "dim")
-    if finding.message:
-        blame.append_text(text(f"\n{_words(finding.message)}"))
+    if words := _told(finding):
+        blame.append_text(text(f"\n{_words(words)}"))
     for line in _elsewhere(finding):
         blame.append_text(text(f"\n{line}", "dim"))
     return blame
+
+
+def _told(finding: Finding) -> str:
+    """What is wrong, what explains it, what it means, and with which other passes it shows."""
+    parts = [finding.known_limit, finding.message]
+    parts += [f"also with {' then '.join(partner)}" for partner in finding.partners]
+    return "; ".join(part for part in [*parts, finding.consequence, finding.location] if part)
 
 
 def _where(finding: Finding, several: bool) -> Table:
@@ -278,7 +285,7 @@ def _facts(result: VetResult, asked: Asked) -> Table:
             rows.append(("note", _note(finding)))
     if told := _inputs(result):
         rows.append(("inputs", text(told)))
-    controls = (f"{k}: {one_line(v, 100)}" for k, v in result.controls.items() if k != "samples")
+    controls = (_control(c) for c in result.controls if c.name != "samples")
     rows.append(("controls", text("; ".join(controls))))
     if result.outputs:
         rows.append(("outputs", text(_outputs(result))))
@@ -291,6 +298,10 @@ def _facts(result: VetResult, asked: Asked) -> Table:
     return _grid(rows)
 
 
+def _control(control: Control) -> str:
+    return f"{control.name}: {one_line(control.detail, 100) or control.state.replace('-', ' ')}"
+
+
 def _inputs(result: VetResult) -> str:
     """Where they came from, unless that goes without saying, and what was left out."""
     plain = [d.name for d in result.datasets] == ["random"] and not result.skipped
@@ -299,8 +310,8 @@ def _inputs(result: VetResult) -> str:
         first = result.skipped[0]
         reason = one_line(f"{first.sample}: {first.reason}", _MESSAGE_CHARS)
         words.append(f"{count(len(result.skipped), 'sample')} left out, the first {reason}")
-    if "not tried" in result.controls.get("samples", ""):
-        words.append(result.controls["samples"])
+    if not result.complete and (control := result.control("samples")) is not None:
+        words.append(control.detail)
     return "\n".join(words)
 
 
@@ -334,14 +345,22 @@ def _touched(result: VetResult) -> str:
 
 def _note(finding: Finding) -> Text:
     who = " → ".join(finding.culprit) or "round trip"
-    words = [f"{finding.symptom}, {who}: {_words(finding.message)}", *_elsewhere(finding)]
+    words = [f"{finding.symptom}, {who}: {_words(_told(finding))}", *_elsewhere(finding)]
     return text("\n".join(words), "dim")
 
 
 def _elsewhere(finding: Finding) -> list[str]:
     """What other runtimes show, a line each."""
-    told = finding.cross_check.items()
-    return [f"on {runtime}: {one_line(answer, _ANSWER_CHARS)}" for runtime, answer in told]
+    return [f"on {c.runtime}: {one_line(_answer(c), _ANSWER_CHARS)}" for c in finding.cross_check]
+
+
+def _answer(told: CrossCheck) -> str:
+    """What one runtime shows, in words."""
+    if told.outcome in ("not-judged", "does-not-run"):
+        return told.detail
+    words = {"no-fault": "no fault", "runs": "runs it"}.get(told.outcome, str(told.symptom))
+    remark = ", but it computes the original otherwise" if told.same_original is False else ""
+    return words + remark
 
 
 def _outputs(result: VetResult) -> str:

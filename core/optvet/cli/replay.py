@@ -14,7 +14,7 @@ from optvet.cli.render import text
 from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
-    from optvet.engine.bundle import Outcome, Replayed
+    from optvet.spec.records import Outcome, Replayed
 
 _CODES: dict[Outcome, int] = {"fixed": CLEAN, "still there": FINDINGS, "changed": UNDECIDED}
 _COLOURS: dict[Outcome, str] = {"fixed": "green", "still there": "red", "changed": "yellow"}
@@ -40,7 +40,7 @@ def command(
         progress("judging again", 0, None)
         found = replay_bundle(bundle, Plugins())
     if as_json:
-        terminal.write(f"{found.model_dump_json(by_alias=True, indent=2)}\n")
+        terminal.write(f"{found.to_json()}\n")
     else:
         terminal.show(*_screen(found), soft_wrap=True)
     raise typer.Exit(_CODES[found.outcome])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
@@ -37,6 +36,8 @@ from optvet.cli.options import (
 )
 from optvet.cli.render import Asked
 from optvet.cli.terminal import Report, Terminal
+from optvet.spec.records import ErrorRecord
+from optvet.spec.records.error import ErrorSource
 
 _INPUTS, _HOW, _LIMITS, _ANSWER = "Inputs", "How to vet", "Limits and cache", "The answer"
 
@@ -341,7 +342,7 @@ def command(
         screen.show(result)
         if bundler is not None:
             result = bundler.write(model, result)
-        text, code = _to_json(result), exit_code(result, fail_on or ())
+        text, code = result.to_json(), exit_code(result, fail_on or ())
     else:
         entries = _vet_all(models, settings, terminal, screen, bundler)
         screen.show_table(entries)
@@ -396,18 +397,15 @@ class Entry:
     def to_json(self) -> str:
         """As an element of the list that --json writes."""
         if self.result is not None:
-            return _to_json(self.result)
+            return self.result.to_json()
         assert self.error is not None
-        return json.dumps(
-            {
-                "schema": "optvet.error/1",
-                "model": {"source": str(self.model)},
-                "error": type(self.error).__name__,
-                "message": str(self.error),
-                "exit_code": self.error.exit_code,
-            },
-            indent=2,
-        )
+        return ErrorRecord(
+            schema="optvet.error/1",
+            model=ErrorSource(source=str(self.model)),
+            error=type(self.error).__name__,
+            message=str(self.error),
+            exit_code=self.error.exit_code,
+        ).to_json()
 
 
 def _vet_all(
@@ -471,10 +469,6 @@ class _Screen:
             self.terminal.show(render.folder_table(rows))
             results = [(e.model.name, e.result) for e in entries if e.result is not None]
             self.terminal.show(*render.distinct(results))
-
-
-def _to_json(result: VetResult) -> str:
-    return result.model_dump_json(by_alias=True, indent=2)
 
 
 def _check_writable(path: Path) -> None:

@@ -13,7 +13,7 @@ from optvet.engine.inputs import OnBad
 from optvet.engine.lab import Progress
 from optvet.engine.vet import Settings, Strategy, resolve_model, vet_model
 from optvet.spec.errors import UsageError
-from optvet.spec.result import VetResult
+from optvet.spec.records import VetResult
 
 
 def vet(

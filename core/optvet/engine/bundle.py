@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -49,43 +49,21 @@ from optvet.engine.trial import Judge, Outputs, Subject, visible
 from optvet.engine.vet import Settings, Vetting, open_vetting, resolve_model
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.protocols import DependsOnOptions, Optimizer
-from optvet.spec.result import Divergence, Finding, Record, VetResult
+from optvet.spec.records import (
+    Divergence,
+    Finding,
+    Outcome,
+    Replayed,
+    Reproduction,
+    VetResult,
+)
+from optvet.spec.records.reading import read_document
 from optvet.spec.types import NOTES, Failure, Sample, Symptom
 
 REDUCTION_S = 300.0
 """A reduction that takes longer ends with the best so far."""
 _REPRO_S = 300.0
 _PRELOAD = ("numpy", "onnx", "onnx.checker")
-
-
-class Reproduction(Record):
-    """``finding.json``: what a bundle shows, and all that judging it again needs.
-
-    ``finding`` is as seen on the model of the bundle; ``nodes`` counts before and after reducing.
-    ``gist`` are the words of a failure without names and numbers. ``passes`` are applied: the
-    culprit with what the optimizer cannot do without. ``inputs`` and ``outputs`` name the arrays of
-    ``inputs.npz`` and ``expected.npz`` in their order. ``script_exit`` is what ``repro.py`` ended
-    with when the bundle was written; None if it did not end. ``timeout_s`` and ``memory_bytes`` are
-    the limits of one step.
-    """
-
-    schema_: Literal["optvet.finding/1"] = "optvet.finding/1"
-    fingerprint: str
-    finding: Finding
-    gist: str = ""
-    model: str
-    nodes: tuple[int, int]
-    optimizer: str
-    optimizer_options: dict[str, Any]
-    passes: list[str]
-    runtime: str
-    runtime_options: dict[str, Any]
-    inputs: list[str]
-    outputs: list[str]
-    versions: dict[str, str]
-    timeout_s: float
-    memory_bytes: int = 8 << 30
-    script_exit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -297,6 +275,7 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
         )
     gist = shown.signature.words if shown is not None else ""
     record = Reproduction(
+        schema="optvet.finding/2",
         fingerprint=fingerprint(accused.optimizer.name, finding, proto, gist),
         finding=finding,
         gist=gist,
@@ -577,7 +556,7 @@ def write_bundle(
             (folder / name).write_bytes(content)
         code = _try_script(folder / "repro.py")
         record = record.model_copy(update={"script_exit": code})
-        (folder / "finding.json").write_text(f"{record.model_dump_json(indent=2)}\n", "utf-8")
+        (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
         folder.chmod(0o755)
         os.replace(folder, place)
     except BaseException:
@@ -678,27 +657,12 @@ def _try_script(script: Path) -> int | None:
 
 # --- judged again ---------------------------------------------------------------------------------
 
-Outcome = Literal["fixed", "still there", "changed"]
-
-
-class Replayed(Record):
-    """What a bundle shows under the versions that are installed now."""
-
-    schema_: Literal["optvet.replay/1"] = "optvet.replay/1"
-    bundle: str
-    outcome: Outcome
-    was: Finding
-    now: Symptom | None
-    message: str = ""
-    versions_then: dict[str, str]
-    versions_now: dict[str, str]
-
 
 def read_record(bundle: Path) -> Reproduction:
     """``finding.json`` of a bundle."""
     path = bundle / "finding.json"
     try:
-        return Reproduction.model_validate_json(path.read_bytes())
+        return read_document(Reproduction, json.loads(path.read_bytes()))
     except OSError as error:
         raise UsageError(
             f"{bundle}: no bundle, {path.name} cannot be read ({error.strerror}); give a folder "
@@ -708,6 +672,10 @@ def read_record(bundle: Path) -> Reproduction:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(f"{path}: {where}: {first['msg']}; make the bundle anew") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{path}: no document of optvet ({error}); make the bundle anew"
+        ) from error
 
 
 def replay_bundle(bundle: Path, plugins: Plugins) -> Replayed:
@@ -730,6 +698,7 @@ def replay_bundle(bundle: Path, plugins: Plugins) -> Replayed:
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         shown = observe(proto, feeds, accused, sandbox, _asks(record.finding)).shown
     return Replayed(
+        schema="optvet.replay/2",
         bundle=bundle.name,
         outcome=_outcome(record, shown),
         was=record.finding,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.divergence import Comparison, compare_models, compare_with_file
+from optvet.engine.divergence import compare_models, compare_with_file
 from optvet.engine.inputs import Inputs, Slice
 from optvet.engine.lab import Progress
 from optvet.engine.sandbox import Limits, Sandbox
@@ -14,6 +14,7 @@ from optvet.engine.trial import Judge, Order, Subject, probe
 from optvet.engine.vet import OTHER_KERNELS, resolve_model
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
+from optvet.spec.records import Comparison
 from optvet.spec.types import Model, Sample
 
 

@@ -28,7 +28,7 @@ from optvet.engine.examine import describe
 from optvet.engine.extras import canonical, missing_extra, wanted_extra
 from optvet.engine.packages import Collision, name_of
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.spec.result import Record
+from optvet.spec.records import Record
 
 Status = Literal["ok", "absent", "warning", "broken"]
 STATUSES: tuple[Status, ...] = ("broken", "warning", "absent", "ok")

@@ -27,7 +27,7 @@ from optvet.engine.oracle import (
     uncertainty,
 )
 from optvet.engine.trial import Outputs, gist
-from optvet.spec.result import OutputRecord
+from optvet.spec.records import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
 
 GROSS = 1e-3

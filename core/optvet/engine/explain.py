@@ -45,7 +45,7 @@ from optvet.engine.regions import (
 from optvet.engine.sandbox import enter
 from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
 from optvet.spec.protocols import Saves
-from optvet.spec.result import Divergence, RewriteSite
+from optvet.spec.records import Divergence, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
 VERSION = 4

@@ -20,7 +20,7 @@ from optvet.engine.oracle import is_float, unit_roundoff
 from optvet.engine.trial import Outputs
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.protocols import Comparator
-from optvet.spec.result import ComparisonRecord, Impact
+from optvet.spec.records import ComparisonRecord, Impact
 from optvet.spec.types import Comparison, Failure, Model, Sample, Summary
 
 Answers = tuple[Mapping[str, Outputs | Failure], Mapping[str, Outputs | Failure]]

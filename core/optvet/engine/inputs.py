@@ -21,7 +21,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
 from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
-from optvet.spec.result import DatasetRecord
+from optvet.spec.records import DatasetRecord
 from optvet.spec.types import Deferred, Model, Sample, ValueInfo
 
 CHUNK_SAMPLES = 32

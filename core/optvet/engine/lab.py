@@ -32,7 +32,7 @@ from optvet.engine.trial import (
 )
 from optvet.spec.errors import FormatError, InputError, PluginError, Unsupported, UsageError
 from optvet.spec.protocols import Optimizer
-from optvet.spec.result import Cost, StageCost
+from optvet.spec.records import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
 
 CODE_VERSION = 7

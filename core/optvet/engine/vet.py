@@ -52,7 +52,10 @@ from optvet.spec.protocols import (
     Runtime,
     TellsTouched,
 )
-from optvet.spec.result import (
+from optvet.spec.records import (
+    Control,
+    ControlState,
+    CrossCheck,
     Finding,
     Impact,
     ModelRecord,
@@ -301,7 +304,7 @@ class Vetting:
             plugins.comparator(settings.comparator)
         self.ledger = Ledger()
         self.findings: list[Finding] = []
-        self.controls: dict[str, str] = {}
+        self.controls: dict[str, Control] = {}
         self.reasons: list[str] = []
         self.safe: tuple[str, ...] = self.pipeline
         self.touched: dict[tuple[str, ...], list[str] | None] = {}
@@ -336,10 +339,10 @@ class Vetting:
         self._summarise_controls(examiner, samples)
         outputs = _with_faults(examiner.outputs(detected.judgements), blamed)
         if self.cache.degraded is not None:
-            self.controls["cache"] = self.cache.degraded
+            self._control("cache", "limited", self.cache.degraded)
         verdict, reason = self._verdict(examiner, detected)
         return VetResult(
-            schema="optvet.vet/1",
+            schema="optvet.vet/2",
             model=ModelRecord(
                 source=self.model.source,
                 digest=self.model.digest,
@@ -368,7 +371,8 @@ class Vetting:
             touched=self._told(lab, records),
             impact=impact,
             safe_pipeline=list(self.safe),
-            controls=self.controls,
+            controls=list(self.controls.values()),
+            complete=self.complete,
             samples=self.judged,
             skipped=[
                 Skipped(sample=name, reason=reason)
@@ -502,9 +506,11 @@ class Vetting:
         if reference.build.failure is not None and lab.full_check:
             # Strict shape inference fails on the original already: it is no test then.
             lab.full_check = False
-            self.controls["checker"] = (
+            self._control(
+                "checker",
+                "limited",
                 "the original passes onnx.checker but not strict shape inference, "
-                "so candidates are checked without it"
+                "so candidates are checked without it",
             )
             reference, _ = lab.both(self.pipeline, samples, "detect")
         if reference.build.failure is not None:
@@ -570,12 +576,13 @@ class Vetting:
         found = gate.examine(base, samples)
         if found.observation is not None:
             words = f"{self.optimizer.name}'s import and lowering"
-            self.controls["empty pipeline"] = f"{words} show {found.observation.symptom}"
+            self._control("empty pipeline", "failed", f"{words} show {found.observation.symptom}")
             self._report(self._finding(lab, gate, found.observation, ()))
             self.safe = ()
             return found.observation
         gate.forget(samples)
-        self.controls["empty pipeline"] = "innocent (import and lowering agree with the original)"
+        words = "import and lowering agree with the original"
+        self._control("empty pipeline", "passed", words)
         examiner.learn_reference(base)
         return None
 
@@ -691,8 +698,11 @@ class Vetting:
         """Rule 3: what import and export alone already do wrong."""
         trial = lab.trial(self._base(), samples, "control")
         observation = examiner.examine(trial, samples).observation
-        state = "innocent" if observation is None else f"shows {observation.symptom}"
-        self.controls.setdefault("empty pipeline", state)
+        if "empty pipeline" not in self.controls:
+            if observation is None:
+                self._control("empty pipeline", "passed", "innocent")
+            else:
+                self._control("empty pipeline", "failed", f"shows {observation.symptom}")
         return observation
 
     def _localize(
@@ -792,7 +802,7 @@ class Vetting:
         confirmed = again is not None and alike(again, shown)
         if confirmed and shown.stage == "compare":
             confirmed = self._reference_agrees(lab, examiner, samples)
-        severity, message = self._severity(shown, culprit)
+        severity, limit = self._severity(shown, culprit)
         return Finding(
             symptom=shown.symptom,
             severity=severity,
@@ -803,7 +813,8 @@ class Vetting:
             error=finite(shown.error),
             noise_floor=finite(shown.noise),
             witness=self._witness(sample),
-            message=message,
+            message=shown.message,
+            known_limit=limit,
             as_deployed=as_deployed,
         )
 
@@ -825,13 +836,13 @@ class Vetting:
 
     def _severity(
         self, observation: Observation, culprit: Sequence[str]
-    ) -> tuple[Literal["fault", "note"], str]:
-        message = observation.message
+    ) -> tuple[Literal["fault", "note"], str | None]:
+        """How serious it is, and the documented limit of a pass that explains it."""
         for name in culprit:
             for limit in self.passes[name].known_limits:
                 if observation.symptom in limit.excuses:
-                    return "note", f"documented limit of {name}: {limit.reason}; {message}"
-        return ("note" if observation.symptom in NOTES else "fault"), message
+                    return "note", f"documented limit of {name}: {limit.reason}"
+        return ("note" if observation.symptom in NOTES else "fault"), None
 
     def _witness(self, sample: Sample | None) -> Witness | None:
         if sample is None:
@@ -892,7 +903,7 @@ class Vetting:
             if original is not None:
                 self._note_bloat((name,), original, trial)
         if self._on_some(samples):
-            self.controls["every pass alone"] = f"tried{self._on_some(samples)}"
+            self._control("every pass alone", "limited", f"tried{self._on_some(samples)}")
         if inherited is None:
             self._study_pairs(lab, examiner, samples, changed, alone)
         return records
@@ -923,9 +934,10 @@ class Vetting:
         wanted = self.settings.pairs if self.settings.pairs is not None else small
         if not wanted:
             if pairs:
-                self.controls["pairs"] = f"{trials} ordered pairs not tried; add --pairs"
+                words = f"{trials} ordered pairs not tried; add --pairs"
+                self._control("pairs", "limited", words)
             return
-        self.controls["pairs"] = f"{trials} ordered pairs tried"
+        self._control("pairs", "passed", f"{trials} ordered pairs tried")
         pairs.sort(key=lambda pair: not self.passes[pair[1]].default)
         blamed: dict[tuple[str, tuple[str, str]], int] = {}
         sequences = [self.with_required(pair) for pair in pairs]
@@ -946,8 +958,8 @@ class Vetting:
     def _add_partner(self, index: int, pair: tuple[str, str]) -> None:
         finding = self.findings[index]
         if finding.culprit != list(pair):
-            words = f"{finding.message}; also with {' then '.join(pair)}"
-            self.findings[index] = finding.model_copy(update={"message": words})
+            partners = [*finding.partners, list(pair)]
+            self.findings[index] = finding.model_copy(update={"partners": partners})
 
     def _study_twice(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> None:
         """The safe pipeline a second time: optimizers are run again on what they made."""
@@ -970,7 +982,8 @@ class Vetting:
         reference, candidate = lab.both(self.safe, samples, "detect")
         failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
         if failures:
-            self.controls["as deployed"] = f"the original itself fails: {describe(failures[0])}"
+            words = f"the original itself fails: {describe(failures[0])}"
+            self._control("as deployed", "limited", words)
             return
         examiner = Examiner(lab, samples, tolerance=self.tolerance)
         examiner.learn_reference(reference)
@@ -979,7 +992,8 @@ class Vetting:
         self.safe = self._blame(lab, examiner, samples, self.safe, found, as_deployed=True)
         faults = len(self.findings) - before
         words = f"{faults} more findings" if faults else "agrees"
-        self.controls["as deployed"] = words + self._on_some(samples)
+        state: ControlState = "failed" if faults else "passed"
+        self._control("as deployed", state, words + self._on_some(samples))
 
     # --- impact ------------------------------------------------------------------------------
 
@@ -998,7 +1012,7 @@ class Vetting:
             if self.settings.comparator is not None:
                 raise
             # A comparator that takes a model for its own and then does not understand it.
-            self.controls["comparator"] = str(error)
+            self._control("comparator", "limited", str(error))
             plain = fallback(self.plugins)
             if self.assessment.begun or plain is None:
                 return
@@ -1035,7 +1049,7 @@ class Vetting:
         except InputError as error:
             if self.settings.comparator is not None:
                 raise
-            self.controls["comparator"] = str(error)
+            self._control("comparator", "limited", str(error))
             return None
         self._tell_impact(impact)
         return impact
@@ -1062,9 +1076,8 @@ class Vetting:
         """Add the headline to the finding it belongs to: the only wrong output there is."""
         wrong = [i for i, f in enumerate(self.findings) if f.symptom == Symptom.WRONG_OUTPUT]
         if len(wrong) == 1 and impact.changed:
-            finding = self.findings[wrong[0]]
-            words = f"{finding.message}; {impact.headline}"
-            self.findings[wrong[0]] = finding.model_copy(update={"message": words})
+            update = {"consequence": impact.headline}
+            self.findings[wrong[0]] = self.findings[wrong[0]].model_copy(update=update)
 
     # --- other runtimes ----------------------------------------------------------------------
 
@@ -1080,39 +1093,33 @@ class Vetting:
                 continue
             if sample is None:
                 continue
-            told = {
-                name: self._second_opinion(name, finding, sample)
-                for name in self.settings.cross_check
-            }
-            words = finding.message
+            told = [
+                self._second_opinion(name, finding, sample) for name in self.settings.cross_check
+            ]
+            update: dict[str, object] = {"cross_check": told}
             if foreign:
                 # Whether what they compute is right is a question for the faults.
-                told = {n: ("runs it" if s is not None else a, None) for n, (a, s) in told.items()}
+                update["cross_check"] = [_as_portability(answer) for answer in told]
             else:
-                words += f"; {_opinion(self.runtime.name, told)}"
-            answers = {
-                name: answer if same is not False else f"{answer}, but {_OTHERWISE}"
-                for name, (answer, same) in told.items()
-            }
-            self.findings[i] = finding.model_copy(update={"cross_check": answers, "message": words})
+                update["location"] = _location(self.runtime.name, told)
+            self.findings[i] = finding.model_copy(update=update)
 
-    def _second_opinion(
-        self, name: str, finding: Finding, sample: Sample
-    ) -> tuple[str, bool | None]:
-        """What another runtime shows, and whether it computes the same of the original.
-
-        None for the latter if it cannot judge at all.
-        """
+    def _second_opinion(self, name: str, finding: Finding, sample: Sample) -> CrossCheck:
+        """What another runtime shows."""
         runtime = self.plugins.runtime(name)
+
+        def unable(why: str) -> CrossCheck:
+            return CrossCheck(runtime=name, outcome="not-judged", detail=why)
+
         if self.optimizer.traits.produces not in runtime.accepts or "onnx" not in runtime.accepts:
-            return f"cannot run {self.optimizer.traits.produces}", None
+            return unable(f"cannot run {self.optimizer.traits.produces}")
         lab = self.lab_of(Judge(runtime, runtime.options))
         lab.full_check = False
         reference = lab.reference([sample])
         run = reference.runs.get(sample.id)
         if run is None or isinstance(run, Failure):
             why = run or reference.build.failure
-            return f"cannot run the original: {describe(why) if why else 'no answer'}", None
+            return unable(f"cannot run the original: {describe(why) if why else 'no answer'}")
         gate = Examiner(self.lab_of(self.reference_judge), [sample], thresholds=OTHER_KERNELS)
         gate.learn_reference(gate.lab.reference([sample]))
         same = gate.examine(reference, [sample]).observation is None
@@ -1122,13 +1129,18 @@ class Vetting:
         try:
             trial = lab.trial(passes, [sample], "confirm")
         except FormatError:
-            return "cannot run what the optimizer makes of it", None
+            return unable("cannot run what the optimizer makes of it")
         failed = trial.runs.get(sample.id)
         if isinstance(failed, Failure) and _has_foreign(reference, trial):
             # It does not know the operators: that says nothing of the fault.
-            return f"cannot run the optimized model: {describe(failed)}", None
+            return unable(f"cannot run the optimized model: {describe(failed)}")
         seen = examiner.examine(trial, [sample]).observation
-        return ("no fault" if seen is None else str(seen.symptom)), same
+        return CrossCheck(
+            runtime=name,
+            outcome="no-fault" if seen is None else "fault",
+            symptom=None if seen is None else seen.symptom,
+            same_original=same,
+        )
 
     # --- explanation -------------------------------------------------------------------------
 
@@ -1303,18 +1315,24 @@ class Vetting:
 
     # --- the answer --------------------------------------------------------------------------
 
+    def _control(self, name: str, state: ControlState, detail: str = "") -> None:
+        self.controls[name] = Control(name=name, state=state, detail=detail)
+
     def _summarise_controls(self, examiner: Examiner, samples: Sequence[Sample]) -> None:
+        name = "reference against itself"
         if examiner.random:
             names = ", ".join(sorted(examiner.random))
-            state = f"random outputs compared by distribution: {names}"
+            words = f"random outputs compared by distribution: {names}"
+            self._control(name, "limited", words)
         elif examiner.flaky:
-            state = f"differs between two runs: {', '.join(sorted(examiner.flaky))}"
+            words = f"differs between two runs: {', '.join(sorted(examiner.flaky))}"
+            self._control(name, "failed", words)
         elif examiner.self_checked:
-            state = "agrees"
+            self._control(name, "passed", "agrees")
         else:
-            state = "not needed"
-        self.controls.setdefault("reference against itself", state)
-        self.controls.setdefault("empty pipeline", "not needed")
+            self._control(name, "not-needed")
+        if "empty pipeline" not in self.controls:
+            self._control("empty pipeline", "not-needed")
         words = f"{self.judged} judged"
         if not self.complete:
             words += "; it fails on these, so it was not tried on the others"
@@ -1322,7 +1340,8 @@ class Vetting:
             words += f"; {len(self.inputs.skipped)} skipped as bad data"
         if self.refused:
             words += f"; {len(self.refused)} on which the original does not run"
-        self.controls["samples"] = words
+        whole = self.complete and not self.inputs.skipped and not self.refused
+        self._control("samples", "passed" if whole else "limited", words)
 
     def _verdict(self, examiner: Examiner, found: Findings) -> tuple[Verdict, str]:
         faults = [f for f in self.findings if f.severity == "fault"]
@@ -1378,9 +1397,6 @@ def _with_faults(records: Sequence[OutputRecord], blamed: Sequence[Finding]) -> 
     ]
 
 
-_OTHERWISE = "it computes the original otherwise"
-
-
 def _has_foreign(reference: Trial, trial: Trial) -> bool:
     """Whether ``trial`` brought operators that ONNX does not define."""
     before, after = reference.build.facts, trial.build.facts
@@ -1389,20 +1405,27 @@ def _has_foreign(reference: Trial, trial: Trial) -> bool:
     )
 
 
-def _opinion(runtime: str, told: Mapping[str, tuple[str, bool | None]]) -> str:
+def _as_portability(answer: CrossCheck) -> CrossCheck:
+    """The answer to whether a runtime has the operators of the optimized model."""
+    if answer.outcome == "not-judged":
+        return answer.model_copy(update={"outcome": "does-not-run"})
+    return CrossCheck(runtime=answer.runtime, outcome="runs")
+
+
+def _location(runtime: str, answers: Sequence[CrossCheck]) -> str:
     """What other runtimes' answers say about where a fault lies.
 
-    Each answer comes with whether its runtime computes the same of the original; None if it cannot
-    judge. One that does not is no witness while there are others: it reads another model.
+    One that computes something else of the original already is no witness while there are others:
+    it reads another model.
     """
-    judged = {n: a for n, (a, same) in told.items() if same is not None}
+    judged = {a.runtime: a for a in answers if a.outcome != "not-judged"}
     if not judged:
         return "no other runtime could judge it"
-    fellows = sorted(n for n in judged if told[n][1])
-    innocent = [n for n in fellows if judged[n] == "no fault"]
+    fellows = sorted(n for n, a in judged.items() if a.same_original)
+    innocent = [n for n in fellows if judged[n].outcome == "no-fault"]
     if not fellows:
         others = ", ".join(sorted(judged))
-        if set(judged.values()) == {"no fault"}:
+        if all(a.outcome == "no-fault" for a in judged.values()):
             return (
                 f"only in {runtime}'s reading, unless {others} misread the original: no fault there"
             )

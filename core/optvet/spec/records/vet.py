@@ -1,20 +1,16 @@
-"""The answer of ``vet`` as it is written to JSON; ``optvet schema vet`` exports the schema."""
+"""The answer of ``vet``: document ``optvet.vet/2``."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from optvet.spec.records.base import Record
 from optvet.spec.types import Stage, Symptom
 
 Verdict = Literal["clean", "drift", "faulty", "undecided"]
-
-
-class Record(BaseModel):
-    """Base of all that is written: strict, frozen, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+ControlState = Literal["passed", "failed", "limited", "not-needed"]
 
 
 class ModelRecord(Record):
@@ -98,16 +94,34 @@ class Divergence(Record):
     note: str = ""
 
 
+class CrossCheck(Record):
+    """What another runtime says of a finding.
+
+    ``outcome`` is "fault" (with its ``symptom``) or "no-fault" where it could judge; "runs" or
+    "does-not-run" where the question is only whether it has the operators of the optimized model;
+    "not-judged" where it cannot run one of the two models, of which ``detail`` tells the reason.
+    ``same_original`` tells whether it computes the same of the original as the judging runtime
+    does; None where that is not known.
+    """
+
+    runtime: str
+    outcome: Literal["no-fault", "fault", "runs", "does-not-run", "not-judged"]
+    symptom: Symptom | None = None
+    same_original: bool | None = None
+    detail: str = ""
+
+
 class Finding(Record):
     """One thing that is wrong, and what is to blame for it.
 
     ``culprit`` is the minimal pass sequence that shows the symptom; empty means that import and
-    export alone (the round trip) show it. ``error`` and ``noise_floor`` are relative to the
-    reference output (unitless, largest over elements of the worst output; None where the symptom
-    has no size). ``as_deployed`` tells that it showed only under the runtime's own defaults.
-    ``cross_check`` holds what other runtimes show: a symptom or "no fault", with a remark if they
-    compute another thing of the original already, or why they cannot run; of foreign operators,
-    whether they run them.
+    export alone (the round trip) show it. ``partners`` are further minimal sequences that show the
+    same defect: the same enabling pass with another one. ``error`` and ``noise_floor`` are relative
+    to the reference output (unitless, largest over elements of the worst output; None where the
+    symptom has no size). ``message`` says what is wrong; ``known_limit`` is the documented limit of
+    a pass that explains it, ``consequence`` what it means on the model's task, and ``location``
+    whether the fault is in the model or in one runtime's reading of it, as far as ``cross_check``
+    tells. ``as_deployed`` tells that it showed only under the runtime's own defaults.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and (reduced)
     structure, and ``bundle`` the name of its folder; None where no bundle was written.
@@ -123,8 +137,12 @@ class Finding(Record):
     noise_floor: float | None = None
     witness: Witness | None = None
     message: str = ""
+    partners: list[list[str]] = Field(default_factory=list)
+    known_limit: str | None = None
+    consequence: str = ""
+    location: str = ""
     as_deployed: bool = False
-    cross_check: dict[str, str] = Field(default_factory=dict)
+    cross_check: list[CrossCheck] = Field(default_factory=list)
     divergence: Divergence | None = None
     fingerprint: str | None = None
     bundle: str | None = None
@@ -193,6 +211,18 @@ class Skipped(Record):
     reason: str
 
 
+class Control(Record):
+    """One check that the verdict rests on.
+
+    ``state`` is "passed" or "failed"; "limited" if it was made in part or under reservations;
+    "not-needed" if nothing depended on it. ``detail`` says more, in words.
+    """
+
+    name: str
+    state: ControlState
+    detail: str = ""
+
+
 class StageCost(Record):
     """Work done for one purpose; cached answers cost nothing and are not counted."""
 
@@ -208,9 +238,13 @@ class Cost(StageCost):
 
 
 class VetResult(Record):
-    """The whole answer."""
+    """The whole answer.
 
-    schema_: Literal["optvet.vet/1"] = Field("optvet.vet/1", alias="schema")
+    ``samples`` were judged; ``complete`` is False where a fault on these made it pointless to try
+    the others, and ``skipped`` are those that could not be judged.
+    """
+
+    schema_: Literal["optvet.vet/2"] = Field("optvet.vet/2", alias="schema")
     model: ModelRecord
     optimizer: OptimizerRecord
     runtime: RuntimeRecord
@@ -222,10 +256,15 @@ class VetResult(Record):
     touched: list[str] | None = None
     impact: Impact | None = None
     safe_pipeline: list[str]
-    controls: dict[str, str]
+    controls: list[Control]
     samples: int = 0
+    complete: bool = True
     skipped: list[Skipped] = Field(default_factory=list)
     datasets: list[DatasetRecord] = Field(default_factory=list)
     seed: int = 0
     strategy: str = "auto"
     cost: Cost
+
+    def control(self, name: str) -> Control | None:
+        """The control of that name; None if there was none."""
+        return next((c for c in self.controls if c.name == name), None)

@@ -1,0 +1,15 @@
+"""Base of every document that optvet writes."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """Base of all that is written: strict, frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    def to_json(self) -> str:
+        """The document as indented JSON, with ``schema`` as the key of its version."""
+        return self.model_dump_json(by_alias=True, indent=2)

@@ -1,0 +1,78 @@
+"""Reading documents, those of earlier versions too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from optvet.spec.records.base import Record
+
+R = TypeVar("R", bound=Record)
+JSON = dict[str, Any]
+
+
+def read_document(kind: type[R], document: Mapping[str, Any]) -> R:
+    """A document of ``kind``, brought up to date if it is of an earlier version.
+
+    Raises:
+        pydantic.ValidationError: It is no document of that kind.
+    """
+    data = dict(document)
+    # The first version of bundles and replays wrote the field's name in place of its alias.
+    if "schema_" in data:
+        data["schema"] = data.pop("schema_")
+    upgrade = _UPGRADES.get(str(data.get("schema")))
+    return kind.model_validate(upgrade(data) if upgrade is not None else data)
+
+
+def _vet_2(data: JSON) -> JSON:
+    """``optvet.vet/1``: controls and other runtimes' answers were texts by name."""
+    data |= {"schema": "optvet.vet/2", "findings": [_finding_2(f) for f in data["findings"]]}
+    data["complete"] = "not tried" not in data["controls"].get("samples", "")
+    data["controls"] = [
+        {"name": name, "state": _state(words), "detail": words}
+        for name, words in data["controls"].items()
+    ]
+    return data
+
+
+def _state(words: str) -> str:
+    if words == "not needed":
+        return "not-needed"
+    if words.startswith(("agrees", "innocent")) or words.endswith(" judged"):
+        return "passed"
+    return "failed" if words.startswith("shows ") or " show " in words else "limited"
+
+
+def _finding_2(finding: JSON) -> JSON:
+    told = finding.get("cross_check", {})
+    return finding | {"cross_check": [_cross_check_2(name, told[name]) for name in told]}
+
+
+def _cross_check_2(runtime: str, answer: str) -> JSON:
+    words, _, remark = answer.partition(", but ")
+    outcome = {"no fault": "no-fault", "runs it": "runs"}.get(words, "fault")
+    symptom = None
+    if words.startswith("cannot run"):
+        outcome = "not-judged"
+    elif outcome == "fault":
+        symptom = words
+    same = None if outcome in ("runs", "not-judged") else not remark
+    detail = words if outcome == "not-judged" else ""
+    about = {"runtime": runtime, "outcome": outcome, "symptom": symptom}
+    return about | {"same_original": same, "detail": detail}
+
+
+def _bundle_2(data: JSON) -> JSON:
+    return data | {"schema": "optvet.finding/2", "finding": _finding_2(data["finding"])}
+
+
+def _replay_2(data: JSON) -> JSON:
+    return data | {"schema": "optvet.replay/2", "was": _finding_2(data["was"])}
+
+
+_UPGRADES: Mapping[str, Callable[[JSON], JSON]] = {
+    "optvet.vet/1": _vet_2,
+    "optvet.finding/1": _bundle_2,
+    "optvet.replay/1": _replay_2,
+}
