@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import optvet
+import optvet.graph
 from optvet.spec import hooks
 
 ROOT = Path(__file__).parents[1]
@@ -144,10 +145,11 @@ def test_no_module_is_imported_twice() -> None:
 
 LAYERS = {
     "spec": set(),
-    "engine": {"spec"},
-    "report": {"spec"},
-    "testing": {"spec", "engine"},
-    "cli": {"spec", "engine", "report"},
+    "graph": {"spec"},
+    "engine": {"spec", "graph"},
+    "report": {"spec", "graph"},
+    "testing": {"spec", "graph", "engine"},
+    "cli": {"spec", "graph", "engine", "report"},
 }
 
 
@@ -186,7 +188,7 @@ def test_the_public_package_imports_only_contracts_and_the_engine() -> None:
 
 def test_the_engine_never_names_a_plugin_nor_prints() -> None:
     plugins = {p.stem for p in plugin_files()}
-    for room in ("spec", "engine", "report"):
+    for room in ("spec", "graph", "engine", "report"):
         for file in sources(ROOT / "core" / "optvet" / room):
             assert not plugins & {m.split(".")[0] for m in imports(file)}, file
             calls = {
@@ -199,7 +201,8 @@ def test_the_engine_never_names_a_plugin_nor_prints() -> None:
 
 @pytest.mark.parametrize("plugin", plugin_files(), ids=lambda p: p.stem)
 def test_a_plugin_imports_only_the_public_package(plugin: Path) -> None:
-    public = {f"optvet.{name}" for name in optvet.__all__}
+    public = {f"optvet.{name}" for name in optvet.__all__} | {"optvet.graph"}
+    public |= {f"optvet.graph.{name}" for name in optvet.graph.__all__}
     plugins = {p.stem for p in plugin_files()}
     for file in sources(plugin):
         seen = set(imports(file))

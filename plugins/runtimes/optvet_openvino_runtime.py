@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict
 
 from optvet import Artifact, Feeds, Inner, Runtime, Session, hookimpl, version_of
+from optvet.graph import is_onnx, nodes_of
 
 _SUPPORTED = frozenset(
     "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
@@ -231,26 +232,18 @@ def _refuse_types(graph: onnx.GraphProto) -> None:
 
 def _refuse_random(graph: onnx.GraphProto) -> None:
     """Seeds are taken from the clock once per session, two operators' close to each other."""
-    for node in _nodes(graph):
-        if node.domain in ("", "ai.onnx") and node.op_type in _RANDOM:
+    for node in nodes_of(graph):
+        if is_onnx(node) and node.op_type in _RANDOM:
             raise NotImplementedError(
                 f"operator {node.op_type} {node.name!r} draws random numbers whose distribution "
                 "depends on the session in OpenVINO; choose another runtime"
             )
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _nodes(body)
-
-
 def _match(names: Sequence[set[str]], graph: onnx.GraphProto, inputs: Sequence[str]) -> list[str]:
     """The graph's input behind each compiled input: by name, those left over by position."""
     matched = [next((i for i in inputs if i in each), None) for each in names]
-    used = {o.name for o in graph.output}.union(*(n.input for n in _nodes(graph)))
+    used = {o.name for o in graph.output}.union(*(n.input for n in nodes_of(graph)))
     rest = [i for i in inputs if i not in matched and i in used]
     if len(rest) != matched.count(None):
         seen = [sorted(each) for each in names]

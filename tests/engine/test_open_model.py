@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optvet.engine import models
 from optvet.engine.models import open_model, tensors_of
-from optvet.engine.structure import value_info
+from optvet.graph.types import value_info
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import ValueInfo
 

@@ -227,9 +227,10 @@ def _opset_of(card: ModelCard) -> int | None:
 def notes_on(model: Model) -> list[str]:
     """What of a model's age makes its verdict hard to read."""
     from optvet.engine.models import OPSET_FLOOR
+    from optvet.graph.walk import ONNX_DOMAIN
 
     notes = []
-    opset = model.opsets.get("ai.onnx")
+    opset = model.opsets.get(ONNX_DOMAIN)
     if opset is not None and opset < OPSET_FLOOR:
         notes.append(
             f"opset {opset}: runtimes and optimizers promise opset {OPSET_FLOOR} and later only; "

@@ -34,11 +34,11 @@ from optvet.engine.oracle import (
     judge,
     noise_level,
 )
-from optvet.engine.regions import attributes_of, constants_of, reads
+from optvet.engine.regions import attributes_of, constants_of
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.shrink import record_values
-from optvet.engine.structure import opset_versions
 from optvet.engine.trial import Judge
+from optvet.graph.walk import opset_versions, qualified, reads
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.protocols import ReadsFiles
 from optvet.spec.records import Activation, Comparison, Layer, Parameter
@@ -375,7 +375,7 @@ def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = Non
     inside = f" <{given}>" if given else ""
     known = constants or {}
     read = ", ".join(n + _small(known[n]) if n in known else n for n in node.input)
-    operator = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    operator = qualified(node.domain, node.op_type, ".")
     return f"{', '.join(node.output)} = {operator}{inside} ({read})"
 
 

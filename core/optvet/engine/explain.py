@@ -20,7 +20,6 @@ import onnx
 from onnx import ModelProto
 
 from optvet.engine import cache as caching
-from optvet.engine import structure
 from optvet.engine.divergence import (
     JITTERS,
     Recorded,
@@ -38,12 +37,14 @@ from optvet.engine.regions import (
     distinction,
     features_of,
     kind_of,
-    reads,
     rewritten,
     spliced,
 )
 from optvet.engine.sandbox import enter
 from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
+from optvet.graph import structure
+from optvet.graph.interface import align
+from optvet.graph.walk import reads
 from optvet.spec.protocols import Saves
 from optvet.spec.records import Divergence, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
@@ -238,7 +239,7 @@ def look(task: Task) -> Divergence:
         return Divergence(note="the optimizer makes a format whose inner values are hidden")
     data = after.SerializeToString()
     facts = structure.facts(after, len(data))
-    alignment = structure.align(task.model, facts, task.interface)
+    alignment = align(task.model, facts, task.interface)
     if alignment.problem:
         return Divergence(note=f"inputs or outputs are others: {alignment.problem}")
     feeds = {

@@ -34,6 +34,8 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _StockLoop
 from scipy import special
 
+from optvet.graph.walk import ONNX_DOMAIN, domain_of, graphs, is_onnx
+
 Array = NDArray[Any]
 Pads = list[tuple[int, int]]
 
@@ -179,7 +181,7 @@ def _checked(model: ModelProto) -> ModelProto:
     model = _inlined(model)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     check = _Promotion(opsets, True, {}, double=False)
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         for node in graph.node:
             if reason := check.refusal(node):
                 raise NotPromotable(f"operator {node.op_type} {node.name!r}: {reason}")
@@ -206,14 +208,14 @@ def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return None
     known: dict[str, list[int]] = {}
-    for graph in _graphs(inferred.graph):
+    for graph in graphs(inferred.graph):
         for value in itertools.chain(graph.input, graph.value_info, graph.output):
             if (dims := _static_shape(value.type)) is not None:
                 known[value.name] = dims
         known.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
         known.update((tensor.name, list(tensor.dims)) for tensor in _constants(graph))
     total = 0
-    for graph in _graphs(inferred.graph):
+    for graph in graphs(inferred.graph):
         for node in graph.node:
             if node.op_type not in _MACS:
                 continue
@@ -236,7 +238,7 @@ def element_types(model: ModelProto) -> dict[str, int]:
         skeleton = onnx.shape_inference.infer_shapes(skeleton)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         pass  # what is declared remains: types only refine the answer
-    for graph in _graphs(skeleton.graph):
+    for graph in graphs(skeleton.graph):
         for value in itertools.chain(graph.input, graph.value_info, graph.output):
             if value.type.tensor_type.elem_type:
                 types[value.name] = value.type.tensor_type.elem_type
@@ -259,16 +261,16 @@ def _inlined(model: ModelProto) -> ModelProto:
         copy.CopyFrom(model)
     del copy.functions[:]
     for entry in copy.opset_import:
-        entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
-    for graph in _graphs(copy.graph):
+        entry.domain = "" if domain_of(entry) == ONNX_DOMAIN else entry.domain
+    for graph in graphs(copy.graph):
         for node in graph.node:
-            node.domain = "" if node.domain == "ai.onnx" else node.domain
+            node.domain = "" if is_onnx(node) else node.domain
     return copy
 
 
 def _keeps_half_casts(graph: GraphProto) -> bool:
     """Whether a Cast to a half type is meant to round: no weight or input is a half itself."""
-    for each in _graphs(graph):
+    for each in graphs(graph):
         inputs = (value.type.tensor_type.elem_type for value in each.input)
         weights = (tensor.data_type for tensor in (*each.initializer, *_constants(each)))
         sparse = (tensor.values.data_type for tensor in each.sparse_initializer)
@@ -503,17 +505,6 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 
 
 # --- Graph helpers ------------------------------------------------------------------------------
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """``graph`` and all graphs in the attributes of its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
-            for each in attribute.graphs:
-                yield from _graphs(each)
 
 
 def _constants(graph: GraphProto) -> Iterator[TensorProto]:

@@ -19,7 +19,6 @@ from pydantic import BaseModel
 from optvet.engine import cache as caching
 from optvet.engine.cache import Cache
 from optvet.engine.sandbox import Outcome, Sandbox
-from optvet.engine.structure import Alignment, Facts, align
 from optvet.engine.trial import (
     Judge,
     Order,
@@ -30,6 +29,8 @@ from optvet.engine.trial import (
     run_trial,
     sample_digests,
 )
+from optvet.graph.interface import Alignment, align
+from optvet.graph.structure import Facts
 from optvet.spec.errors import FormatError, InputError, PluginError, Unsupported, UsageError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.records import Cost, StageCost

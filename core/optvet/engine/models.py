@@ -23,8 +23,10 @@ from google.protobuf.message import (  # type: ignore[import-untyped]  # ships n
 )
 from onnx import TensorProto
 
-from optvet.engine import structure
 from optvet.engine.records import config_for
+from optvet.graph.interface import graph_inputs, graph_outputs
+from optvet.graph.types import dtype_name
+from optvet.graph.walk import node_count, opset_versions
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import Model
 
@@ -91,12 +93,12 @@ def open_model(path: Path, source: str, store: Path) -> Model:
         path=path,
         blob=blob,
         digest=digest,
-        inputs=structure.graph_inputs(proto),
-        outputs=structure.graph_outputs(proto),
+        inputs=graph_inputs(proto),
+        outputs=graph_outputs(proto),
         ir_version=proto.ir_version,
-        opsets=structure.opset_versions(proto),
+        opsets=opset_versions(proto),
         size_bytes=len(data),
-        nodes=structure.node_count(proto),
+        nodes=node_count(proto),
         config=config_for(path),
     )
 
@@ -315,7 +317,7 @@ def _extent(path: Path, tensor: onnx.TensorProto) -> _Extent:
     needed = _needed_bytes(path, tensor)
     length = _count(path, tensor, entries, "length")
     if length is not None and length != needed:
-        shape = f"{structure.dtype_name(tensor.data_type)}{list(tensor.dims)}"
+        shape = f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
         raise _unusable(path, tensor, f"gives length {length:,}, but {shape} has {needed:,} bytes")
     size = file.stat().st_size
     if offset + needed > size:
@@ -358,7 +360,7 @@ def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: s
 
 
 def _needed_bytes(path: Path, tensor: onnx.TensorProto) -> int:
-    dtype = structure.dtype_name(tensor.data_type).upper()
+    dtype = dtype_name(tensor.data_type).upper()
     if dtype not in _BITS:
         raise _unusable(path, tensor, f"has element type {dtype.lower()}, which cannot be external")
     if any(dimension < 0 for dimension in tensor.dims):

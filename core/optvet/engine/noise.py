@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from optvet.engine import cache as caching
-from optvet.engine import perturb, structure
+from optvet.engine import perturb
 from optvet.engine.lab import CODE_VERSION, Lab
 from optvet.engine.oracle import Noise
 from optvet.engine.sandbox import enter
@@ -30,6 +30,7 @@ from optvet.engine.trial import (
     read_model,
     run_again,
 )
+from optvet.graph.walk import graphs
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Sample
 
@@ -86,7 +87,7 @@ def _analyze(subject: Subject) -> Analysis:
 def longest_reduction(model: onnx.ModelProto) -> int:
     """Number of terms of the longest sum that a weight takes part in; at least 64."""
     longest = 64
-    for graph in structure.graphs(model.graph):
+    for graph in graphs(model.graph):
         shapes = {t.name: tuple(t.dims) for t in graph.initializer}
         for node in graph.node:
             shape = shapes.get(node.input[1]) if len(node.input) > 1 else None

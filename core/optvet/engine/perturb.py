@@ -23,6 +23,16 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.inliner import inline_local_functions
 
+from optvet.graph.walk import (
+    ONNX_DOMAIN,
+    attribute_of,
+    bodies_of,
+    domain_of,
+    graphs,
+    inner_nodes,
+    opset_versions,
+)
+
 Array = NDArray[Any]
 
 # Element type → integers of its width, mask of its exponent, significand bits with the hidden one.
@@ -221,7 +231,7 @@ def _jitter_node(node: NodeProto, protected: frozenset[str], jitter: _Jitter) ->
     if node.op_type == "Constant" and node.output[0] not in protected:
         for attribute in node.attribute:
             _jitter_constant(attribute, jitter)
-    for body in _bodies(node):
+    for body in bodies_of(node):
         _jitter_nodes(body, protected, jitter)
 
 
@@ -270,17 +280,17 @@ def _structural_names(
     shapes and arithmetic on them), so that a quantization scale measured at run time does not
     protect the whole network in front of it.
     """
-    every = [node for node in nodes for node in (node, *_inner_nodes(node))]
+    every = [node for node in nodes for node in (node, *inner_nodes(node))]
     fixed = {""}
     if graph is not None:
-        for each in _graphs(graph):
+        for each in graphs(graph):
             fixed.update(tensor.name for tensor in each.initializer)
             fixed.update(sparse.values.name for sparse in each.sparse_initializer)
     producers: dict[str, NodeProto] = {}
     for node in every:
         producers.update((name, node) for name in node.output)
         if node.op_type in ("Shape", "Size") or (
-            not any(True for _ in _bodies(node)) and all(name in fixed for name in node.input)
+            not any(True for _ in bodies_of(node)) and all(name in fixed for name in node.input)
         ):
             fixed.update(node.output)
     inputs = {value.name for value in graph.input} if graph is not None else set()
@@ -302,7 +312,7 @@ def _structural_names(
 
 
 def _structural_positions(node: NodeProto, fixed: set[str]) -> tuple[int, ...]:
-    if node.op_type == "Cast" and _attribute(node, "to") not in _FLOATS:
+    if node.op_type == "Cast" and attribute_of(node, "to") not in _FLOATS:
         # A fixed number on its way to an integer is a size, an index or an axis.
         return (0,) if node.input and node.input[0] in fixed else ()
     return _STRUCTURAL.get(node.op_type, ())
@@ -417,13 +427,13 @@ class _Walk:
             except Exception:  # what stays a function call is unknown, so it rounds
                 self.model = model
         self.types = _element_types(self.model)
-        opsets = {entry.domain: entry.version for entry in self.model.opset_import}
-        self.opset = opsets.get("", opsets.get("ai.onnx", onnx.defs.onnx_opset_version()))
+        opsets = opset_versions(self.model)
+        self.opset = opsets.get(ONNX_DOMAIN, onnx.defs.onnx_opset_version())
         self.false = set(_constant_falses(self.model.graph))
         self.random_functions = {
             (f.domain, f.name)
             for f in self.model.functions
-            if any(self.is_random(node) for n in f.node for node in (n, *_inner_nodes(n)))
+            if any(self.is_random(node) for n in f.node for node in (n, *inner_nodes(n)))
         }
 
     def graph(self, graph: GraphProto, outer: Mapping[str, _Fact]) -> dict[str, _Fact]:
@@ -434,7 +444,7 @@ class _Walk:
 
     def node(self, node: NodeProto, facts: Mapping[str, _Fact]) -> list[_Fact]:
         incoming = _union(facts.get(name, _Fact.NONE) for name in node.input)
-        bodies = list(_bodies(node))
+        bodies = list(bodies_of(node))
         if bodies:
             return self.control(node, bodies, incoming, facts)
         if node.op_type in ("Shape", "Size") and not incoming & _Fact.DECIDED:
@@ -477,16 +487,18 @@ class _Walk:
         if node.op_type == "Cast":
             return self.cast_rounds(node)
         if node.op_type in ("ScatterElements", "ScatterND"):
-            return _attribute(node, "reduction", b"none") in (b"add", b"mul") and self.floats(node)
+            return attribute_of(node, "reduction", b"none") in (b"add", b"mul") and self.floats(
+                node
+            )
         if node.op_type in _ROUNDING_DECISIONS:
             return True
-        standard = node.domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+        standard = domain_of(node) in (ONNX_DOMAIN, "ai.onnx.ml", "com.microsoft")
         if standard and node.op_type in _EXACT:
             return False
         return self.floats(node)
 
     def cast_rounds(self, node: NodeProto) -> bool:
-        to = _attribute(node, "to")
+        to = attribute_of(node, "to")
         if to not in _FLOATS:
             # Quantizing to eight bits or fewer rounds; integers, booleans and text are decided.
             return to not in _INTEGER_BITS and to != TensorProto.STRING
@@ -515,9 +527,9 @@ class _Walk:
         if node.op_type in _DECISIONS:
             chosen = _DECISIONS[node.op_type]
             yield from every if chosen is None else chosen
-        elif node.op_type == "GridSample" and _attribute(node, "mode") == b"nearest":
+        elif node.op_type == "GridSample" and attribute_of(node, "mode") == b"nearest":
             yield from every
-        elif node.op_type == "Cast" and _attribute(node, "to") not in _FLOATS:
+        elif node.op_type == "Cast" and attribute_of(node, "to") not in _FLOATS:
             if self.types.get(node.input[0], TensorProto.FLOAT) not in _INTEGER_BITS:
                 yield from every
 
@@ -527,7 +539,7 @@ class _Walk:
         if node.op_type != "Dropout":
             return False
         if self.opset < 7:
-            return not _attribute(node, "is_test", 0)
+            return not attribute_of(node, "is_test", 0)
         return len(node.input) > 2 and node.input[2] not in self.false | {""}
 
 
@@ -541,44 +553,15 @@ def _union(facts: Iterable[_Fact]) -> _Fact:
 # --- Graph helpers ------------------------------------------------------------------------------
 
 
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
-    """All nodes of the subgraphs of ``node``."""
-    for body in _bodies(node):
-        for inner in body.node:
-            yield inner
-            yield from _inner_nodes(inner)
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for body in _bodies(node):
-            yield from _graphs(body)
-
-
-def _attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    for attribute in node.attribute:
-        if attribute.name == name:
-            return onnx.helper.get_attribute_value(attribute)
-    return default
-
-
 def _constant_falses(graph: GraphProto) -> Iterator[str]:
     """Names of boolean constants of value false."""
-    for each in _graphs(graph):
+    for each in graphs(graph):
         overridable = {value.name for value in each.input}
         for tensor in each.initializer:
             if tensor.name not in overridable and _is_false(tensor):
                 yield tensor.name
         for node in each.node:
-            value = _attribute(node, "value") if node.op_type == "Constant" else None
+            value = attribute_of(node, "value") if node.op_type == "Constant" else None
             if isinstance(value, TensorProto) and _is_false(value):
                 yield node.output[0]
 
@@ -618,7 +601,7 @@ def _element_types(model: ModelProto) -> dict[str, int]:
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         pass  # what is declared remains; an unknown type counts as a float
     types: dict[str, int] = {}
-    for graph in _graphs(skeleton.graph):
+    for graph in graphs(skeleton.graph):
         for value in itertools.chain(graph.input, graph.value_info, graph.output):
             if value.type.tensor_type.elem_type:
                 types[value.name] = value.type.tensor_type.elem_type

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from optvet.engine.reduce.graph import bodies_of, captured
-from optvet.engine.structure import opset_versions
+from optvet.graph.walk import (
+    bodies_of,
+    captured,
+    is_onnx,
+    operator_of,
+    opset_versions,
+    reads,
+    schema_of,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ def constants_of(model: ModelProto) -> dict[str, TensorProto]:
 
 
 def _held(node: NodeProto) -> TensorProto | None:
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "Constant" or not is_onnx(node):
         return None
     for attribute in node.attribute:
         value = onnx.helper.get_attribute_value(attribute)
@@ -118,24 +125,18 @@ def _key(node: NodeProto, constants: Mapping[str, str], versions: Mapping[str, i
     inputs = [constants.get(name, f"\0{name}") for name in node.input]
     while inputs and inputs[-1] == "\0":
         inputs.pop()
-    domain = node.domain or "ai.onnx"
     given = tuple(sorted(attributes_of(node, versions).items()))
-    return domain, node.op_type, tuple(inputs), tuple(node.output), given
+    return *operator_of(node), tuple(inputs), tuple(node.output), given
 
 
 def attributes_of(node: NodeProto, versions: Mapping[str, int]) -> dict[str, bytes]:
     """Attributes in bytes that can be compared; one that only repeats its default is left out."""
     defaults: Mapping[str, AttributeProto] = {}
-    version = versions.get(node.domain or "ai.onnx")
-    if version is not None and onnx.defs.has(node.op_type, version, _domain(node)):
-        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+    schema = schema_of(*operator_of(node), versions)
+    if schema is not None:
         defaults = {name: a.default_value for name, a in schema.attributes.items()}
     given = {a.name: _plain(a) for a in node.attribute}
     return {k: v for k, v in given.items() if k not in defaults or v != _plain(defaults[k])}
-
-
-def _domain(node: NodeProto) -> str:
-    return "" if node.domain == "ai.onnx" else node.domain
 
 
 def _plain(attribute: AttributeProto) -> bytes:
@@ -150,13 +151,6 @@ def _plain(attribute: AttributeProto) -> bytes:
         for node in body.node:
             node.doc_string = node.name = ""
     return bytes(copy.SerializeToString(deterministic=True))
-
-
-def reads(node: NodeProto) -> Iterator[str]:
-    """Values that a node reads, those among them that only its inner graphs read."""
-    yield from (name for name in node.input if name)
-    for body in bodies_of(node):
-        yield from captured(body)
 
 
 class _Groups:
@@ -372,10 +366,9 @@ def features_of(model: ModelProto, site: Site, values: Values) -> dict[str, str]
 
 def _formal_inputs(node: NodeProto, versions: Mapping[str, int]) -> list[str]:
     """Names of a node's inputs as its operator calls them, absent optional ones too."""
-    version = versions.get(node.domain or "ai.onnx")
     titles: list[str] = []
-    if version is not None and onnx.defs.has(node.op_type, version, _domain(node)):
-        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+    schema = schema_of(*operator_of(node), versions)
+    if schema is not None:
         variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
         titles = [p.name for p in schema.inputs if p.option != variadic]
     return titles + [f"input {i + 1}" for i in range(len(titles), len(node.input))]
@@ -420,9 +413,8 @@ def _all_attributes(node: NodeProto, versions: Mapping[str, int]) -> dict[str, s
     from optvet.engine.divergence import attribute_text
 
     given = {a.name: attribute_text(a) for a in node.attribute}
-    version = versions.get(node.domain or "ai.onnx")
-    if version is not None and onnx.defs.has(node.op_type, version, _domain(node)):
-        schema = onnx.defs.get_schema(node.op_type, version, _domain(node))
+    schema = schema_of(*operator_of(node), versions)
+    if schema is not None:
         for name, formal in schema.attributes.items():
             default = formal.default_value
             absent = default.type == AttributeProto.UNDEFINED

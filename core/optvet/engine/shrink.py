@@ -25,7 +25,6 @@ import onnx
 from onnx import ModelProto, TypeProto, ValueInfoProto
 from pydantic import BaseModel
 
-from optvet.engine import structure
 from optvet.engine.cache import Cache
 from optvet.engine.examine import Examiner, Findings, Observation
 from optvet.engine.lab import Lab, Ledger, Progress, Trial
@@ -39,6 +38,9 @@ from optvet.engine.reduce import (
 )
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.trial import Judge
+from optvet.graph import structure
+from optvet.graph.interface import graph_inputs, graph_outputs
+from optvet.graph.walk import node_count, opset_versions
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.types import (
@@ -357,12 +359,12 @@ class _Court:
             path=path,
             blob=path,
             digest=digest,
-            inputs=structure.graph_inputs(model),
-            outputs=structure.graph_outputs(model),
+            inputs=graph_inputs(model),
+            outputs=graph_outputs(model),
             ir_version=model.ir_version,
-            opsets=structure.opset_versions(model),
+            opsets=opset_versions(model),
             size_bytes=len(data),
-            nodes=structure.node_count(model),
+            nodes=node_count(model),
         )
 
 

@@ -21,8 +21,11 @@ import onnx
 from onnx import ModelProto
 from pydantic import BaseModel
 
-from optvet.engine import structure
 from optvet.engine.sandbox import enter, entered, poison_memory
+from optvet.graph import structure
+from optvet.graph.digest import canonical_digest
+from optvet.graph.interface import Alignment, align
+from optvet.graph.walk import is_onnx
 from optvet.spec.errors import FormatError
 from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Saves, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
@@ -178,16 +181,16 @@ def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
     enter("check")
     report = Report(digest, touched=artifact.touched)
     try:
-        proto = structure.parse(artifact.data)
+        proto = onnx.load_from_string(artifact.data)
         facts = structure.facts(proto, len(artifact.data))
         _check(order, artifact.data)
-        canonical = structure.canonical_digest(proto)
+        canonical = canonical_digest(proto)
     except Exception as error:
         return _with(report, failure=failure_of(error))
     report = _with(report, facts=facts, canonical=canonical)
     alignment = None
     if order.reference is not None:
-        alignment = structure.align(order.reference, facts, order.interface)
+        alignment = align(order.reference, facts, order.interface)
     if canonical in order.known and not (alignment and alignment.problem):
         return _with(report, known=True)
     return _run(order, artifact, report, alignment)
@@ -229,8 +232,8 @@ _FOREIGN = "optvet.foreign"
 
 def _in_plain_onnx(data: bytes) -> bytes:
     """The model with what ``Traits.dialect`` allows put as ONNX would have it."""
-    proto = structure.parse(data)
-    nodes = [n for n in structure.foreign_nodes(proto) if n.domain in ("", "ai.onnx")]
+    proto = onnx.load_from_string(data)
+    nodes = [n for n in structure.foreign_nodes(proto) if is_onnx(n)]
     for node in nodes:
         node.domain = _FOREIGN
     for holder in (proto, *proto.functions) if nodes else ():
@@ -241,9 +244,7 @@ def _in_plain_onnx(data: bytes) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def _run(
-    order: Order, artifact: Artifact, report: Report, alignment: structure.Alignment | None
-) -> Report:
+def _run(order: Order, artifact: Artifact, report: Report, alignment: Alignment | None) -> Report:
     if order.judge is None:
         return report
     enter("load")
@@ -277,7 +278,7 @@ def load(judge: Judge, artifact: Artifact) -> Session:
     return judge.runtime.load(artifact, judge.options)
 
 
-def _infer(session: Session, sample: Sample, alignment: structure.Alignment | None) -> Outputs:
+def _infer(session: Session, sample: Sample, alignment: Alignment | None) -> Outputs:
     if alignment is None:
         return flatten(session.run(sample.feeds))
     feeds: dict[str, np.ndarray] = {}
@@ -298,11 +299,11 @@ def run_again(order: Order, artifact: Artifact, sample: Sample, runs: int) -> li
     return [_infer(session, sample, alignment) for _ in range(runs)]
 
 
-def _alignment(order: Order, artifact: Artifact) -> structure.Alignment | None:
+def _alignment(order: Order, artifact: Artifact) -> Alignment | None:
     if order.reference is None or artifact.format != "onnx":
         return None
-    facts = structure.facts(structure.parse(artifact.data), len(artifact.data))
-    return structure.align(order.reference, facts, order.interface)
+    facts = structure.facts(onnx.load_from_string(artifact.data), len(artifact.data))
+    return align(order.reference, facts, order.interface)
 
 
 def decode(

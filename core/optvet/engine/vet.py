@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from optvet.engine import cache as caching
-from optvet.engine import localize, structure
+from optvet.engine import localize
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.decoding import Decoder
 from optvet.engine.discovery import Plugins
@@ -34,6 +34,8 @@ from optvet.engine.options import parse_options
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gist, probe
+from optvet.graph import structure
+from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import (
     FormatError,
     InputError,
@@ -611,7 +613,7 @@ class Vetting:
             reference = lab.reference(usable)
 
     def _cannot_load(self, failure: Failure) -> InputError:
-        opset = self.model.opsets.get("ai.onnx", OPSET_FLOOR)
+        opset = self.model.opsets.get(ONNX_DOMAIN, OPSET_FLOOR)
         advice = "choose another runtime, or repair the model"
         if opset < OPSET_FLOOR:
             advice = (

@@ -16,6 +16,9 @@ from xml.etree import ElementTree as ET
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
+from optvet.graph.types import dtype_name
+from optvet.graph.walk import is_onnx, qualified, reads
+
 MAX_NODES = 60
 """Of larger graphs only the surroundings of what was rewritten are drawn."""
 _AROUND = 2
@@ -185,7 +188,7 @@ def _scene(
         return outside[name]
 
     for i in shown:
-        for name in dict.fromkeys(_reads(graph.node[i])):
+        for name in dict.fromkeys(reads(graph.node[i])):
             if name and name not in weights:
                 edge(name, source_of(name), place[i])
     leaving = {n for i, node in enumerate(graph.node) if i not in place for n in node.input}
@@ -205,7 +208,7 @@ def _mark(box: _Box, name: str, types: Mapping[str, TypeProto], wrong: str | Non
 
 
 def _is_constant(node: NodeProto) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+    return node.op_type == "Constant" and is_onnx(node)
 
 
 def _weights(model: ModelProto) -> dict[str, TensorProto | None]:
@@ -225,31 +228,22 @@ def _types(model: ModelProto) -> dict[str, TypeProto]:
     return {v.name: v.type for v in (*graph.value_info, *graph.input, *graph.output)}
 
 
-def _reads(node: NodeProto) -> Iterator[str]:
-    yield from node.input
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            inside = {o for n in body.node for o in n.output} | {v.name for v in body.input}
-            inside |= {t.name for t in body.initializer}
-            yield from (n for inner in body.node for n in _reads(inner) if n not in inside)
-
-
 def _node_box(
     node: NodeProto,
     weights: Mapping[str, TensorProto | None],
     types: Mapping[str, TypeProto],
     changed: bool,
 ) -> _Box:
-    domain = "" if node.domain in ("", "ai.onnx") else f"{node.domain}."
     lines = [f"{a.name} = {_value(a)}" for a in node.attribute]
     lines += [_weight(n, weights[n]) for n in node.input if n in weights]
     if len(lines) > _LINES:
         lines = [*lines[: _LINES - 1], f"… {len(lines) - _LINES + 1} more"]
+    operator = qualified(node.domain, node.op_type, ".")
     name = [node.name] if node.name and node.name not in node.output else []
     return _Box(
         _cut(node.op_type, _CHARS),
         [_cut(line, _CHARS) for line in (*name, *lines)],
-        "\n".join([f"{domain}{node.op_type} {node.name}", *_full(node, weights)]),
+        "\n".join([f"{operator} {node.name}", *_full(node, weights)]),
         _CHANGED if changed else _PLAIN,
     )
 
@@ -282,18 +276,13 @@ def _value(attribute: onnx.AttributeProto) -> str:
 def _weight(name: str, tensor: TensorProto | None) -> str:
     if tensor is None:
         return name
-    kind = _dtype(tensor.data_type)
+    kind = dtype_name(tensor.data_type)
     if math.prod(tensor.dims) <= _SHOWN and tensor.data_type != TensorProto.STRING:
         value = numpy_helper.to_array(tensor)
         if value.dtype.kind in "fiub":
             numbers = ", ".join(f"{v:.4g}" for v in value.ravel())
             return f"{name} = {numbers if not value.ndim else f'[{numbers}]'}"
     return f"{name}: {kind}{list(tensor.dims)}"
-
-
-def _dtype(number: int) -> str:
-    known = number in TensorProto.DataType.values()
-    return TensorProto.DataType.Name(number).lower() if known else f"type{number}"
 
 
 def _label(name: str, types: Mapping[str, TypeProto]) -> tuple[str, ...]:
@@ -314,7 +303,7 @@ def _shape(name: str, types: Mapping[str, TypeProto]) -> str:
         for d in tensor.shape.dim
     )
     shown = f"[{dims}]" if tensor.HasField("shape") else ""
-    return f"{_dtype(tensor.elem_type)}{shown}"
+    return f"{dtype_name(tensor.elem_type)}{shown}"
 
 
 def _cut(text: str, limit: int) -> str:

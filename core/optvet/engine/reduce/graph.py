@@ -37,6 +37,8 @@ from onnx import (
     numpy_helper,
 )
 
+from optvet.graph.walk import all_names, bodies_of, captured, local_names, operator_of
+
 Size = tuple[int, ...]
 """What a reduction makes smaller, compared in order; see ``Graph.size``."""
 
@@ -83,8 +85,7 @@ class Node:
     @property
     def type(self) -> tuple[str, str]:
         """Domain and operator."""
-        domain = self.proto.domain
-        return "" if domain == "ai.onnx" else domain, self.proto.op_type
+        return operator_of(self.proto)
 
 
 class Weight:
@@ -149,43 +150,6 @@ def grade(array: np.ndarray) -> int:
     if bool(np.all(wide == np.round(wide))):
         return 2
     return 3 if bool(np.all(array == np.round(wide, 1).astype(array.dtype))) else 4
-
-
-def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs among the attributes of ``node``."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def captured(body: GraphProto) -> list[str]:
-    """Names that a subgraph reads from outside of it."""
-    known = local_names(body)
-    names: list[str] = []
-    for node in body.node:
-        names += [n for n in node.input if n and n not in known]
-        names += [n for inner in bodies_of(node) for n in captured(inner) if n not in known]
-    names += [o.name for o in body.output if o.name and o.name not in known]
-    return list(dict.fromkeys(names))
-
-
-def local_names(body: GraphProto) -> set[str]:
-    """Names that a graph defines itself."""
-    names = {v.name for v in body.input} | {t.name for t in body.initializer}
-    names |= {t.values.name for t in body.sparse_initializer}
-    return names | {o for node in body.node for o in node.output if o}
-
-
-def all_names(nodes: Iterable[NodeProto]) -> set[str]:
-    """Every name in ``nodes`` and in their subgraphs."""
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.input)
-        names.update(node.output)
-        for body in bodies_of(node):
-            names |= local_names(body) | all_names(body.node)
-    return names
 
 
 def renamed(node: Node, names: Mapping[str, str]) -> Node:

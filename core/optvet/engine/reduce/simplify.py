@@ -18,14 +18,21 @@ from optvet.engine.reduce.graph import (
     Graph,
     Node,
     Weight,
-    bodies_of,
     is_cuttable,
-    local_names,
     reached,
     renamed,
     same_type,
     with_constant,
     without_dead,
+)
+from optvet.graph.walk import (
+    ONNX_DOMAIN,
+    bodies_of,
+    domain_of,
+    inner_nodes,
+    local_names,
+    opset_versions,
+    schema_of,
 )
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -50,7 +57,7 @@ def fewer_attributes(graph: Graph) -> Iterator[Graph | None]:
 
 
 def _optional_attributes(graph: Graph, node: Node) -> list[str]:
-    schema = _schema(graph, node)
+    schema = schema_of(*node.type, opset_versions(graph.shell))
     graphs = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
     names = [a.name for a in node.proto.attribute if a.type not in graphs]
     if schema is None:
@@ -58,18 +65,6 @@ def _optional_attributes(graph: Graph, node: Node) -> list[str]:
     required = {name for name, a in schema.attributes.items() if a.required}
     # A Constant has exactly one of several attributes that the schema calls optional.
     return [] if node.proto.op_type == "Constant" else [n for n in names if n not in required]
-
-
-def _schema(graph: Graph, node: Node) -> Any:
-    versions = {o.domain: o.version for o in graph.shell.opset_import}
-    domain, name = node.type
-    version = versions.get(domain, versions.get("ai.onnx" if not domain else domain))
-    if version is None:
-        return None
-    try:
-        return defs.get_schema(name, version, domain)
-    except defs.SchemaError:
-        return None
 
 
 def _without_attributes(graph: Graph, index: int, names: frozenset[str]) -> Graph:
@@ -88,7 +83,7 @@ def _with_node(graph: Graph, index: int, proto: NodeProto) -> Graph:
 def fewer_arguments(graph: Graph) -> Iterator[Graph | None]:
     """``op(x, b) → op(x)`` for an optional b, ``op(x1 … xn) → op(x1 … xn-1)`` for a variadic."""
     for index, node in enumerate(graph.nodes):
-        schema = _schema(graph, node)
+        schema = schema_of(*node.type, opset_versions(graph.shell))
         if schema is None:
             continue
         for position in reversed(range(len(node.proto.input))):
@@ -454,10 +449,10 @@ def cleaner(graph: Graph) -> Iterator[Graph | None]:
 
 def _without_text(graph: Graph) -> Graph:
     shell = ModelProto(ir_version=graph.shell.ir_version)
-    used = {node.type[0] for node in graph.nodes} | {""}
-    used |= {_domain(n.domain) for node in graph.nodes for n in _inner(node.proto)}
-    used |= {_domain(n.domain) for f in graph.functions for n in f.node}
-    shell.opset_import.extend(o for o in graph.shell.opset_import if _domain(o.domain) in used)
+    used = {node.type[0] for node in graph.nodes} | {ONNX_DOMAIN}
+    used |= {domain_of(n) for node in graph.nodes for n in inner_nodes(node.proto)}
+    used |= {domain_of(n) for f in graph.functions for n in f.node}
+    shell.opset_import.extend(o for o in graph.shell.opset_import if domain_of(o) in used)
     shell.graph.name = "g"
     return graph.with_(shell=shell)
 
@@ -491,17 +486,6 @@ def _shell_copy(graph: Graph, index: int) -> tuple[ModelProto, Any]:
     return shell, (shell, shell.graph)[index]
 
 
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
-def _inner(node: NodeProto) -> Iterator[NodeProto]:
-    for body in bodies_of(node):
-        for inner in body.node:
-            yield inner
-            yield from _inner(inner)
-
-
 def _without_functions(graph: Graph) -> Graph:
     called = reached(graph.functions, (node.proto for node in graph.nodes))
     kept = tuple(f for f in graph.functions if (f.domain, f.name) in called)
@@ -526,13 +510,13 @@ _TEXT = ("name", "doc_string", "metadata_props")
 
 
 def _has_text(proto: NodeProto) -> bool:
-    return any(getattr(node, field) for node in (proto, *_inner(proto)) for field in _TEXT)
+    return any(getattr(node, field) for node in (proto, *inner_nodes(proto)) for field in _TEXT)
 
 
 def _nameless(proto: NodeProto) -> NodeProto:
     copy = NodeProto()
     copy.CopyFrom(proto)
-    for node in (copy, *_inner(copy)):
+    for node in (copy, *inner_nodes(copy)):
         for field in _TEXT:
             node.ClearField(field)
     return copy

@@ -23,15 +23,12 @@ from optvet.engine.reduce.graph import (
     Graph,
     Node,
     Weight,
-    all_names,
-    bodies_of,
-    captured,
-    local_names,
     reached,
     rename_in_body,
     renamed,
     restricted,
 )
+from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, captured, local_names
 
 _KEEPS_TYPE = frozenset(
     """
@@ -51,10 +48,10 @@ def unfolded(graph: Graph) -> Iterator[Graph | None]:
     """
     functions = {(f.domain, f.name): f for f in graph.functions}
     for index, node in enumerate(graph.nodes):
-        if node.type == ("", "If"):
+        if node.type == (ONNX_DOMAIN, "If"):
             for body in bodies_of(node.proto):
                 yield _inlined(graph, index, body, {})
-        elif node.type == ("", "Loop"):
+        elif node.type == (ONNX_DOMAIN, "Loop"):
             yield _one_turn(graph, index)
         elif (node.proto.domain, node.proto.op_type) in functions:
             yield _function_inlined(graph, index, functions[node.proto.domain, node.proto.op_type])
@@ -253,7 +250,7 @@ def _replaced(graph: Graph, index: int, node: Node) -> Graph | None:
 
 
 def _smaller(graph: Graph, node: Node, body: GraphProto) -> Iterator[GraphProto]:
-    if node.type == ("", "If"):
+    if node.type == (ONNX_DOMAIN, "If"):
         values = [graph.recorded.values.get(name) for name in node.proto.output]
         if len(body.node) > len(values) and all(v is not None for v in values):
             yield _constant_body(body, [v for v in values if v is not None])

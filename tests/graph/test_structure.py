@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from optvet.engine import structure
-from optvet.engine.structure import Alignment, Facts, align, canonical_digest, lost_metadata
+from optvet.graph import structure
+from optvet.graph.digest import canonical_digest
+from optvet.graph.interface import Alignment, align
+from optvet.graph.structure import Facts, lost_metadata
+from optvet.graph.walk import graphs
 from optvet.spec.types import InterfaceChange, ValueInfo
 
 NET = """
@@ -54,7 +57,7 @@ def facts(model: str | ModelProto) -> Facts:
 
 def rename(model: ModelProto, was: str, now: str) -> None:
     """A value, wherever it is produced, used or described."""
-    for graph in structure.graphs(model.graph):
+    for graph in graphs(model.graph):
         for node in graph.node:
             node.input[:] = [now if n == was else n for n in node.input]
             node.output[:] = [now if n == was else n for n in node.output]

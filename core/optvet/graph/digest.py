@@ -1,0 +1,82 @@
+"""Digests of what a model computes, whatever its parts are called."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+
+from onnx import GraphProto, ModelProto, TensorProto
+
+from optvet.graph.walk import bodies_of, graphs
+
+_LARGE_BYTES = 1 << 12
+
+
+def canonical_digest(model: ModelProto) -> str:
+    """sha256 of what a runtime would compute: equal digests, equal results.
+
+    Left out are node names, doc strings, inferred shapes, the producer and the order of
+    initializers; values are renamed by position. Graph inputs and outputs keep their names.
+    ``model`` is changed in place.
+    """
+    model.doc_string = model.producer_name = model.producer_version = model.domain = ""
+    model.graph.name = "g"
+    del model.metadata_props[:], model.training_info[:]
+    tensors = hashlib.sha256()
+    _canonicalize(model.graph, {}, tensors)
+    return hashlib.sha256(
+        model.SerializeToString(deterministic=True) + tensors.digest()
+    ).hexdigest()
+
+
+def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib._Hash) -> None:
+    del graph.value_info[:], graph.quantization_annotation[:], graph.metadata_props[:]
+    graph.doc_string = ""
+    kept = {v.name for v in (*graph.input, *graph.output)}
+    names = dict(outer) | {name: name for name in kept}
+    depth = len(outer)
+    # No model's own name begins like these: an input may well be called "v0_0".
+    weight, value = f"\0w{depth}_", f"\0v{depth}_"
+    initializers = sorted(graph.initializer, key=lambda t: t.name)
+    used = Counter(i for g in graphs(graph) for n in g.node for i in n.input)
+    order: dict[str, None] = {}
+    for node in graph.node:
+        order.update(dict.fromkeys(node.input))
+    for inner in graphs(graph):
+        for node in inner.node:
+            order.update(dict.fromkeys(node.input))
+    rank = {name: i for i, name in enumerate(order)}
+    initializers = [t for t in initializers if used[t.name] or t.name in kept]
+    initializers.sort(key=lambda t: rank.get(t.name, len(rank)))
+    for i, tensor in enumerate(initializers):
+        names.setdefault(tensor.name, f"{weight}{i}")
+        tensor.doc_string = ""
+        tensors.update(names[tensor.name].encode())
+        if len(tensor.raw_data) > _LARGE_BYTES:
+            tensors.update(str((tensor.data_type, *tensor.dims)).encode())
+            tensors.update(tensor.raw_data)
+        else:
+            small = TensorProto()
+            small.CopyFrom(tensor)
+            small.name = ""
+            tensors.update(small.SerializeToString(deterministic=True))
+    del graph.initializer[:]
+    counter = 0
+    for node in graph.node:
+        node.name = node.doc_string = ""
+        del node.metadata_props[:]
+        for output in node.output:
+            if output and output not in names:
+                names[output] = f"{value}{counter}"
+                counter += 1
+    for node in graph.node:
+        for attribute in node.attribute:
+            attribute.doc_string = ""
+        for body in bodies_of(node):
+            _canonicalize(body, names, tensors)
+        node.input[:] = [names.get(i, i) for i in node.input]
+        node.output[:] = [names.get(o, o) for o in node.output]
+        attributes = sorted(node.attribute, key=lambda a: a.name)
+        del node.attribute[:]
+        node.attribute.extend(attributes)

@@ -1,0 +1,254 @@
+"""What can be said of an ONNX model by looking: interface, metadata, canonical content.
+
+All of it is Python on a parsed message; nothing here calls native code that a malformed model
+could crash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import ModelProto, NodeProto
+
+from optvet.graph.interface import graph_inputs, graph_outputs
+from optvet.graph.walk import (
+    ONNX_DOMAIN,
+    domain_of,
+    graphs,
+    node_count,
+    operator_of,
+    opset_versions,
+    qualified,
+    schema_of,
+)
+from optvet.spec.types import ValueInfo
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Structure of one model, small enough to be sent between processes."""
+
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    metadata: Mapping[str, str]
+    operators: Mapping[str, int]
+    nodes: int
+    size_bytes: int
+    random: bool = False
+    foreign: Mapping[str, int] = field(default_factory=dict)
+
+
+def facts(model: ModelProto, size_bytes: int) -> Facts:
+    """Structure of ``model``, whose serialized size is ``size_bytes``."""
+    operators = Counter(
+        qualified(n.domain, n.op_type)
+        for body in (*graphs(model.graph), *model.functions)
+        for n in body.node
+    )
+    nodes = node_count(model)
+    inputs, outputs = graph_inputs(model), graph_outputs(model)
+    return Facts(
+        inputs,
+        outputs,
+        _metadata(model),
+        dict(operators),
+        nodes,
+        size_bytes,
+        draws_random(model),
+        dict(Counter("::".join(operator_of(node)) for node in foreign_nodes(model))),
+    )
+
+
+def foreign_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Nodes whose operator neither ONNX nor a function of the model defines at its operator sets.
+
+    Inside subgraphs and functions too. Deprecated operators are ONNX's.
+    """
+    functions = {(domain_of(f), f.name) for f in model.functions}
+    bodies: list[tuple[Iterable[NodeProto], Mapping[str, int]]] = [
+        (graph.node, opset_versions(model)) for graph in graphs(model.graph)
+    ]
+    for function in model.functions:
+        bodies.append((function.node, opset_versions(function)))
+    for nodes, opsets in bodies:
+        known: dict[tuple[str, str], bool] = {}
+        for node in nodes:
+            kind = operator_of(node)
+            if kind not in known:
+                known[kind] = kind in functions or _is_defined(*kind, opsets)
+            if not known[kind]:
+                yield node
+
+
+def _is_defined(domain: str, op_type: str, versions: Mapping[str, int]) -> bool:
+    if domain not in versions:
+        return onnx.defs.has(op_type, "" if domain == ONNX_DOMAIN else domain)
+    return schema_of(domain, op_type, versions) is not None
+
+
+def gained_operators(before: Facts, after: Facts) -> dict[str, dict[str, int]]:
+    """Foreign operators that only ``after`` has: by domain, how many nodes of which."""
+    gained: dict[str, dict[str, int]] = {}
+    for name, count in sorted(after.foreign.items()):
+        if name not in before.foreign:
+            domain, _, op_type = name.partition("::")
+            gained.setdefault(domain, {})[op_type] = count
+    return gained
+
+
+def portability(domain: str, operators: Mapping[str, int]) -> str:
+    """What ``gained_operators`` told of one domain, for a person."""
+    nodes = sum(operators.values())
+    names = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in operators.items())
+    where = (
+        f"the domain {domain}" if domain != ONNX_DOMAIN else "ONNX's domain at this operator set"
+    )
+    return (
+        f"{nodes} node{'s' * (nodes != 1)} of operators that ONNX does not define in {where} "
+        f"({names}): only a runtime that has them can run the optimized model"
+    )
+
+
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
+_RANDOM |= {"Multinomial", "Bernoulli"}
+
+
+def draws_random(model: ModelProto) -> bool:
+    """Whether an operator may draw random numbers; Dropout does if it is told to train."""
+    return any(
+        n.op_type in _RANDOM or (n.op_type == "Dropout" and len(n.input) > 2 and n.input[2])
+        for body in (*graphs(model.graph), *model.functions)
+        for n in body.node
+    )
+
+
+def _metadata(model: ModelProto) -> dict[str, str]:
+    graph = model.graph
+    used = {domain_of(n) for g in graphs(graph) for n in g.node}
+    opsets = opset_versions(model)
+    # An import that nothing needs may come or go without anybody noticing.
+    relevant = {d: v for d, v in opsets.items() if d in used or d == ONNX_DOMAIN}
+    functions = sorted(f"{f.domain}::{f.name}" for f in model.functions)
+    denotations = [
+        d.denotation for v in (*graph.input, *graph.output) for d in v.type.tensor_type.shape.dim
+    ] + [v.type.denotation for v in (*graph.input, *graph.output)]
+    facts = {
+        "ir_version": str(model.ir_version),
+        "opset_import": ", ".join(f"{d} {v}" for d, v in sorted(relevant.items())),
+        "functions": _present(functions),
+        "training_info": str(len(model.training_info)),
+        "metadata_props": _present(f"{p.key}={p.value}" for p in model.metadata_props),
+        "graph metadata_props": _present(f"{p.key}={p.value}" for p in graph.metadata_props),
+        "quantization_annotation": str(len(graph.quantization_annotation)),
+        "sparse_initializer": str(len(graph.sparse_initializer)),
+        "denotations": _present(d for d in denotations if d),
+        "doc_string": _present([model.doc_string] if model.doc_string else []),
+        OVERRIDABLE: str(_overridable(model)),
+        UNLISTED: str(_unlisted(model)),
+    }
+    return facts
+
+
+OVERRIDABLE = "replaceable weights"
+UNLISTED = "weights missing among the inputs"
+
+
+def _overridable(model: ModelProto) -> int:
+    """Initializers that a caller may replace, because they are listed among the inputs too.
+
+    Source: onnx IR.md, "Graphs": before IR version 4 all initializers had to be listed.
+    """
+    if model.ir_version < 4:
+        return 0
+    return len({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
+
+
+def _unlisted(model: ModelProto) -> int:
+    """Initializers that are not listed among the inputs, where the IR version demands it."""
+    if model.ir_version >= 4:
+        return 0
+    return len({t.name for t in model.graph.initializer} - {i.name for i in model.graph.input})
+
+
+def _present(items: Iterable[str]) -> str:
+    return "; ".join(sorted(items)) or "none"
+
+
+def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
+    """What ``after`` says differently about itself, as {what: (before, after)}.
+
+    A function whose every use was inlined is no loss, nor is an operator set raised for it, nor
+    are properties that an optimizer adds about itself, nor fewer weights that may be replaced or
+    that should be listed, nor one more domain of operators.
+    """
+    changed = {
+        key: (was, after.metadata[key])
+        for key, was in before.metadata.items()
+        if after.metadata[key] != was
+    }
+    for key in changed.keys() & {OVERRIDABLE, UNLISTED}:
+        if int(changed[key][0]) > int(changed[key][1]):
+            changed.pop(key)
+    for key in changed.keys() & {"metadata_props", "graph metadata_props"}:
+        had, has = (set(side.split("; ")) for side in changed[key])
+        if had - {"none"} <= has:
+            changed.pop(key)
+    if "opset_import" in changed:
+        had, has = (set(side.split(", ")) for side in changed["opset_import"])
+        if had <= has:
+            # What the new domains are imported for, ``gained_operators`` tells.
+            changed.pop("opset_import")
+    if "functions" in changed:
+        had, has = (set(side.split("; ")) for side in changed["functions"])
+        if has - {"none"} <= had and not (had - has) & after.operators.keys():
+            changed.pop("functions")
+    if before.operators.keys() - after.operators.keys() and "opset_import" in changed:
+        kept = {s.split()[0] for s in after.metadata["opset_import"].split(", ")}
+        was = [s for s in before.metadata["opset_import"].split(", ") if s.split()[0] in kept]
+        if ", ".join(was) == after.metadata["opset_import"]:
+            changed.pop("opset_import")
+    return changed
+
+
+def in_words(changed: Mapping[str, tuple[str, str]]) -> str:
+    """What ``lost_metadata`` told, for a person; with what follows from it, where that is known."""
+    pairs = sorted(changed.items())
+    parts = [f"{what}: {_short(was)} became {_short(now)}" for what, (was, now) in pairs]
+    if OVERRIDABLE in changed:
+        parts.append(
+            "weights that are listed among the inputs may be replaced by a caller from IR version "
+            "4 on, so runtimes no longer fold or pre-pack them: the model may be slower and round "
+            "differently; take them out of the inputs"
+        )
+    if UNLISTED in changed:
+        parts.append(
+            "before IR version 4 weights must be listed among the inputs, so the ONNX checker "
+            "refuses the model; raise the IR version of the original to 4"
+        )
+    return "; ".join(parts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{' '.join(text[:57].split())}…"
+
+
+def is_bloated(before: Facts, after: Facts) -> bool:
+    """Whether ``after`` has many more nodes: half as many again, and 16 more."""
+    return after.nodes >= 1.5 * before.nodes + 16
+
+
+_LISTED_OPERATORS = 8
+
+
+def growth(before: Facts, after: Facts) -> str:
+    """How many nodes became how many, and of which operators there are more and fewer now."""
+    change = Counter(after.operators)
+    change.subtract(before.operators)
+    ranked = sorted(change.items(), key=lambda item: (-abs(item[1]), item[0]))
+    listed = [f"{amount:+} {name}" for name, amount in ranked if amount]
+    more = ["…"] * (len(listed) > _LISTED_OPERATORS)
+    operators = ", ".join(listed[:_LISTED_OPERATORS] + more)
+    return f"{before.nodes} nodes became {after.nodes}: {operators}"
