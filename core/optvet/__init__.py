@@ -6,6 +6,7 @@ Everything that plugins and library users may import is here.
 from typing import TYPE_CHECKING, Any
 
 from optvet.spec.errors import (
+    ContractError,
     InfrastructureError,
     InputError,
     NothingTested,
@@ -26,6 +27,7 @@ from optvet.spec.protocols import (
     Feeds,
     ModelSource,
     Optimizer,
+    Preferred,
     Probe,
     ReadsFiles,
     Run,
@@ -70,6 +72,7 @@ __all__ = [
     "Artifact",
     "Comparator",
     "Comparison",
+    "ContractError",
     "Dataset",
     "Decodes",
     "Deferred",
@@ -93,6 +96,7 @@ __all__ = [
     "OptvetError",
     "Pass",
     "PluginError",
+    "Preferred",
     "Probe",
     "ReadsFiles",
     "Run",

@@ -28,6 +28,7 @@ class TensorComparator:
     """Differences per output; understands every model, and fits none better than its own."""
 
     name = "tensor"
+    preference = 100
     options: BaseModel = TensorOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

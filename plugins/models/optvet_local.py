@@ -14,6 +14,7 @@ class LocalSource:
     """A path names itself; a folder names the ``*.onnx`` files right inside it."""
 
     name = "local"
+    preference = 100
 
     def models(self) -> Iterable[ModelCard]:
         """Nothing: what lies on the disk is not listed."""

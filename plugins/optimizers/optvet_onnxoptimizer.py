@@ -48,6 +48,7 @@ class OnnxOptimizer:
     """The ``onnxoptimizer`` package, 0.3.7 and later."""
 
     name = "onnxoptimizer"
+    preference = 100
     preload: Sequence[str] = ("onnx", "onnxoptimizer")
     options: BaseModel = OnnxOptimizerOptions()
     # Serialized models above 2 GiB do not fit a protobuf message.

@@ -50,6 +50,7 @@ class OrtRuntime:
     """The ``onnxruntime`` package, on the CPU unless other providers are asked for."""
 
     name = "onnxruntime"
+    preference = 100
     # "onnx-session": an ONNX model and, in its handle, how the session is to optimize it.
     accepts = frozenset({"onnx", "onnx-session"})
     preload: Sequence[str] = ("onnxruntime",)

@@ -2,7 +2,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PathDistribution, entry_points
 from pathlib import Path
 
 import pytest
@@ -87,11 +87,40 @@ def test_names_are_sorted_whatever_the_order_of_discovery(plugin: Write) -> None
             "PluginValidationError: ",
         ),
         (
+            "from optvet import hookimpl\n@hookimpl\ndef optvet_runtimes(): return 3",
+            "optvet_runtimes() returned int, expected a list of plugin objects",
+        ),
+        (
             "from optvet import hookimpl\n@hookimpl\ndef optvet_runtimes(): return None",
-            "",
+            "gives no plugin: optvet_runtimes() returned none",
+        ),
+        ("x = 1", "gives no plugin: it has no hook of optvet, such as optvet_optimizers"),
+        (
+            "def optvet_optimizers(): return []",
+            "optvet_optimizers has no @hookimpl above it; import it from optvet",
+        ),
+        (
+            "from optvet import hookimpl\n@hookimpl\ndef optvet_optimisers(): return []",
+            "optvet_optimisers is no hook of optvet; did you mean optvet_optimizers?",
+        ),
+        (
+            "def optvet_optimisers(): return []",
+            "optvet_optimisers is no hook of optvet; did you mean optvet_optimizers?",
         ),
     ],
-    ids=["no library", "import error", "syntax", "hook raises", "hook signature", "no objects"],
+    ids=[
+        "no library",
+        "import error",
+        "syntax",
+        "hook raises",
+        "hook signature",
+        "no list",
+        "no objects",
+        "no hook",
+        "no hookimpl",
+        "misspelt",
+        "misspelt, no hookimpl",
+    ],
 )
 def test_a_broken_plugin_is_reported_and_the_others_still_load(
     plugin: Write, source: str, reason: str
@@ -99,9 +128,8 @@ def test_a_broken_plugin_is_reported_and_the_others_still_load(
     points = [plugin("a", planted("one")), plugin("b", source), plugin("c", planted("two"))]
     plugins = Plugins(points)
     assert plugins.names("optimizer") == ["one", "two"]
-    assert list(problems(plugins)) == (["b"] if reason else [])
-    if reason:
-        assert problems(plugins)["b"].startswith(reason)
+    assert list(problems(plugins)) == ["b"]
+    assert problems(plugins)["b"].startswith(reason)
 
 
 def test_a_plugin_without_its_library_is_listed_with_the_reason(plugin: Write) -> None:
@@ -135,6 +163,74 @@ def test_two_plugins_of_one_name_are_refused_with_both_owners(plugin: Write) -> 
     assert plugins.names("optimizer") == ["other"]
     with pytest.raises(PluginError, match="two optimizers are named 'same'"):
         plugins.optimizer("same")
+
+
+def installed(folder: Path, distribution: str, points: Iterable[EntryPoint]) -> list[EntryPoint]:
+    """``points`` as those of an installed distribution."""
+    info = folder / f"{distribution}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1\n")
+    lines = "\n".join(f"{p.name} = {p.value}" for p in points)
+    (info / "entry_points.txt").write_text(f"[optvet]\n{lines}\n")
+    return list(PathDistribution(info).entry_points)
+
+
+def test_a_built_in_plugin_keeps_its_name_and_all_else_goes_on(
+    plugin: Write, tmp_path: Path
+) -> None:
+    points = [
+        *installed(tmp_path, "acme", [plugin("a", planted("same", "of-acme"))]),
+        *installed(tmp_path, "optvet", [plugin("z", planted("same", "ours"))]),
+    ]
+    plugins = Plugins(points)
+    assert plugins.names("optimizer") == ["of-acme", "ours", "same"]
+    assert plugins.optimizer("same").name == "same"
+    both = [e for e in plugins.all() if e.name == "same"]
+    used, refused = sorted(both, key=lambda e: e.displaced)
+    assert (used.origin, used.problem) == ("optvet_made_up_z (optvet 1)", None)
+    assert refused.origin == "optvet_made_up_a (acme 1)"
+    assert refused.problem == (
+        "'same' is the name of a built-in optimizer (optvet_made_up_z (optvet 1)), which is used; "
+        "rename this one"
+    )
+
+
+def test_a_stranger_named_like_the_default_comparator_displaces_it_nowhere(plugin: Write) -> None:
+    source = """
+from optvet import hookimpl
+
+class Tensor:
+    name = "tensor"
+
+@hookimpl
+def optvet_comparators():
+    return [Tensor()]
+"""
+    plugins = Plugins([*entry_points(group="optvet"), plugin("zz", source)])
+    assert plugins.default("comparator") == "tensor"
+    assert type(plugins.comparator("tensor")).__module__ == "optvet_tensor"
+
+
+def test_the_default_is_the_preferred_plugin_and_of_equals_the_first_by_name() -> None:
+    class Preferring(Planted):
+        preference = 1
+
+    plugins = Plugins([]).register("optimizer", Planted(name="b"))
+    plugins.register("optimizer", Planted(name="a"))
+    assert plugins.default("optimizer") == "a"
+    assert plugins.register("optimizer", Preferring(name="z")).default("optimizer") == "z"
+    with pytest.raises(PluginError, match="there is no runtime; see: optvet plugins"):
+        plugins.default("runtime")
+
+
+def test_the_reference_runtime_is_the_preferred_one_that_runs_the_format() -> None:
+    plugins = Plugins()
+    assert plugins.reference_runtime().name == plugins.default("runtime")
+    for name in plugins.names("runtime"):
+        for format in plugins.runtime(name).accepts - {"onnx"}:
+            assert format in plugins.reference_runtime(format).accepts
+    with pytest.raises(PluginError, match="no runtime runs mp3; see: optvet plugins"):
+        plugins.reference_runtime("mp3")
 
 
 def test_one_name_in_two_families_is_no_conflict() -> None:

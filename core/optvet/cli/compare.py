@@ -33,11 +33,13 @@ def command(
     b: Annotated[str, typer.Argument(metavar="B", help="What was made of it.", show_default=False)],
     layers: Annotated[bool, typer.Option("--layers", help="Show every shared value.")] = False,
     dataset: Annotated[
-        str, typer.Option(metavar="NAME[:PATH]", help="Where the input comes from.")
-    ] = "random",
+        str | None,
+        typer.Option(metavar="NAME[:PATH]", help="Where the input comes from.", show_default=False),
+    ] = None,
     runtime: Annotated[
-        str, typer.Option(metavar="NAME", help="What runs both models.")
-    ] = "onnxruntime",
+        str | None,
+        typer.Option(metavar="NAME", help="What runs both models.", show_default=False),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seeds everything random.")] = 0,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,

@@ -22,6 +22,7 @@ from optvet import InfrastructureError, Model, ModelCard, UsageError, ValueInfo
 from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
 from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
+from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 
 app = typer.Typer(help="Models that can be vetted by name.", invoke_without_command=True)
@@ -170,7 +171,7 @@ def _list(
         (f"{s}:{card.name}", card)
         for s in sources
         if s not in online
-        for card in plugins.model_source(s).models()
+        for card in contract.cards(plugins.model_source(s))
         if _matches(card, tags, name, opsets)
     ]
     if as_json:
@@ -249,7 +250,7 @@ def _card_of(reference: str, plugins: Plugins) -> ModelCard | None:
     scheme, colon, rest = reference.partition(":")
     if not colon or scheme not in plugins.names("model source") or _needs_network(plugins, scheme):
         return None
-    return next((c for c in plugins.model_source(scheme).models() if c.name == rest), None)
+    return next((c for c in contract.cards(plugins.model_source(scheme)) if c.name == rest), None)
 
 
 def _described(model: Model, card: ModelCard | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,11 +33,14 @@ def _plugins(context: typer.Context, as_json: AsJson = False, debug: Debug = Fal
     """List every plugin by family: version, origin, and what is missing where it cannot be used."""
     if context.invoked_subcommand is not None:
         return
-    terminal, found = context.ensure_object(Terminal), Plugins().all()
+    terminal, plugins = context.ensure_object(Terminal), Plugins()
+    found = plugins.all()
+    defaults = {(f, plugins.default(f)) for f in {p.family for p in found} if f is not None}
     if as_json:
-        terminal.write(f"{json.dumps([_entry(p) for p in found], indent=2)}\n")
+        entries = [{**_entry(p), "default": _is_default(p, defaults)} for p in found]
+        terminal.write(f"{json.dumps(entries, indent=2)}\n")
     else:
-        terminal.show(_list(found))
+        terminal.show(_list(found, defaults))
 
 
 @app.command("show")
@@ -168,12 +171,14 @@ def _type(field: dict[str, Any], definitions: dict[str, Any]) -> str:
 # --- as text -------------------------------------------------------------------------------------
 
 
-def _list(found: list[Loaded]) -> Table:
+def _list(found: list[Loaded], defaults: Set[tuple[str | None, str]]) -> Table:
     table = table_of(("family", "dim"), ("name", "bold"), ("version", ""), ("origin", "dim"))
     before = ""
     for plugin in found:
         family = plugin.family or "not loaded"
         origin = text(plugin.origin)
+        if _is_default(plugin, defaults):
+            origin.append_text(text(", the default", "not dim"))
         if plugin.problem is not None:
             origin.append_text(text("\n").append_text(_trouble(plugin)))
         elif (extra := wanted_extra(plugin)) is not None:
@@ -182,6 +187,10 @@ def _list(found: list[Loaded]) -> Table:
         table.add_row(text(shown), text(plugin.name), text(plugin.version or "–"), origin)
         before = family
     return table
+
+
+def _is_default(plugin: Loaded, defaults: Set[tuple[str | None, str]]) -> bool:
+    return (plugin.family, plugin.name) in defaults and not plugin.displaced
 
 
 def _trouble(plugin: Loaded) -> Text:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line, plain
+from optvet.engine.inputs import NOT_ASKED
 from optvet.spec.records import Control, CrossCheck, DatasetRecord, Divergence, Impact
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
@@ -304,7 +305,7 @@ def _control(control: Control) -> str:
 
 def _inputs(result: VetResult) -> str:
     """Where they came from, unless that goes without saying, and what was left out."""
-    plain = [d.name for d in result.datasets] == ["random"] and not result.skipped
+    plain = [d.chosen_by for d in result.datasets] == [NOT_ASKED] and not result.skipped
     words = [] if plain else [_dataset(d) for d in result.datasets]
     if result.skipped:
         first = result.skipped[0]

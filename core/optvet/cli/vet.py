@@ -71,8 +71,11 @@ def command(
         ),
     ],
     optimizer: Annotated[
-        str, typer.Option(metavar="NAME", help="Optimizer to vet.", rich_help_panel=_HOW)
-    ] = "onnxoptimizer",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Optimizer to vet.", rich_help_panel=_HOW, show_default=False
+        ),
+    ] = None,
     pipeline: Annotated[
         str,
         typer.Option(
@@ -309,7 +312,7 @@ def command(
         strategy,
         as_deployed,
         datasets,
-        _repeat("--optimizer", [optimizer] if optimizer != "onnxoptimizer" else [])
+        _repeat("--optimizer", [optimizer] if optimizer else [])
         + _repeat("--runtime", [runtime] if runtime else [])
         + _repeat("--option", option or [])
         + _repeat("--runtime-option", runtime_option or [])

@@ -19,7 +19,7 @@ from optvet.spec.records import VetResult
 def vet(
     model: str | os.PathLike[str],
     *,
-    optimizer: str = "onnxoptimizer",
+    optimizer: str | None = None,
     pipeline: str | Sequence[str] = "default",
     strategy: Strategy = "auto",
     dataset: str | Sequence[str] = (),
@@ -48,12 +48,13 @@ def vet(
 
     Args:
         model: A path, or ``zoo:NAME``; a folder must hold exactly one model.
-        optimizer: Name of an optimizer plugin.
+        optimizer: Name of an optimizer plugin; by default that which ``optvet plugins`` calls the
+            default.
         pipeline: A named pipeline ("default", "all", …), or the passes to apply.
         strategy: How to find culprits: "walk" prefixes, "subset" sets, "each" pass alone;
             "auto" chooses by what the optimizer declares.
         dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several; by default what the model's record
-            declares, else "random".
+            declares, else the preferred one.
         start: Samples at the beginning of each dataset that are left out.
         limit: Samples per dataset at most.
         shuffle: Whether samples are taken in random order, by the seed; with ``limit``, a random

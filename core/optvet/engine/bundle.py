@@ -731,7 +731,7 @@ def _accused_again(record: Reproduction, plugins: Plugins) -> Accused:
     runtime = plugins.runtime(record.runtime)
     judge = Judge(runtime, parse_options(runtime.name, runtime.options, record.runtime_options))
     own = "onnx" in runtime.accepts
-    original = runtime if own else plugins.runtime("onnxruntime")
+    original = runtime if own else plugins.reference_runtime()
     base = tuple(n for n in record.passes if known[n].required)
     tolerances = [t for n in record.passes if (t := known[n].tolerance) is not None]
     accused = Accused(

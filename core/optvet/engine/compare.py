@@ -23,8 +23,8 @@ def compare_files(
     b: str,
     plugins: Plugins,
     *,
-    dataset: str = "random",
-    runtime: str = "onnxruntime",
+    dataset: str | None = None,
+    runtime: str | None = None,
     seed: int = 0,
     cache_dir: Path,
     timeout_s: float = 120.0,
@@ -39,7 +39,8 @@ def compare_files(
         UsageError: A model, dataset or runtime cannot be used.
         NothingTested: The dataset gave no sample.
     """
-    chosen, other = plugins.runtime(runtime), _reader(b, plugins)
+    chosen = plugins.runtime(runtime) if runtime else plugins.reference_runtime()
+    other = _reader(b, plugins)
     reader = _reader(a, plugins)
     if reader is not None:
         raise UsageError(
@@ -92,7 +93,7 @@ def _one(reference: str, plugins: Plugins, cache_dir: Path) -> Model:
 
 
 def _sample(
-    model: Model, dataset: str, plugins: Plugins, seed: int, judge: Judge, sandbox: Sandbox
+    model: Model, dataset: str | None, plugins: Plugins, seed: int, judge: Judge, sandbox: Sandbox
 ) -> Sample:
     def asked(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
@@ -102,5 +103,6 @@ def _sample(
         words = outcome.failure.message if outcome.failure else "no answer"
         return [words] * len(samples)
 
-    inputs = Inputs(model, plugins, (dataset,), {}, cut=Slice(limit=1), seed=seed, probe=asked)
+    specs = (dataset or plugins.default("dataset"),)
+    inputs = Inputs(model, plugins, specs, {}, cut=Slice(limit=1), seed=seed, probe=asked)
     return next(iter(inputs))

@@ -6,17 +6,27 @@ duplicate names without a word; a framework made of plugins can afford neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import pluggy
 
+from optvet.engine import contract
 from optvet.spec import hooks
 from optvet.spec.errors import PluginError, UnknownName
-from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Runtime
+from optvet.spec.protocols import (
+    Comparator,
+    Dataset,
+    ModelSource,
+    Optimizer,
+    Preferred,
+    Runtime,
+)
 
 Family = Literal["optimizer", "runtime", "comparator", "dataset", "model source"]
 
@@ -29,13 +39,25 @@ _HOOKS: dict[Family, tuple[str, type]] = {
 }
 
 
+SELF = "optvet"
+"""The distribution whose plugins are built in."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """One plugin object, or the reason why there is none.
 
-    ``origin`` names module, distribution and version; ``version`` is that of the library
-    underneath, where the family has one. ``lacks`` are the modules that it ``wants``, does without,
-    and that are not installed.
+    Attributes:
+        family: None for a module that gave no plugin object.
+        name: The plugin's own, or that of its entry point.
+        origin: Module, distribution and version.
+        plugin: The object.
+        version: That of the library underneath, where the family has one.
+        problem: Why the plugin cannot be used.
+        lacks: Modules that it ``wants``, does without, and that are not installed.
+        idle: The problem is only that the module gives no plugin; nothing in it failed.
+        built_in: Whether it comes with optvet.
+        displaced: A built-in plugin has its name, and is used in its place.
     """
 
     family: Family | None
@@ -45,6 +67,9 @@ class Loaded:
     version: str | None = None
     problem: str | None = None
     lacks: tuple[str, ...] = ()
+    idle: bool = False
+    built_in: bool = False
+    displaced: bool = False
 
 
 class Plugins:
@@ -54,44 +79,43 @@ class Plugins:
         """Load every plugin of ``found`` (default: all entry points of group "optvet")."""
         points = entry_points(group="optvet") if found is None else found
         self._entries: list[Loaded] = []
+        self._checked: set[str] = set()
         for point in sorted(points, key=lambda p: (p.name, p.value)):
             self._load(point)
+        self._entries = _without_clashes(self._entries)
 
     def _load(self, point: EntryPoint) -> None:
         origin = _origin(point)
+        built_in = point.dist is not None and point.dist.name == SELF
         manager = pluggy.PluginManager("optvet")
         manager.add_hookspecs(hooks)
+        given = 0
         try:
-            manager.register(point.load(), name=point.name)
+            module = point.load()
+            manager.register(module, name=point.name)
+            slips = _slips(module)
             for family, (hook, protocol) in _HOOKS.items():
                 for group in getattr(manager.hook, hook)():
-                    for plugin in group:
-                        self._add(family, protocol, plugin, origin)
+                    for plugin in _objects(hook, group):
+                        entry = _entry(family, protocol, plugin, origin)
+                        self._entries.append(replace(entry, built_in=built_in))
+                        given += 1
         except Exception as error:  # a broken plugin must not take the others down
-            reason = f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, PluginError) else _words(error)
             self._entries.append(Loaded(None, point.name, origin, problem=reason))
-
-    def _add(self, family: Family, protocol: type, plugin: Any, origin: str) -> None:
-        name = getattr(plugin, "name", type(plugin).__name__)
-        problem = version = None
-        if not isinstance(plugin, protocol):
-            missing = [m for m in _members(protocol) if not hasattr(plugin, m)]
-            problem = f"does not provide {', '.join(missing)}"
-        twin = next((e for e in self._entries if (e.family, e.name) == (family, name)), None)
-        if twin is not None:
-            problem = f"two {family}s are named {name!r}: {twin.origin} and {origin}; rename one"
-        if problem is None and hasattr(plugin, "version"):
-            try:
-                version = plugin.version()
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
-        lacks = tuple(m for m in getattr(plugin, "wants", ()) if find_spec(m) is None)
-        self._entries.append(Loaded(family, name, origin, plugin, version, problem, lacks))
+            return
+        if slips:
+            problem = "; ".join(slips)
+            self._entries.append(Loaded(None, point.name, origin, problem=problem))
+        elif not given:
+            problem = _nothing_from(module)
+            self._entries.append(Loaded(None, point.name, origin, problem=problem, idle=True))
 
     def register(self, family: Family, plugin: Any) -> Plugins:
         """Add one plugin object that no entry point names, as tests do; returns this registry."""
         origin = f"{type(plugin).__module__} (registered by hand)"
-        self._add(family, _HOOKS[family][1], plugin, origin)
+        entry = _entry(family, _HOOKS[family][1], plugin, origin)
+        self._entries = _without_clashes([*self._entries, entry])
         return self
 
     def all(self) -> list[Loaded]:
@@ -99,24 +123,45 @@ class Plugins:
         order = [*_HOOKS, None]
         return sorted(self._entries, key=lambda e: (order.index(e.family), e.name))
 
-    def _usable(self, family: Family) -> Mapping[str, Loaded]:
-        usable: dict[str, Loaded] = {}
-        for entry in self._entries:
-            if entry.family == family:
-                # The last of one name carries the complaint about all: neither is used.
-                usable[entry.name] = entry
-        return usable
+    def _of(self, family: Family) -> Mapping[str, Loaded]:
+        """Plugins of one family by name; of several with one name, that which is used if any is."""
+        return {e.name: e for e in self._entries if e.family == family and not e.displaced}
 
     def names(self, family: Family) -> list[str]:
         """Names of one family that loaded, sorted."""
-        return sorted(n for n, e in self._usable(family).items() if e.problem is None)
+        return sorted(n for n, e in self._of(family).items() if e.problem is None)
+
+    def default(self, family: Family) -> str:
+        """Name of the plugin that is taken where the user names none; see ``Preferred``.
+
+        A default whose library is absent stays the default: asking for it says what to install.
+
+        Raises:
+            PluginError: There is no plugin of this family.
+        """
+        return _preferred(family, self._of(family).values())
+
+    def reference_runtime(self, format: str = "onnx") -> Runtime:
+        """The runtime that artifacts of ``format`` are judged on where the user names none.
+
+        Raises:
+            PluginError: No runtime that can be used runs ``format``.
+        """
+        usable = [e for e in self._of("runtime").values() if e.problem is None]
+        fitting = [e for e in usable if format in e.plugin.accepts]
+        if not fitting:
+            raise PluginError(f"no runtime runs {format}; see: optvet plugins")
+        return self.runtime(_preferred("runtime", fitting))
 
     def _get(self, family: Family, name: str) -> Any:
-        entry = self._usable(family).get(name)
+        entry = self._of(family).get(name)
         if entry is None:
             raise UnknownName(family, name, self.names(family), "(see: optvet plugins)")
         if entry.problem is not None:
             raise PluginError(f"{family} {name!r} ({entry.origin}) cannot be used: {entry.problem}")
+        if family == "optimizer" and name not in self._checked:
+            contract.check_passes(entry.plugin, entry.origin)
+            self._checked.add(name)
         return entry.plugin
 
     def optimizer(self, name: str) -> Optimizer:
@@ -143,6 +188,117 @@ class Plugins:
         """The model source of that name; UnknownName or PluginError if there is none."""
         plugin: ModelSource = self._get("model source", name)
         return plugin
+
+
+def _preferred(family: Family, entries: Iterable[Loaded]) -> str:
+    if not (ranked := sorted((-_preference(e), e.name) for e in entries)):
+        raise PluginError(f"there is no {family}; see: optvet plugins")
+    return ranked[0][1]
+
+
+def _preference(entry: Loaded) -> int:
+    return entry.plugin.preference if isinstance(entry.plugin, Preferred) else 0
+
+
+# --- one module ----------------------------------------------------------------------------------
+
+
+def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
+    """One plugin object, and why it cannot be used if so."""
+    name = getattr(plugin, "name", type(plugin).__name__)
+    lacks = tuple(m for m in getattr(plugin, "wants", ()) if find_spec(m) is None)
+    problem = version = None
+    if not isinstance(plugin, protocol):
+        missing = [m for m in _members(protocol) if not hasattr(plugin, m)]
+        problem = f"does not provide {', '.join(missing)}"
+    else:
+        problem = contract.attributes(family, plugin)
+    if problem is None and hasattr(plugin, "version"):
+        try:
+            version = plugin.version()
+        except Exception as error:
+            problem = _words(error)
+        else:
+            problem = contract.mismatch("version()", version, str, "a text")
+    return Loaded(
+        family,
+        name if isinstance(name, str) else repr(name),
+        origin,
+        plugin,
+        version if isinstance(version, str) else None,
+        problem,
+        lacks,
+    )
+
+
+def _objects(hook: str, group: Any) -> list[Any]:
+    if not isinstance(group, Iterable) or isinstance(group, str | bytes | Mapping):
+        raise PluginError(
+            f"{hook}() returned {contract.kind_of(group)}, expected a list of plugin objects"
+        )
+    return list(group)
+
+
+def _slips(module: Any) -> list[str]:
+    """Functions that look like hooks of optvet and are none, which pluggy passes over."""
+    known = [hook for hook, _ in _HOOKS.values()]
+    slips = []
+    for name, function in vars(module).items():
+        if not inspect.isfunction(function) or function.__module__ != module.__name__:
+            continue
+        marked = hasattr(function, "optvet_impl")
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if name in known and not marked:
+            slips.append(f"{name} has no @hookimpl above it; import it from optvet")
+        elif name not in known and marked:
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            slips.append(f"{name} is no hook of optvet; {advice}")
+        elif name not in known and name.startswith("optvet_") and near:
+            slips.append(f"{name} is no hook of optvet; did you mean {near[0]}? (with @hookimpl)")
+    return slips
+
+
+def _nothing_from(module: Any) -> str:
+    known = [hook for hook, _ in _HOOKS.values()]
+    empty = [name for name in known if hasattr(module, name)]
+    if empty:
+        return f"gives no plugin: {' and '.join(f'{n}()' for n in empty)} returned none"
+    return f"gives no plugin: it has no hook of optvet, such as {known[0]}"
+
+
+# --- several modules -----------------------------------------------------------------------------
+
+
+def _without_clashes(entries: Sequence[Loaded]) -> list[Loaded]:
+    """``entries``, where of several with one name at most one can be used: the built-in one.
+
+    Among others none is used, since which one the user means is not known.
+    """
+    groups: dict[tuple[Family, str], list[Loaded]] = {}
+    for entry in entries:
+        if entry.family is not None:
+            groups.setdefault((entry.family, entry.name), []).append(entry)
+    return [e if e.family is None else _settled(e, groups[e.family, e.name]) for e in entries]
+
+
+def _settled(entry: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
+    ours = next((e for e in namesakes if e.built_in), None)
+    if len(namesakes) == 1 or entry is ours:
+        return entry
+    if ours is not None:
+        problem = (
+            f"{entry.name!r} is the name of a built-in {entry.family} ({ours.origin}), which is "
+            "used; rename this one"
+        )
+        return replace(entry, problem=problem, displaced=True)
+    number = "two" if len(namesakes) == 2 else str(len(namesakes))
+    owners = " and ".join(e.origin for e in namesakes)
+    problem = f"{number} {entry.family}s are named {entry.name!r}: {owners}; rename one"
+    return replace(entry, problem=problem)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _origin(point: EntryPoint) -> str:

@@ -463,7 +463,8 @@ def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
         elif plugin.problem is not None:
             words = f"{who} ({plugin.origin}): {one_paragraph(plugin.problem)}"
             cure = "reinstall or uninstall the distribution that it came with"
-            checks.append(Check(name="plugins", status="broken", message=words, cure=cure))
+            status: Status = "warning" if plugin.idle or plugin.displaced else "broken"
+            checks.append(Check(name="plugins", status=status, message=words, cure=cure))
         elif (more := wanted_extra(plugin)) is not None:
             wanted.setdefault(more, []).append(who)
     for extra in sorted(absent.keys() | wanted.keys()):

@@ -13,20 +13,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pydantic import BaseModel
 
+from optvet.engine import contract
 from optvet.engine.details import kept_detail
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import describe
 from optvet.engine.oracle import is_float, unit_roundoff
 from optvet.engine.trial import Outputs
-from optvet.spec.errors import InputError, OptvetError
+from optvet.spec.errors import ContractError, InputError, OptvetError
 from optvet.spec.protocols import Comparator
 from optvet.spec.records import ComparisonRecord, Impact
 from optvet.spec.types import Comparison, Failure, Model, Sample, Summary
 
 Answers = tuple[Mapping[str, Outputs | Failure], Mapping[str, Outputs | Failure]]
 """What was decoded of reference and candidate, by sample."""
-FALLBACK = "tensor"
-"""Understands every model; taken when no comparator recognises the task."""
 MAX_DETAILS = 100
 """Per-sample records kept in a result; changed samples first."""
 
@@ -56,9 +55,10 @@ def choose(
         origin = model.config.origin or "the model's configuration"
         return Choice(plugins.comparator(model.config.comparator), f"declared in {origin}")
     scores = {n: _score(plugins.comparator(n), model, outputs) for n in names}
-    best = max(sorted(scores), key=lambda name: scores[name], default=FALLBACK)
+    # The default understands every model; it is taken where no comparator recognises the task.
+    best = max(sorted(scores), key=lambda name: scores[name], default="")
     if scores.get(best, 0.0) <= 0.0:
-        best = FALLBACK
+        best = plugins.default("comparator")
     claimed = model.task is not None and scores.get(best, 0.0) >= 0.9
     reason = f"task {model.task!r}" if claimed else "inferred from the outputs"
     if not claimed and model.config.fallback in names:
@@ -68,7 +68,7 @@ def choose(
 
 def _score(comparator: Comparator, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
     try:
-        return comparator.matches(model, outputs)
+        return contract.score(comparator, lambda: comparator.matches(model, outputs))
     except Exception as error:
         # One comparator's mistake about one model's outputs is no reason to lose the verdict.
         warnings.warn(f"comparator {comparator.name!r}: {error!r}", RuntimeWarning, stacklevel=2)
@@ -77,9 +77,10 @@ def _score(comparator: Comparator, model: Model, outputs: Mapping[str, np.ndarra
 
 def fallback(plugins: Plugins) -> Choice | None:
     """The comparator that understands every model, if it is installed."""
-    if FALLBACK not in plugins.names("comparator"):
+    name = plugins.default("comparator")
+    if name not in plugins.names("comparator"):
         return None
-    return Choice(plugins.comparator(FALLBACK), "no other comparator understood the outputs")
+    return Choice(plugins.comparator(name), "no other comparator understood the outputs")
 
 
 class Assessment:
@@ -113,6 +114,7 @@ class Assessment:
 
         Raises:
             InputError: The comparator does not understand these outputs, or broke on them.
+            ContractError: It gave no Comparison.
         """
         comparisons: list[Comparison] = []
         try:
@@ -123,7 +125,7 @@ class Assessment:
                 compared = self._compare(sample, ours, theirs, noise.get(sample.id, {}), answers)
                 if compared is not None:
                     comparisons.append(replace(compared, sample=sample.id))
-        except InputError as error:
+        except (InputError, ContractError) as error:
             self._leave_out(samples, error)
             raise
         except OptvetError:
@@ -135,7 +137,7 @@ class Assessment:
         self.begun = True
         self._comparisons += comparisons
 
-    def _leave_out(self, samples: Sequence[Sample], error: InputError) -> None:
+    def _leave_out(self, samples: Sequence[Sample], error: OptvetError) -> None:
         self._left_out += len(samples)
         self._reason = str(error)
 
@@ -159,7 +161,8 @@ class Assessment:
             shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
             self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             return None
-        return comparator.compare(self.model, sample, ours, theirs, self.options, noise=allowed)
+        compared = comparator.compare(self.model, sample, ours, theirs, self.options, noise=allowed)
+        return contract.comparison(comparator, compared)
 
     def _broken(self, error: Exception) -> InputError:
         return InputError(
@@ -171,6 +174,7 @@ class Assessment:
 
         Raises:
             InputError: There is none to compare, or the comparator broke.
+            ContractError: It gave no Summary.
         """
         comparisons, reshaped, failures = self._comparisons, self._reshaped, self._failures
         if not (comparisons or reshaped or failures.seen_in_candidate):
@@ -211,7 +215,8 @@ class Assessment:
         if not self._comparisons:
             return Summary({}, "")
         try:
-            return self.choice.comparator.summarise(self._comparisons, self.options)
+            summarised = self.choice.comparator.summarise(self._comparisons, self.options)
+            return contract.summary(self.choice.comparator, summarised)
         except OptvetError:
             raise
         except Exception as error:

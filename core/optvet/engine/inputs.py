@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel
 
+from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
@@ -27,9 +28,10 @@ from optvet.spec.types import Deferred, Model, Sample, ValueInfo
 CHUNK_SAMPLES = 32
 CHUNK_BYTES = 64 << 20
 """A chunk ends where one of these is reached; bytes are those of its inputs and of both outputs."""
-DEFAULT = "random"
 AUTO = "auto"
 """``auto:FOLDER`` stands for the dataset that makes most of a folder for the model at hand."""
+NOT_ASKED = "nothing else was asked for"
+"""Why the default dataset was taken where nobody named one."""
 OnBad = Literal["refuse", "skip"]
 
 
@@ -98,7 +100,7 @@ class Inputs:
             self._counts[number] = 0
             prefix = f"{source.spec}/" if len(self._sources) > 1 else ""
             for item in self._items(source):
-                sample = self._made(item, prefix)
+                sample = self._made(source.dataset, item, prefix)
                 if sample is not None:
                     found = True
                     self._counts[number] += 1
@@ -147,23 +149,26 @@ class Inputs:
     def _items(self, source: _Source) -> Iterable[Sample | Deferred]:
         cut = self._cut
         end = None if cut.limit is None else cut.start + cut.limit
-        items: Iterable[Sample | Deferred] = source.dataset.samples(
-            self._model,
-            source.argument,
-            source.options,
-            seed=self._seed,
-            limit=None if cut.shuffle else end,
-            probe=self._probe,
+        items: Iterable[Sample | Deferred] = contract.samples(
+            source.dataset,
+            lambda: source.dataset.samples(
+                self._model,
+                source.argument,
+                source.options,
+                seed=self._seed,
+                limit=None if cut.shuffle else end,
+                probe=self._probe,
+            ),
         )
         if cut.shuffle:
             items = _shuffled(items, self._seed, end)
         return itertools.islice(items, cut.start, end)
 
-    def _made(self, item: Sample | Deferred, prefix: str) -> Sample | None:
+    def _made(self, dataset: Dataset, item: Sample | Deferred, prefix: str) -> Sample | None:
         if isinstance(item, Sample):
             return item
         try:
-            return item.make()
+            return contract.made(dataset, item)
         except InputError as error:
             if self._cut.on_bad == "refuse":
                 raise InputError(f"{error} (or say --on-bad skip to leave it out)") from error
@@ -248,7 +253,7 @@ def _source(
 def _declared(model: Model, plugins: Plugins) -> tuple[str, str]:
     if model.config.dataset is not None:
         return model.config.dataset, f"declared in {model.config.origin}"
-    return DEFAULT, "nothing else was asked for"
+    return plugins.default("dataset"), NOT_ASKED
 
 
 def _resolved(model: Model, plugins: Plugins, spec: str) -> tuple[str, str]:
@@ -265,6 +270,6 @@ def _resolved(model: Model, plugins: Plugins, spec: str) -> tuple[str, str]:
     }
     best = max(scores, key=lambda n: scores[n], default=None)
     if best is None or scores[best] <= 0:
-        return DEFAULT, f"nothing in {argument} suits the model"
+        return plugins.default("dataset"), f"nothing in {argument} suits the model"
     sure = "the model's record" if scores[best] >= 0.9 else "the model's inputs and task"
     return f"{best}:{argument}", f"--dataset {spec}: it suits {sure}"

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel
 
 from optvet.engine import cache as caching
-from optvet.engine import localize
+from optvet.engine import contract, localize
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.decoding import Decoder
 from optvet.engine.discovery import Plugins
@@ -37,10 +37,10 @@ from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gis
 from optvet.graph import structure
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import (
+    ContractError,
     FormatError,
     InputError,
     NothingTested,
-    PluginError,
     UnknownName,
     Unsupported,
     UsageError,
@@ -112,7 +112,7 @@ class Settings:
         use_cache: Whether anything is kept beyond this call.
     """
 
-    optimizer: str = "onnxoptimizer"
+    optimizer: str | None = None
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     pipeline: str = "default"
     strategy: Strategy = "auto"
@@ -152,15 +152,16 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
     ``Model.source`` says which revision it is, where the source knows revisions.
     """
     scheme, colon, rest = reference.partition(":")
-    if colon and scheme in plugins.names("model source") and scheme != "local":
+    paths = plugins.default("model source")
+    if colon and scheme in plugins.names("model source") and scheme != paths:
         source = plugins.model_source(scheme)
-        files = source.fetch(rest, cache_dir / "models")
+        files = contract.files(source, rest, cache_dir / "models")
         if isinstance(source, Pins):
             reference = source.pinned(rest, cache_dir / "models")
     elif colon and scheme.isalpha() and len(scheme) > 1 and not Path(reference).exists():
         raise UnknownName("model source", scheme, plugins.names("model source"))
     else:
-        files = plugins.model_source("local").fetch(reference, cache_dir / "models")
+        files = contract.files(plugins.model_source(paths), reference, cache_dir / "models")
     several = len(files) > 1
     return [open_model(f, str(f) if several else reference, cache_dir) for f in files]
 
@@ -192,7 +193,7 @@ def open_vetting(
     sandbox: Sandbox | None = None,
 ) -> Iterator[Vetting]:
     """All that vetting one model takes; a sandbox of its own if none is given."""
-    optimizer = plugins.optimizer(settings.optimizer)
+    optimizer = plugins.optimizer(settings.optimizer or plugins.default("optimizer"))
     runtime = _choose_runtime(plugins, optimizer, settings.runtime)
     root = settings.cache_dir or cache_root()
     cache = Cache(root if settings.use_cache else None)
@@ -208,10 +209,6 @@ def open_vetting(
             sandbox.close()
 
 
-REFERENCE_RUNTIME = "onnxruntime"
-"""Runs the original where the optimizer's own runtime cannot, if it is installed."""
-
-
 def _choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> Runtime:
     wanted = optimizer.traits.produces
     if name is not None:
@@ -222,15 +219,7 @@ def _choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) ->
                 f"{optimizer.name!r} produces {wanted}"
             )
         return runtime
-    return _runtime_for(plugins, wanted)
-
-
-def _runtime_for(plugins: Plugins, format: str) -> Runtime:
-    names = plugins.names("runtime")
-    fitting = [n for n in names if format in plugins.runtime(n).accepts]
-    if not fitting:
-        raise PluginError(f"no runtime runs {format}; see: optvet plugins")
-    return plugins.runtime(REFERENCE_RUNTIME if REFERENCE_RUNTIME in fitting else fitting[0])
+    return plugins.reference_runtime(wanted)
 
 
 def parse_pipeline(text: str, optimizer: Optimizer) -> tuple[str, ...]:
@@ -285,7 +274,7 @@ class Vetting:
         )
         # What an importer gets wrong shows only where another runtime read the original.
         own = optimizer.traits.produces == "onnx"
-        original = runtime if own else _runtime_for(plugins, "onnx")
+        original = runtime if own else plugins.reference_runtime()
         self.reference_judge = Judge(
             original, self.judge.options if original is runtime else original.options
         )
@@ -1010,7 +999,7 @@ class Vetting:
             self.assessment = self._assessment(examiner.reference[first.id])
         try:
             self._add_to(self.assessment, lab, examiner, samples, runs)
-        except InputError as error:
+        except (InputError, ContractError) as error:
             if self.settings.comparator is not None:
                 raise
             # A comparator that takes a model for its own and then does not understand it.
@@ -1048,7 +1037,7 @@ class Vetting:
             return None
         try:
             impact = self.assessment.impact()
-        except InputError as error:
+        except (InputError, ContractError) as error:
             if self.settings.comparator is not None:
                 raise
             self._control("comparator", "limited", str(error))

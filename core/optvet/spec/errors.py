@@ -11,6 +11,7 @@ A crash, hang or divergence of the software under test is never an exception her
     │   ├── InputError      a model, dataset or sample is unusable
     │   └── FormatError     a runtime was chosen that cannot run what the optimizer makes
     ├── PluginError         a plugin is missing or broken           (exit code 3)
+    │   └── ContractError   a plugin gave what its protocol forbids
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
     └── NothingTested       no sample could be judged               (exit code 5)
         └── Unsupported     an optimizer says that it does not take the model
@@ -61,6 +62,10 @@ class FormatError(UsageError):
 
 class PluginError(OptvetError):
     """A plugin is missing, broken, or broke its contract."""
+
+
+class ContractError(PluginError):
+    """A plugin broke its contract: which method, what was expected, and what it gave."""
 
 
 class InfrastructureError(OptvetError):

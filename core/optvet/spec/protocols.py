@@ -30,6 +30,23 @@ Run = Callable[[Feeds], Mapping[str, np.ndarray]]
 
 
 @runtime_checkable
+class Preferred(Protocol):
+    """Optional part of every plugin: how readily it is chosen where the user names none.
+
+    The default of a family is the plugin with the highest preference, of equals the first by name;
+    one without this part counts as 0. The default optimizer is what is vetted, the default runtime
+    judges (among those that run the format at hand), the default dataset makes inputs, the default
+    comparator takes outputs that no other understands, and the default model source opens paths.
+
+    Attributes:
+        preference: Built-in defaults have 100. A plugin with more becomes the default for everybody
+            who installs it.
+    """
+
+    preference: int
+
+
+@runtime_checkable
 class Optimizer(Protocol):
     """Rewrites a model by passes.
 

@@ -36,6 +36,7 @@ class RandomDataset:
     """Makes inputs for any model whose inputs are tensors."""
 
     name = "random"
+    preference = 100
     options: BaseModel = RandomOptions()
 
     def samples(

@@ -1,0 +1,250 @@
+"""What plugins give, held against what their protocols promise.
+
+A plugin that breaks its contract would otherwise fail somewhere inside optvet, or be taken for a
+fault of the model. Here its mistake is told as its own: which plugin, which method, what was
+expected and what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from optvet.spec.errors import ContractError, OptvetError
+from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Preferred
+from optvet.spec.types import Comparison, Deferred, ModelCard, Pass, Sample, Summary, Traits
+
+_T = TypeVar("_T")
+
+
+def kind_of(value: Any) -> str:
+    """The type of ``value`` as messages name it."""
+    return "None" if value is None else type(value).__qualname__
+
+
+def mismatch(what: str, value: Any, expected: type | tuple[type, ...], words: str) -> str | None:
+    """What is wrong with ``value``, which ``what`` gave; None if it is of an expected type."""
+    if isinstance(value, expected):
+        return None
+    return f"{what} gave {kind_of(value)}, expected {words}"
+
+
+def blame(family: str, plugin: Any, words: str, origin: str | None = None) -> ContractError:
+    """An error that says that ``plugin`` broke its contract, and how."""
+    name = getattr(plugin, "name", type(plugin).__qualname__)
+    return ContractError(f"{family} {name!r} ({origin or type(plugin).__module__}): {words}")
+
+
+def ask(
+    family: str,
+    plugin: Any,
+    method: str,
+    call: Callable[[], _T],
+    expected: type | tuple[type, ...],
+    words: str,
+    origin: str | None = None,
+) -> _T:
+    """What ``call``, a call of ``method`` of ``plugin``, returns, if it is of an expected type.
+
+    Raises:
+        ContractError: It is of another type, or the method raised what plugins do not raise.
+        OptvetError: What the method raised on purpose.
+    """
+    try:
+        value = call()
+    except OptvetError:
+        raise
+    except Exception as error:
+        raised = f"{method}() raised {type(error).__name__}: {error}"
+        raise blame(family, plugin, raised, origin) from error
+    wrong = mismatch(f"{method}()", value, expected, words)
+    if wrong is not None:
+        raise blame(family, plugin, wrong, origin)
+    return value
+
+
+# --- at discovery --------------------------------------------------------------------------------
+
+
+def attributes(family: str, plugin: Any) -> str | None:
+    """What is wrong with the attributes of a plugin that has all of them; None if nothing is."""
+    options = "a pydantic model with the defaults"
+    expected: dict[str, tuple[type | tuple[type, ...], str]] = {"name": (str, "a text")}
+    if family != "model source":
+        expected["options"] = (BaseModel, options)
+    if family == "optimizer":
+        expected["traits"] = (Traits, "Traits")
+    if family == "runtime":
+        expected["deployed"] = (BaseModel, options)
+        expected["accepts"] = (Set, "a frozenset of formats")
+    if family in ("optimizer", "runtime"):
+        expected["preload"] = ((list, tuple), "a list of modules")
+    if isinstance(plugin, Preferred):
+        expected["preference"] = (int, "a whole number")
+    for name, (types, words) in expected.items():
+        wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
+        if wrong is not None:
+            return wrong.replace(" gave ", " is ", 1)
+    return None
+
+
+# --- optimizers ----------------------------------------------------------------------------------
+
+
+def check_passes(optimizer: Optimizer, origin: str | None = None) -> None:
+    """Refuse an optimizer whose passes and pipelines do not fit together.
+
+    Raises:
+        ContractError: ``passes`` or ``pipelines`` raised, or gave what they must not.
+    """
+
+    def refuse(method: str, got: str, expected: str) -> ContractError:
+        words = f"{method}() gave {got}, expected {expected}"
+        return blame("optimizer", optimizer, words, origin)
+
+    expected = "a list of Pass"
+    passes = ask(
+        "optimizer", optimizer, "passes", optimizer.passes, (list, tuple), expected, origin
+    )
+    for item in passes:
+        if not isinstance(item, Pass):
+            raise refuse("passes", f"an item that is {kind_of(item)}", expected)
+    names = [p.name for p in passes]
+    expected = "a mapping of names to lists of passes"
+    pipelines = ask(
+        "optimizer", optimizer, "pipelines", optimizer.pipelines, Mapping, expected, origin
+    )
+    if "default" not in pipelines:
+        raise refuse("pipelines", f"{sorted(map(str, pipelines))}", "'default' among them")
+    for name, members in pipelines.items():
+        if isinstance(members, str) or not isinstance(members, Sequence):
+            raise refuse("pipelines", f"{kind_of(members)} for {name!r}", expected)
+        unknown = [m for m in members if m not in names]
+        if unknown:
+            raise refuse("pipelines", f"{name!r} with {unknown[0]!r}", "names that passes() has")
+
+
+# --- datasets ------------------------------------------------------------------------------------
+
+
+def samples(
+    dataset: Dataset, ask_samples: Callable[[], Iterable[Sample | Deferred]]
+) -> Iterator[Sample | Deferred]:
+    """What ``samples`` of ``dataset`` gives, one at a time and checked.
+
+    Raises:
+        ContractError: It gives something else, or raised what plugins do not raise.
+    """
+    expected = "Sample or Deferred"
+    items = iter(
+        ask("dataset", dataset, "samples", ask_samples, Iterable, f"an iterable of {expected}")
+    )
+    end = object()
+    while True:
+        item: Any = ask("dataset", dataset, "samples", lambda: next(items, end), object, "")
+        if item is end:
+            return
+        wrong = mismatch("samples()", item, (Sample, Deferred), expected)
+        if wrong is not None:
+            raise blame("dataset", dataset, wrong)
+        yield item
+
+
+def made(dataset: Dataset, item: Deferred) -> Sample:
+    """The sample that ``item`` of ``dataset`` stands for.
+
+    Raises:
+        InputError: The data is bad, as the dataset says.
+        ContractError: It gives something else, or raised what plugins do not raise.
+    """
+    return ask("dataset", dataset, "Deferred.make", item.make, Sample, "Sample")
+
+
+# --- comparators ---------------------------------------------------------------------------------
+
+
+def score(comparator: Comparator, call: Callable[[], float]) -> float:
+    """What ``matches`` says, a number from 0 to 1; ContractError if it is none."""
+    value = ask("comparator", comparator, "matches", call, (int, float), "a number from 0 to 1")
+    if not 0.0 <= value <= 1.0:
+        raise blame(
+            "comparator", comparator, f"matches() gave {value}, expected a number from 0 to 1"
+        )
+    return float(value)
+
+
+def comparison(comparator: Comparator, value: Any) -> Comparison:
+    """``value``, which ``compare`` gave; ContractError if it is no Comparison of numbers."""
+    wrong = mismatch("compare()", value, Comparison, "Comparison")
+    wrong = wrong or _metrics("compare()", value.metrics)
+    if wrong is not None:
+        raise blame("comparator", comparator, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def summary(comparator: Comparator, value: Any) -> Summary:
+    """``value``, which ``summarise`` gave; ContractError if it is no Summary of numbers."""
+    wrong = mismatch("summarise()", value, Summary, "Summary")
+    wrong = wrong or _metrics("summarise()", value.metrics)
+    wrong = wrong or mismatch("summarise()", value.headline, str, "a text as headline")
+    if wrong is not None:
+        raise blame("comparator", comparator, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def _metrics(method: str, metrics: Any) -> str | None:
+    wrong = mismatch(method, metrics, Mapping, "metrics as a mapping of names to numbers")
+    if wrong is not None:
+        return wrong
+    for name, value in metrics.items():
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return f"{method} gave metric {name!r} = {value!r}, expected a number"
+    return None
+
+
+# --- model sources -------------------------------------------------------------------------------
+
+
+def cards(source: ModelSource) -> list[ModelCard]:
+    """What ``models`` of ``source`` lists; ContractError if that is something else."""
+    expected = "an iterable of ModelCard"
+    listed: list[ModelCard] = ask(
+        "model source", source, "models", lambda: _listed(source), list, expected
+    )
+    for card in listed:
+        wrong = mismatch("models()", card, ModelCard, "ModelCard")
+        if wrong is not None:
+            raise blame("model source", source, wrong)
+    return listed
+
+
+def _listed(source: ModelSource) -> Any:
+    listed = source.models()
+    return list(listed) if isinstance(listed, Iterable) else listed
+
+
+def files(source: ModelSource, reference: str, cache: Path) -> list[Path]:
+    """What ``fetch`` of ``source`` gives for ``reference``; ContractError if these are no files."""
+    expected = "a list of paths"
+    fetched: Sequence[Any] = ask(
+        "model source",
+        source,
+        "fetch",
+        lambda: source.fetch(reference, cache),
+        (list, tuple),
+        expected,
+    )
+    if not fetched:
+        raise blame("model source", source, f"fetch() gave an empty list, expected {expected}")
+    for path in fetched:
+        wrong = mismatch("fetch()", path, Path, expected)
+        if wrong is not None:
+            raise blame("model source", source, wrong)
+        if not path.is_file():
+            raise blame("model source", source, f"fetch() gave {path}, expected a file that exists")
+    return list(fetched)
