@@ -20,7 +20,6 @@ from optvet.engine.bundle import (
     read_arrays,
     read_record,
     replay_bundle,
-    structure_of,
     write_arrays,
     write_bundles,
 )
@@ -28,6 +27,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.lab import Progress
 from optvet.engine.repro import fenced
 from optvet.engine.vet import Settings, resolve_model, vet_model
+from optvet.graph.identity import structure_of
 from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import Finding

@@ -47,6 +47,8 @@ from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible
 from optvet.engine.vet import Settings, Vetting, open_vetting, resolve_model
+from optvet.graph.identity import structure_of
+from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.protocols import DependsOnOptions, Optimizer
 from optvet.spec.records import (
@@ -455,9 +457,6 @@ def _explained(lab: Lab, sample: Sample, accused: Accused, evidence: Evidence) -
     return replace(evidence, divergence=found, sketches=sketches(lab, passes, found))
 
 
-_TEXT_ELEMENTS = 256
-
-
 def _text_of(path: Path) -> str:
     enter("load")
     return graph_text(onnx.load(str(path)))
@@ -467,26 +466,6 @@ def _text_after(subject: Subject) -> str:
     """The optimized model as text, where it can be seen. Called in a worker."""
     model = visible(subject)
     return "" if model is None else graph_text(model)
-
-
-def graph_text(proto: ModelProto) -> str:
-    """The model in ONNX's own text form; large weights are shown as inputs, with a remark."""
-    large = [t for t in proto.graph.initializer if math.prod(t.dims) > _TEXT_ELEMENTS]
-    if not large:
-        return str(onnx.printer.to_text(proto))
-    shown = ModelProto()
-    shown.CopyFrom(proto)
-    names = {t.name for t in large}
-    kept = [t for t in shown.graph.initializer if t.name not in names]
-    del shown.graph.initializer[:]
-    shown.graph.initializer.extend(kept)
-    listed = {i.name for i in shown.graph.input}
-    for tensor in large:
-        if tensor.name not in listed:
-            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            shown.graph.input.append(value)
-    words = " ".join(t.name for t in large)
-    return f"# weights shown as inputs: {words}\n{onnx.printer.to_text(shown)}"
 
 
 # --- duplicates -----------------------------------------------------------------------------------
@@ -503,24 +482,6 @@ def fingerprint(optimizer: str, finding: Finding, proto: ModelProto, gist: str =
     structure = [gist] if metadata else structure_of(proto)
     about = [optimizer, list(finding.culprit), str(finding.symptom), structure]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-
-
-def structure_of(proto: ModelProto) -> list[str]:
-    """One digest per node, over its operator and all that it is computed from; sorted."""
-    made: dict[str, str] = {}
-    digests = []
-    for node in proto.graph.node:
-        read = [made.get(name, "leaf" if name else "") for name in node.input]
-        inner = [
-            structure_of(ModelProto(graph=a.g))
-            for a in sorted(node.attribute, key=lambda a: a.name)
-            if a.type == onnx.AttributeProto.GRAPH
-        ]
-        about = json.dumps([node.domain, node.op_type, read, inner])
-        digest = hashlib.sha256(about.encode()).hexdigest()[:16]
-        digests.append(digest)
-        made |= {name: f"{digest}.{i}" for i, name in enumerate(node.output) if name}
-    return sorted(digests)
 
 
 # --- the folder -----------------------------------------------------------------------------------

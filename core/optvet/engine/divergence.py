@@ -11,7 +11,6 @@ its own name, or has none in the first model, is looked for among all values of 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from optvet.engine import perturb
 from optvet.engine.examine import finite
@@ -34,11 +33,13 @@ from optvet.engine.oracle import (
     judge,
     noise_level,
 )
-from optvet.engine.regions import attributes_of, constants_of
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.shrink import record_values
 from optvet.engine.trial import Judge
-from optvet.graph.walk import opset_versions, qualified, reads
+from optvet.graph.sites import attributes_of
+from optvet.graph.text import attribute_text, node_text
+from optvet.graph.walk import opset_versions, reads
+from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.protocols import ReadsFiles
 from optvet.spec.records import Activation, Comparison, Layer, Parameter
@@ -47,7 +48,6 @@ from optvet.spec.types import Inner
 Values = Mapping[str, np.ndarray]
 
 JITTERS = 4
-_SHOWN = 8
 _LOOKED_AT = 1 << 22
 """Values above so many elements are not searched for under other names."""
 
@@ -367,39 +367,6 @@ def _region(model: ModelProto, target: str, sound: set[str]) -> tuple[list[NodeP
             wanted.add(maker[name])
             todo += reads(model.graph.node[maker[name]])
     return [model.graph.node[i] for i in sorted(wanted)], reached
-
-
-def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = None) -> str:
-    """A node as ONNX text on one line, long values cut; small ``constants`` with their value."""
-    given = ", ".join(f"{a.name} = {attribute_text(a)}" for a in node.attribute)
-    inside = f" <{given}>" if given else ""
-    known = constants or {}
-    read = ", ".join(n + _small(known[n]) if n in known else n for n in node.input)
-    operator = qualified(node.domain, node.op_type, ".")
-    return f"{', '.join(node.output)} = {operator}{inside} ({read})"
-
-
-def _small(tensor: TensorProto) -> str:
-    """The value of a constant that is short enough to be read, with an equals sign."""
-    if math.prod(tensor.dims) > _SHOWN or tensor.data_type == TensorProto.STRING:
-        return ""
-    value = numpy_helper.to_array(tensor)
-    if value.dtype.kind not in "fiub":
-        return ""
-    if not value.ndim:
-        return f" = {value.item():.4g}"
-    return f" = [{', '.join(f'{v:.4g}' for v in value.ravel())}]"
-
-
-def attribute_text(attribute: onnx.AttributeProto) -> str:
-    """The value of an attribute in a few words."""
-    if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-        return "a graph"
-    value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, onnx.TensorProto):
-        return f"a tensor {list(value.dims)}"
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 # --- layers ---------------------------------------------------------------------------------------

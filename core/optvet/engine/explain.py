@@ -10,7 +10,6 @@ Everything happens in one task of a worker, so that the values never leave it.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,26 +24,26 @@ from optvet.engine.divergence import (
     Recorded,
     compare_values,
     judged,
-    node_text,
     recorded,
 )
 from optvet.engine.examine import describe
 from optvet.engine.lab import CODE_VERSION, Lab
 from optvet.engine.reduce import inferred_types
-from optvet.engine.regions import (
+from optvet.engine.sandbox import enter
+from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
+from optvet.graph import structure
+from optvet.graph.interface import align
+from optvet.graph.sites import (
     Site,
-    constants_of,
     distinction,
     features_of,
     kind_of,
     rewritten,
     spliced,
 )
-from optvet.engine.sandbox import enter
-from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
-from optvet.graph import structure
-from optvet.graph.interface import align
+from optvet.graph.text import node_text
 from optvet.graph.walk import reads
+from optvet.graph.weights import clear_large_weights, constants_of
 from optvet.spec.protocols import Saves
 from optvet.spec.records import Divergence, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
@@ -194,18 +193,14 @@ def _indices(
     return flat, few or next((s for s in every if s), ())  # one site shows what all are like
 
 
-_KEPT = 16
+_SHOWN_IN_PICTURE = 16
+"""Elements of a weight whose value may stand in a picture."""
 
 
 def _bare(model: ModelProto) -> bytes:
     """``model`` without the content of large weights, with the types of its values."""
     types = inferred_types(model) or inferred_types(model, strict=False) or {}
-    for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) > _KEPT:
-            for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data"):
-                tensor.ClearField(field)
-            tensor.ClearField("uint64_data")
-            tensor.ClearField("string_data")
+    clear_large_weights(model, _SHOWN_IN_PICTURE)
     del model.graph.value_info[:]
     for name, kind in types.items():
         model.graph.value_info.add(name=name).type.CopyFrom(kind)

@@ -6,9 +6,24 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from optvet.graph.walk import bodies_of, graphs
+
+
+def tensor_digest(tensor: TensorProto) -> str:
+    """Equal for tensors of equal type, shape and content, however they are stored."""
+    if tensor.data_type == TensorProto.STRING:
+        content = repr(list(tensor.string_data)).encode()
+    elif tensor.HasField("raw_data"):
+        content = tensor.raw_data
+    elif tensor.data_location == TensorProto.EXTERNAL:
+        content = tensor.SerializeToString(deterministic=True)
+    else:
+        content = numpy_helper.to_array(tensor).tobytes()
+    about = f"{tensor.data_type}{list(tensor.dims)}".encode()
+    return hashlib.sha256(about + content).hexdigest()
+
 
 _LARGE_BYTES = 1 << 12
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import onnx
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto
 
+from optvet.graph.text import attribute_text, value_text
 from optvet.graph.types import dtype_name
 from optvet.graph.walk import is_onnx, qualified, reads
+from optvet.graph.weights import constants_of
 
 MAX_NODES = 60
 """Of larger graphs only the surroundings of what was rewritten are drawn."""
@@ -212,15 +213,11 @@ def _is_constant(node: NodeProto) -> bool:
 
 
 def _weights(model: ModelProto) -> dict[str, TensorProto | None]:
-    """Initializers and constants; None for a constant that is no tensor."""
-    found: dict[str, TensorProto | None] = {t.name: t for t in model.graph.initializer}
+    """Initializers and constants; None for a constant that is no plain tensor."""
+    found: dict[str, TensorProto | None] = {}
     found |= {t.values.name: None for t in model.graph.sparse_initializer}
-    for node in model.graph.node:
-        if _is_constant(node):
-            values = [onnx.helper.get_attribute_value(a) for a in node.attribute]
-            tensors = [v for v in values if isinstance(v, TensorProto)]
-            found |= {o: tensors[0] if tensors else None for o in node.output}
-    return found
+    found |= {o: None for node in model.graph.node if _is_constant(node) for o in node.output}
+    return found | constants_of(model)
 
 
 def _types(model: ModelProto) -> dict[str, TypeProto]:
@@ -262,27 +259,19 @@ def _outer_box(name: str, port: bool) -> _Box:
     return _Box("…", tip=name, colours=_CUT, round=True, dashed=True)
 
 
-def _value(attribute: onnx.AttributeProto) -> str:
-    if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-        return "a graph"
-    value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, TensorProto):
-        return f"a tensor {list(value.dims)}"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _value(attribute: AttributeProto) -> str:
+    if attribute.type == AttributeProto.FLOAT:
+        return f"{attribute.f:.6g}"
+    return attribute_text(attribute, limit=None)
 
 
 def _weight(name: str, tensor: TensorProto | None) -> str:
     if tensor is None:
         return name
-    kind = dtype_name(tensor.data_type)
-    if math.prod(tensor.dims) <= _SHOWN and tensor.data_type != TensorProto.STRING:
-        value = numpy_helper.to_array(tensor)
-        if value.dtype.kind in "fiub":
-            numbers = ", ".join(f"{v:.4g}" for v in value.ravel())
-            return f"{name} = {numbers if not value.ndim else f'[{numbers}]'}"
-    return f"{name}: {kind}{list(tensor.dims)}"
+    shown = value_text(tensor, _SHOWN)
+    if shown:
+        return f"{name} = {shown}"
+    return f"{name}: {dtype_name(tensor.data_type)}{list(tensor.dims)}"
 
 
 def _label(name: str, types: Mapping[str, TypeProto]) -> tuple[str, ...]:

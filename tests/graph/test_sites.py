@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from optvet.engine.regions import Site, distinction, features_of, kind_of, rewritten, spliced
+from optvet.graph.sites import Site, distinction, features_of, kind_of, rewritten, spliced
 from optvet.testing.optimizers import _REWRITES, PlantedOptions
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'

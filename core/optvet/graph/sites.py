@@ -8,7 +8,6 @@ be put into the first graph alone, which tells the sites that are wrong from tho
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +16,17 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from optvet.graph.digest import tensor_digest
+from optvet.graph.text import attribute_text
 from optvet.graph.walk import (
     bodies_of,
     captured,
-    is_onnx,
     operator_of,
     opset_versions,
     reads,
     schema_of,
 )
+from optvet.graph.weights import constants_of, held_tensor
 
 
 @dataclass(frozen=True)
@@ -34,30 +35,6 @@ class Site:
 
     before: tuple[int, ...]
     after: tuple[int, ...]
-
-
-def constants_of(model: ModelProto) -> dict[str, TensorProto]:
-    """Initializers, and what ``Constant`` nodes hold, by the name of the value."""
-    found = {t.name: t for t in model.graph.initializer}
-    for node in model.graph.node:
-        tensor = _held(node)
-        if tensor is not None:
-            found[node.output[0]] = tensor
-    return found
-
-
-def _held(node: NodeProto) -> TensorProto | None:
-    if node.op_type != "Constant" or not is_onnx(node):
-        return None
-    for attribute in node.attribute:
-        value = onnx.helper.get_attribute_value(attribute)
-        if isinstance(value, TensorProto):
-            return value
-        if attribute.name in ("value_float", "value_floats"):
-            return numpy_helper.from_array(np.array(value, np.float32))
-        if attribute.name in ("value_int", "value_ints"):
-            return numpy_helper.from_array(np.array(value, np.int64))
-    return None
 
 
 def rewritten(before: ModelProto, after: ModelProto) -> list[Site]:
@@ -89,13 +66,13 @@ class _Side:
         self.nodes: Sequence[NodeProto] = model.graph.node
         self.outputs = [o.name for o in model.graph.output]
         constants = constants_of(model)
-        self.constants = {name: digest(t) for name, t in constants.items()}
+        self.constants = {name: tensor_digest(t) for name, t in constants.items()}
         self.maker = {o: i for i, n in enumerate(self.nodes) for o in n.output if o}
         versions = opset_versions(model)
         self.key_of = {
             i: _key(node, self.constants, versions)
             for i, node in enumerate(self.nodes)
-            if _held(node) is None
+            if held_tensor(node) is None
         }
         self.keys = set(self.key_of.values())
         self.readers: dict[str, list[int]] = defaultdict(list)
@@ -105,20 +82,6 @@ class _Side:
 
     def changed(self, shared: set[Key]) -> set[int]:
         return {i for i, key in self.key_of.items() if key not in shared}
-
-
-def digest(tensor: TensorProto) -> str:
-    """Equal for tensors of equal type, shape and content, however they are stored."""
-    if tensor.data_type == TensorProto.STRING:
-        content = repr(list(tensor.string_data)).encode()
-    elif tensor.HasField("raw_data"):
-        content = tensor.raw_data
-    elif tensor.data_location == TensorProto.EXTERNAL:
-        content = tensor.SerializeToString(deterministic=True)
-    else:
-        content = numpy_helper.to_array(tensor).tobytes()
-    about = f"{tensor.data_type}{list(tensor.dims)}".encode()
-    return hashlib.sha256(about + content).hexdigest()
 
 
 def _key(node: NodeProto, constants: Mapping[str, str], versions: Mapping[str, int]) -> Key:
@@ -145,7 +108,7 @@ def _plain(attribute: AttributeProto) -> bytes:
     copy.doc_string = ""
     copy.name = ""
     if copy.HasField("t"):
-        return digest(copy.t).encode()
+        return tensor_digest(copy.t).encode()
     for body in (copy.g, *copy.graphs) if copy.HasField("g") or copy.graphs else ():
         body.doc_string = body.name = ""
         for node in body.node:
@@ -280,7 +243,9 @@ def _weights(
         if any(n in needs for body in bodies_of(node) for n in captured(body) if n not in has):
             return None
         for place, name in enumerate(node.input):
-            if name not in needs or (name in has and digest(has[name]) == digest(needs[name])):
+            if name not in needs or (
+                name in has and tensor_digest(has[name]) == tensor_digest(needs[name])
+            ):
                 continue
             fresh = f"{name}__new" if name in taken else name
             tensor = TensorProto()
@@ -336,7 +301,7 @@ def features_of(model: ModelProto, site: Site, values: Values) -> dict[str, str]
     facts["operators"] = ", ".join(model.graph.node[i].op_type for i in site.before)
     for index in site.before:
         node = model.graph.node[index]
-        if _held(node) is not None:
+        if held_tensor(node) is not None:
             continue
         seen[node.op_type] += 1
         nth = f" {seen[node.op_type]}" if seen[node.op_type] > 1 else ""
@@ -410,8 +375,6 @@ def _about_value(
 
 def _all_attributes(node: NodeProto, versions: Mapping[str, int]) -> dict[str, str]:
     """Attributes in words, with their defaults where they are not given."""
-    from optvet.engine.divergence import attribute_text
-
     given = {a.name: attribute_text(a) for a in node.attribute}
     schema = schema_of(*operator_of(node), versions)
     if schema is not None:

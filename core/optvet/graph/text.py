@@ -1,0 +1,60 @@
+"""Nodes, attributes and whole graphs as text to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from optvet.graph.walk import qualified
+from optvet.graph.weights import large_weights, without_large_weights
+
+SHOWN_IN_LINE = 8
+"""Elements of a constant whose value stands in the line of the node that reads it."""
+SHOWN_IN_TEXT = 256
+"""Elements of a weight whose value stands in the text of a model."""
+
+
+def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = None) -> str:
+    """A node as ONNX text on one line, long values cut; small ``constants`` with their value."""
+    given = ", ".join(f"{a.name} = {attribute_text(a)}" for a in node.attribute)
+    inside = f" <{given}>" if given else ""
+    known = constants or {}
+    shown = {n: value_text(known[n], SHOWN_IN_LINE) for n in node.input if n in known}
+    read = ", ".join(f"{n} = {shown[n]}" if shown.get(n) else n for n in node.input)
+    operator = qualified(node.domain, node.op_type, ".")
+    return f"{', '.join(node.output)} = {operator}{inside} ({read})"
+
+
+def value_text(tensor: TensorProto, limit: int) -> str:
+    """The numbers of a tensor of at most ``limit`` elements; empty for others and for strings."""
+    if math.prod(tensor.dims) > limit or tensor.data_type == TensorProto.STRING:
+        return ""
+    value = numpy_helper.to_array(tensor)
+    if value.dtype.kind not in "fiub":
+        return ""
+    numbers = ", ".join(f"{v:.4g}" for v in value.ravel())
+    return f"[{numbers}]" if value.ndim else numbers
+
+
+def attribute_text(attribute: AttributeProto, limit: int | None = 60) -> str:
+    """The value of an attribute in a few words; what is longer than ``limit`` is cut."""
+    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+        return "a graph"
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, TensorProto):
+        return f"a tensor {list(value.dims)}"
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if limit is None or len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def graph_text(model: ModelProto) -> str:
+    """The model in ONNX's own text form; large weights are shown as inputs, with a remark."""
+    large = large_weights(model, SHOWN_IN_TEXT)
+    if not large:
+        return str(onnx.printer.to_text(model))
+    words = " ".join(tensor.name for tensor in large)
+    shown = without_large_weights(model, SHOWN_IN_TEXT)
+    return f"# weights shown as inputs: {words}\n{onnx.printer.to_text(shown)}"

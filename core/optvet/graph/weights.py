@@ -1,0 +1,89 @@
+"""Constants of a model, and the model without them where only the graph is looked at.
+
+How large a constant must be to be left out depends on what for; each caller names its own limit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from optvet.graph.walk import is_onnx
+
+
+def constants_of(model: ModelProto) -> dict[str, TensorProto]:
+    """Initializers, and what ``Constant`` nodes hold, by the name of the value."""
+    found = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        tensor = held_tensor(node)
+        if tensor is not None:
+            found[node.output[0]] = tensor
+    return found
+
+
+def held_tensor(node: NodeProto) -> TensorProto | None:
+    """The tensor that a ``Constant`` node makes, if the node is one and makes a tensor."""
+    if node.op_type != "Constant" or not is_onnx(node):
+        return None
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, TensorProto):
+            return value
+        if attribute.name in ("value_float", "value_floats"):
+            return numpy_helper.from_array(np.array(value, np.float32))
+        if attribute.name in ("value_int", "value_ints"):
+            return numpy_helper.from_array(np.array(value, np.int64))
+    return None
+
+
+def large_weights(model: ModelProto, limit: int) -> list[TensorProto]:
+    """Initializers of more than ``limit`` elements, and those whose data is in another file."""
+    return [
+        tensor
+        for tensor in model.graph.initializer
+        if math.prod(tensor.dims) > limit or tensor.data_location == TensorProto.EXTERNAL
+    ]
+
+
+def without_large_weights(model: ModelProto, limit: int) -> ModelProto:
+    """A copy that copies no large weight: those are inputs, of the weights' types, instead.
+
+    The graph stays as it is and so do all types, which makes it what shape inference and printing
+    need. Without large weights it is ``model`` itself.
+    """
+    large = {tensor.name: tensor for tensor in large_weights(model, limit)}
+    if not large:
+        return model
+    light = ModelProto()
+    for descriptor, value in model.ListFields():
+        if descriptor.name != "graph":
+            _copy_field(light, descriptor.name, value)
+    for descriptor, value in model.graph.ListFields():
+        if descriptor.name != "initializer":
+            _copy_field(light.graph, descriptor.name, value)
+    light.graph.initializer.extend(t for t in model.graph.initializer if t.name not in large)
+    listed = {value.name for value in model.graph.input}
+    light.graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in large.values()
+        if tensor.name not in listed
+    )
+    return light
+
+
+def _copy_field(target: ModelProto | GraphProto, name: str, value: Any) -> None:
+    if isinstance(value, (int, str)):
+        setattr(target, name, value)
+    else:
+        getattr(target, name).extend(value)
+
+
+def clear_large_weights(model: ModelProto, limit: int) -> None:
+    """Take the contents out of initializers of more than ``limit`` elements, in place."""
+    for tensor in large_weights(model, limit):
+        bare = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        tensor.CopyFrom(bare)
