@@ -17,6 +17,7 @@ from optvet.spec.errors import (
     UsageError,
 )
 from optvet.spec.hooks import hookimpl
+from optvet.spec.memory import check_size
 from optvet.spec.protocols import (
     Comparator,
     Dataset,
@@ -117,6 +118,7 @@ __all__ = [
     "ValueInfo",
     "VetResult",
     "__version__",
+    "check_size",
     "hookimpl",
     "reference_evaluator",
     "version_of",

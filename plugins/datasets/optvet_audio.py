@@ -39,6 +39,7 @@ from optvet import (
     Sample,
     UsageError,
     ValueInfo,
+    check_size,
     hookimpl,
 )
 
@@ -328,6 +329,29 @@ def _labels(path: str | None, files: Mapping[str, Path]) -> dict[str, Any]:
     return labels
 
 
+def _mapped(path: Path) -> tuple[int, np.ndarray]:
+    """Rate and samples of a WAV file; still on disk where samples are of 1, 2, 4 or 8 bytes."""
+    from scipy.io import wavfile
+
+    try:
+        own, data = wavfile.read(path, mmap=True)
+    except ValueError as error:
+        if "mmap" not in str(error):
+            raise
+        # Samples of three bytes become four.
+        check_size(f"dataset 'audio': {path}", 2 * path.stat().st_size)
+        own, data = wavfile.read(path)
+    return own, data
+
+
+def _check(path: Path, own: int, data: np.ndarray, rate: int) -> None:
+    """Refuse a clip that takes too much memory as float64, or once it is resampled."""
+    frames = len(data)
+    resampled = 2 * frames * rate // own if own > 0 and own != rate else 0
+    what = f"dataset 'audio': {path} of {frames / max(own, 1):,.0f} s at {own} Hz"
+    check_size(what, 8 * (2 * data.size + frames + resampled))
+
+
 @functools.lru_cache(maxsize=1)
 def _decoded(path: Path, modified_ns: int, rate: int) -> np.ndarray:
     """float64[samples] within -1 and 1, all channels mixed, at ``rate``; the last one is kept.
@@ -340,7 +364,10 @@ def _decoded(path: Path, modified_ns: int, rate: int) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)
-            own, data = wavfile.read(path)
+            own, data = _mapped(path)
+            _check(path, own, data, rate)
+    except InputError:
+        raise
     except Exception as error:  # scipy's reader fails in many ways on a damaged file
         raise InputError(f"dataset 'audio': {path} is no readable WAV file: {error}") from error
     if data.size == 0 or own <= 0:

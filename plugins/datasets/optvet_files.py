@@ -11,6 +11,8 @@ from __future__ import annotations
 import difflib
 import glob
 import itertools
+import math
+import os
 import re
 import zipfile
 import zlib
@@ -19,14 +21,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Deferred, InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl
+from optvet import (
+    Deferred,
+    InputError,
+    Model,
+    Probe,
+    Sample,
+    UsageError,
+    ValueInfo,
+    check_size,
+    hookimpl,
+)
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -48,6 +60,7 @@ _UNREADABLE = (
 )
 
 
+_BLOCK = 1 << 20
 _TENSORS = frozenset(onnx.TensorProto.DataType.keys()) - {"UNDEFINED"}
 
 
@@ -191,13 +204,67 @@ def _read(source: _Source, inputs: Sequence[ValueInfo]) -> Arrays:
 
 
 def _read_npz(path: Path) -> Arrays:
+    _check_archive(path)
     with _loaded(path) as archive:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise _bad(str(path), "is no npz archive; rename it to .npy")
         return {key: _member(path, key, archive) for key in archive.files}
 
 
+def _check_archive(path: Path) -> None:
+    """Refuse an archive whose arrays take too much memory together; none of them is read.
+
+    What cannot be told from the headers is left to ``np.load``, which says what is wrong.
+    """
+    total = 0
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                with archive.open(member) as file:
+                    size = _announced(file, member.file_size)
+                key = member.filename.removesuffix(".npy")
+                _check(f"{path}, key {key!r}", size)
+                total += size
+    except _UNREADABLE:
+        return
+    _check(f"{path}, all {len(archive.infolist())} keys", total)
+
+
+def _check_array(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            size = _announced(file, os.fstat(file.fileno()).st_size)
+    except _UNREADABLE:
+        return
+    _check(str(path), size)
+
+
+def _check(where: str, size_bytes: int) -> None:
+    check_size(f"dataset 'files': {where}", size_bytes)
+
+
+def _announced(file: IO[bytes], file_bytes: int) -> int:
+    """Bytes of the array that the header of an npy file announces.
+
+    Raises:
+        ValueError: There is no such header, or the file is shorter than it says.
+    """
+    version = np.lib.format.read_magic(file)
+    # The third version differs from the second in the encoding of names alone.
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read(file)
+    size = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and file.tell() + size > file_bytes:
+        raise ValueError(f"its header announces {size:,} bytes, but it has only {file_bytes:,}")
+    return size
+
+
 def _read_npy(path: Path) -> np.ndarray:
+    _check_array(path)
     with _loaded(path) as array:
         if not isinstance(array, np.ndarray):
             raise _bad(str(path), "is an archive of arrays; rename it to .npz")
@@ -252,6 +319,7 @@ def _read_tensors(files: Sequence[Path], inputs: Sequence[ValueInfo]) -> Arrays:
 
 
 def _tensor(path: Path) -> onnx.TensorProto:
+    _check(str(path), 2 * path.stat().st_size if path.exists() else 0)
     try:
         tensor = onnx.TensorProto()
         tensor.ParseFromString(path.read_bytes())
@@ -358,16 +426,12 @@ def _fit_strings(array: np.ndarray, info: ValueInfo, where: str) -> np.ndarray:
 
 
 def _cast(array: np.ndarray, expected: np.dtype[Any], info: ValueInfo, where: str) -> np.ndarray:
+    _check(where, array.nbytes + array.size * expected.itemsize)
     exact = array.dtype.kind != "c" or expected.kind == "c"
     if exact:
         with np.errstate(all="ignore"):
             cast = array.astype(expected)
-            back = cast.astype(array.dtype)
-        # Wrapping survives a round trip (-1 as uint64 and back), so signs must agree too.
-        same = (back == array) | ((back != back) & (array != array))
-        if array.dtype.kind in "iuf" and expected.kind in "iuf":
-            same &= (cast < 0) == (array < 0)
-        exact = bool(np.all(same))
+        exact = _survived(array, cast)
     if not exact:
         raise _bad(
             where,
@@ -375,6 +439,23 @@ def _cast(array: np.ndarray, expected: np.dtype[Any], info: ValueInfo, where: st
             f"change; store array.astype({str(expected)!r}) if that is meant",
         )
     return cast
+
+
+def _survived(array: np.ndarray, cast: np.ndarray) -> bool:
+    """Whether a cast changed no value; compared in blocks, which need little memory."""
+    numbers = array.dtype.kind in "iuf" and cast.dtype.kind in "iuf"
+    flat, flat_cast = array.reshape(-1), cast.reshape(-1)
+    for start in range(0, array.size, _BLOCK):
+        before, after = flat[start : start + _BLOCK], flat_cast[start : start + _BLOCK]
+        with np.errstate(all="ignore"):
+            back = after.astype(array.dtype)
+        same = (back == before) | ((back != back) & (before != before))
+        if numbers:
+            # Wrapping survives a round trip (-1 as uint64 and back), so signs must agree too.
+            same &= (after < 0) == (before < 0)
+        if not np.all(same):
+            return False
+    return True
 
 
 # --- The dataset --------------------------------------------------------------------------------

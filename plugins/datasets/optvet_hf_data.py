@@ -33,6 +33,7 @@ from optvet import (
     UnknownName,
     UsageError,
     ValueInfo,
+    check_size,
     hookimpl,
 )
 
@@ -113,6 +114,7 @@ def _rows(
     if path.suffix in BUILDERS and path.is_file():
         if options.split not in ("", "train"):
             raise UnknownName("split", options.split, ["train"])
+        _check_file(path)
         try:
             rows = datasets.load_dataset(
                 BUILDERS[path.suffix], data_files=str(path), split="train", streaming=True
@@ -126,6 +128,23 @@ def _rows(
             f"{', '.join(BUILDERS)}"
         )
     return _of_hub(datasets, argument, options)
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that has to be read in pieces too large.
+
+    Parquet is read by groups of rows, whose sizes stand at its end; the others by lines.
+    """
+    if path.suffix != ".parquet":
+        return
+    import pyarrow.parquet  # type: ignore[import-untyped]  # ships no types
+
+    try:
+        about = pyarrow.parquet.read_metadata(path)
+    except Exception:  # the library that reads the rows says what is wrong
+        return
+    groups = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
+    check_size(f"dataset 'huggingface': {path}, its largest group of rows", max(groups, default=0))
 
 
 def _of_hub(
@@ -209,6 +228,7 @@ def _array(where: str, info: ValueInfo, value: Any) -> np.ndarray:
             f"dataset 'huggingface': {where} is a {type(value).__name__}, which is no tensor; "
             "export images and sounds to files, and use --dataset images:FOLDER or audio:FOLDER"
         )
+    check_size(f"dataset 'huggingface': {where}", _elements(value) * 16)
     try:
         array = np.array(value, dtype=_dtype(info))
     except (ValueError, TypeError, OverflowError) as error:
@@ -226,6 +246,15 @@ def _array(where: str, info: ValueInfo, value: Any) -> np.ndarray:
             f"{info.name!r} takes {list(info.shape)}"
         )
     return array
+
+
+def _elements(value: Any) -> int:
+    """How many elements the array of a value will have, if its lists are as long as their first."""
+    if isinstance(value, np.ndarray):
+        return int(value.size)
+    if not isinstance(value, list):
+        return 1
+    return len(value) * _elements(value[0]) if value else 0
 
 
 def _dtype(info: ValueInfo) -> np.dtype[Any]:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import onnx
@@ -41,12 +41,14 @@ from optvet import (
     Sample,
     UsageError,
     ValueInfo,
+    check_size,
     hookimpl,
 )
 
 MAX_TOKENIZER_BYTES = 64 << 20
-MAX_JSON_BYTES = 1 << 30
-"""JSON that is no JSON lines has to be read as a whole."""
+MAX_LINE_CHARS = 16 << 20
+_BYTES_PER_BYTE = 8
+"""Memory that JSON takes, by what it takes on disk."""
 
 _WRITES = re.compile(r"language.model|generation|causal|\bgpt\b", re.I)
 _WORDY = re.compile(
@@ -516,27 +518,39 @@ def _files(argument: str) -> Iterator[tuple[str, Path, Any]]:
 def _read(id_: str, path: Path, label: Any) -> Iterator[_Text]:
     try:
         if label is not None:
+            check_size(f"dataset 'text': {path}", 4 * path.stat().st_size)
             yield _Text(id_, path.read_text("utf-8").strip(), None, label)
             return
         suffix = path.suffix.lower()
         if suffix in (".csv", ".tsv"):
             with path.open(newline="", encoding="utf-8") as file:
-                rows = csv.DictReader(file, delimiter="\t" if suffix == ".tsv" else ",")
-                yield from _rows(id_, rows)
+                comma = "\t" if suffix == ".tsv" else ","
+                yield from _rows(id_, csv.DictReader(_lines(path, file), delimiter=comma))
         elif suffix == ".jsonl":
             with path.open(encoding="utf-8") as file:
-                yield from _rows(id_, (json.loads(line) for line in file if line.strip()))
+                yield from _rows(id_, (json.loads(n) for n in _lines(path, file) if n.strip()))
         elif suffix == ".json":
-            if path.stat().st_size > MAX_JSON_BYTES:
-                raise InputError(f"dataset 'text': {path} is too large for JSON; use JSON lines")
+            what = f"dataset 'text': {path}, whole (JSON lines are read one by one)"
+            check_size(what, _BYTES_PER_BYTE * path.stat().st_size)
             yield from _of_json(id_, json.loads(path.read_text("utf-8")))
         else:
             with path.open(encoding="utf-8") as file:
-                for number, line in enumerate(file):
+                for number, line in enumerate(_lines(path, file)):
                     if line.strip():
                         yield _Text(f"{id_}:{number + 1}", line.rstrip("\n"))
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise InputError(f"dataset 'text': {path} cannot be read: {error}") from error
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """The lines of a file; one that does not end is refused before it is read."""
+    for number, line in enumerate(iter(partial(file.readline, MAX_LINE_CHARS + 1), ""), 1):
+        if len(line) > MAX_LINE_CHARS:
+            raise InputError(
+                f"dataset 'text': {path}, line {number} has more than {MAX_LINE_CHARS:,} "
+                "characters; give one text per line"
+            )
+        yield line
 
 
 def _of_json(id_: str, content: Any) -> Iterator[_Text]:

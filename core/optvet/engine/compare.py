@@ -104,5 +104,14 @@ def _sample(
         return [words] * len(samples)
 
     specs = (dataset or plugins.default("dataset"),)
-    inputs = Inputs(model, plugins, specs, {}, cut=Slice(limit=1), seed=seed, probe=asked)
+    inputs = Inputs(
+        model,
+        plugins,
+        specs,
+        {},
+        cut=Slice(limit=1),
+        seed=seed,
+        probe=asked,
+        memory_bytes=sandbox.limits.memory_bytes,
+    )
     return next(iter(inputs))

@@ -21,6 +21,7 @@ from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
+from optvet.spec.memory import DEFAULT_BYTES, check_size, limit_memory
 from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
 from optvet.spec.records import DatasetRecord
 from optvet.spec.types import Deferred, Model, Sample, ValueInfo
@@ -78,8 +79,10 @@ class Inputs:
         cut: Slice,
         seed: int,
         probe: Probe,
+        memory_bytes: int = DEFAULT_BYTES,
     ) -> None:
         self._model, self._cut, self._seed, self._probe = model, cut, seed, probe
+        self._memory_bytes = memory_bytes
         self._sources = _sources(model, plugins, specs, options)
         self._counts = [0] * len(self._sources)
         self._whole: list[Sample] | None = None
@@ -99,7 +102,7 @@ class Inputs:
         for number, source in enumerate(self._sources):
             self._counts[number] = 0
             prefix = f"{source.spec}/" if len(self._sources) > 1 else ""
-            for item in self._items(source):
+            for item in self._bounded(source):
                 sample = self._made(source.dataset, item, prefix)
                 if sample is not None:
                     found = True
@@ -120,7 +123,7 @@ class Inputs:
         following = next(samples, None)
         first = True
         while following is not None:
-            chunk, following = _chunk(following, samples, self._model.outputs)
+            chunk, following = _chunk(following, samples, self._model.outputs, self._chunk_bytes)
             if first and following is None:
                 self._whole = chunk
             first = False
@@ -130,6 +133,11 @@ class Inputs:
     def several(self) -> bool:
         """Whether there is more than one chunk; known once the first was asked for."""
         return self._whole is None
+
+    @property
+    def _chunk_bytes(self) -> int:
+        # A task holds a chunk's message, inputs and outputs at the same time.
+        return min(CHUNK_BYTES, self._memory_bytes // 4)
 
     def records(self) -> list[DatasetRecord]:
         """Where the samples came from."""
@@ -145,6 +153,20 @@ class Inputs:
             )
             for s, count in zip(self._sources, self._counts, strict=True)
         ]
+
+    def _bounded(self, source: _Source) -> Iterator[Sample | Deferred]:
+        """The items of ``source``, read and made within the limit of memory."""
+        # Not around the loop: a generator that waits would leave its limit to its caller.
+        with limit_memory(self._memory_bytes):
+            items = iter(self._items(source))
+        while True:
+            with limit_memory(self._memory_bytes):
+                item = next(items, None)
+                if item is None:
+                    return
+                if isinstance(item, Sample):
+                    check_size(f"dataset {source.spec!r}, sample {item.id!r}", _bytes_in(item))
+            yield item
 
     def _items(self, source: _Source) -> Iterable[Sample | Deferred]:
         cut = self._cut
@@ -168,7 +190,10 @@ class Inputs:
         if isinstance(item, Sample):
             return item
         try:
-            return contract.made(dataset, item)
+            with limit_memory(self._memory_bytes):
+                sample = contract.made(dataset, item)
+                check_size(f"sample {prefix}{item.id}", _bytes_in(sample))
+                return sample
         except InputError as error:
             if self._cut.on_bad == "refuse":
                 raise InputError(f"{error} (or say --on-bad skip to leave it out)") from error
@@ -182,8 +207,23 @@ def _shuffled(
     """The first ``count`` of all items in random order; no more than these are held."""
     draw = np.random.default_rng([seed, 0x5EED])
     keyed = ((draw.random(), i, item) for i, item in enumerate(items))
-    chosen = sorted(keyed, key=_order) if count is None else heapq.nsmallest(count, keyed, _order)
+    if count is None:
+        chosen = sorted(_counted(keyed), key=_order)
+    else:
+        chosen = heapq.nsmallest(count, keyed, _order)
     return [item for _, _, item in chosen]
+
+
+def _counted(
+    keyed: Iterable[tuple[float, int, Sample | Deferred]],
+) -> Iterator[tuple[float, int, Sample | Deferred]]:
+    """The same, refused where more would be held than fits."""
+    held = 0
+    for entry in keyed:
+        if isinstance(entry[2], Sample):
+            held += _bytes_in(entry[2])
+            check_size("shuffling all samples (or say --limit, to shuffle few)", held)
+        yield entry
 
 
 def _order(keyed: tuple[float, int, Sample | Deferred]) -> tuple[float, int]:
@@ -191,7 +231,7 @@ def _order(keyed: tuple[float, int, Sample | Deferred]) -> tuple[float, int]:
 
 
 def _chunk(
-    first: Sample, others: Iterator[Sample], outputs: Sequence[ValueInfo]
+    first: Sample, others: Iterator[Sample], outputs: Sequence[ValueInfo], limit_bytes: int
 ) -> tuple[list[Sample], Sample | None]:
     """A chunk that begins with ``first``, and the sample that follows it."""
     own = 2 * sum(_bytes_of(info) for info in outputs)
@@ -199,14 +239,19 @@ def _chunk(
     size = own + _bytes_in(first)
     for sample in others:
         size += own + _bytes_in(sample)
-        if len(chunk) >= CHUNK_SAMPLES or size > CHUNK_BYTES:
+        if len(chunk) >= CHUNK_SAMPLES or size > limit_bytes:
             return chunk, sample
         chunk.append(sample)
     return chunk, None
 
 
 def _bytes_in(sample: Sample) -> int:
-    return sum(value.nbytes for value in sample.feeds.values())
+    return sum(_bytes_of_array(value) for value in sample.feeds.values())
+
+
+def _bytes_of_array(array: np.ndarray) -> int:
+    texts = array.ravel() if array.dtype == object else ()
+    return int(array.nbytes) + sum(len(t) for t in texts if isinstance(t, (str, bytes)))
 
 
 def _bytes_of(info: ValueInfo) -> int:

@@ -409,6 +409,7 @@ class Vetting:
             cut=Slice(settings.start, settings.limit, settings.shuffle, settings.on_bad),
             seed=settings.seed,
             probe=lambda feeds: self._probe(lab, feeds),
+            memory_bytes=settings.memory_bytes,
         )
 
     def find_samples(self, lab: Lab, names: Iterable[str | None]) -> dict[str | None, Sample]:

@@ -24,6 +24,7 @@ from optvet import (
     Probe,
     Sample,
     UsageError,
+    check_size,
     hookimpl,
 )
 from optvet_images.labels import Boxes, Labels, read_labels
@@ -44,6 +45,8 @@ __all__ = ["PRESETS", "ImagesDataset", "ImagesOptions", "optvet_datasets"]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_BYTES_PER_PIXEL = 8
+"""Of a picture of four channels, decoded and copied."""
 _IMAGES = re.compile(
     r"imag|vision|photo|picture|object|face|person|pose|landmark|segment|detection|resolution"
     r"|style|depth|ocr|text.(detect|recog|orient)|low.?light|denois|matt(e|ing)|cifar|mnist|coco"
@@ -208,8 +211,19 @@ def _decoded(path: Path) -> Any:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", category=UserWarning)
             with Image.open(path, formats=_FORMATS) as image:
+                check_size(
+                    f"dataset 'images': {path} of {image.width} x {image.height} pixels",
+                    image.width * image.height * _BYTES_PER_PIXEL,
+                )
                 image.load()
                 return _eight_bits(image.copy())
+    except InputError:
+        raise
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise InputError(
+            f"dataset 'images': {path} has more than the {Image.MAX_IMAGE_PIXELS:,} pixels up to "
+            "which Pillow decodes an image; scale it down or remove it"
+        ) from error
     except Exception as error:  # Pillow's many plugins fail in as many ways
         raise InputError(
             f"dataset 'images': {path} is no readable image: {error}; mend or remove it"

@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from optvet import InputError
+from optvet import InputError, check_size
 
 FOLDERS = "folders"
+_BYTES_PER_BYTE = 8
+"""Memory that JSON of numbers takes, by what it takes on disk."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def read_labels(source: str, key: str, names: Iterable[str]) -> Labels:
         return _of_folders(names)
     path = Path(source).expanduser()
     try:
+        check_size(f"dataset 'images': labels {source}", _BYTES_PER_BYTE * path.stat().st_size)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _bad(source, f"cannot be read: {error}") from error

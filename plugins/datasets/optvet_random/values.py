@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import onnx
 
-from optvet import InputError, ValueInfo
+from optvet import InputError, ValueInfo, check_size
 
 # fmt: off
 Regime = Literal[
@@ -235,6 +235,10 @@ def _prefix_mask(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray
     return (np.arange(length) < np.expand_dims(kept, -1)).reshape(shape)
 
 
+_BYTES_PER_ELEMENT = 24
+"""A draw, what the regime makes of it, and the result of the input's type."""
+
+
 def array_of(
     info: ValueInfo,
     shape: tuple[int, ...],
@@ -242,7 +246,11 @@ def array_of(
     regime: Regime,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """One input."""
+    """One input; refused where making it takes too much memory."""
+    check_size(
+        f"dataset 'random': input {info.name!r} of shape {list(shape)}",
+        math.prod(shape) * _BYTES_PER_ELEMENT,
+    )
     dtype = numpy_dtype(info)
     match domain.kind:
         case "float" if dtype.kind == "c":

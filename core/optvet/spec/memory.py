@@ -1,0 +1,70 @@
+"""How much memory one set of inputs may take.
+
+A file of a few kilobytes can announce, or unpack to, any number of bytes. Whoever reads inputs asks
+``check_size`` first, with the size that a header announces or a shape implies, so that a file that
+is too large is an error before it is memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from optvet.spec.errors import InputError
+
+DEFAULT_BYTES = 8 << 30
+_limit: ContextVar[int] = ContextVar("optvet_memory_bytes", default=DEFAULT_BYTES)
+
+
+@contextmanager
+def limit_memory(size_bytes: int) -> Iterator[None]:
+    """Within the block, ``check_size`` refuses what takes more than ``size_bytes``."""
+    token = _limit.set(size_bytes)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+def memory_limit() -> int:
+    """Bytes that one set of inputs may take here; what the user said with ``--memory``."""
+    return _limit.get()
+
+
+def check_size(what: str, size_bytes: int) -> None:
+    """Refuse inputs that would not fit; called before memory is taken for them.
+
+    Args:
+        what: The dataset, the file and the part of it, as an error message begins.
+        size_bytes: What reading or making it takes, all at once.
+
+    Raises:
+        InputError: It is more than one step may take.
+    """
+    limit = memory_limit()
+    if size_bytes > limit:
+        raise InputError(
+            f"{what}: takes {in_units(size_bytes)} of memory, and one step may take "
+            f"{in_units(limit)}; give smaller inputs, or say --memory {_enough(size_bytes)}"
+        )
+
+
+def in_units(size_bytes: int) -> str:
+    """A size as people write it, with three digits: ``5.59 GiB``.
+
+    >>> in_units(6_000_000_000)
+    '5.59 GiB'
+    """
+    size, units = float(size_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    # A shape may announce any number.
+    return f"{size:.3g} {units[0]}" if size < 1e6 else f"more than {1e6:.0f} {units[0]}"
+
+
+def _enough(size_bytes: int) -> str:
+    """The size as ``--memory`` takes it, rounded up."""
+    gib = size_bytes / (1 << 30)
+    return f"{math.ceil(gib)}G" if gib >= 1 else f"{math.ceil(size_bytes / (1 << 20))}M"
