@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 from optvet.engine import float64
-from optvet.engine.float64 import NotPromotable, evaluate, macs, promote
+from optvet.engine.float64 import NotPromotable, evaluate, promote
 
 
 def model_of(text: str, opset: int = 17) -> onnx.ModelProto:
@@ -604,25 +604,3 @@ def test_a_long_convolution_is_computed_in_blocks(monkeypatch: pytest.MonkeyPatc
     whole = float64.conv(x, w)
     monkeypatch.setattr(float64, "_PATCH_BYTES", 1)
     np.testing.assert_allclose(float64.conv(x, w), whole, rtol=1e-13)
-
-
-# --- Cost ---------------------------------------------------------------------------------------
-
-
-def test_macs_counts_convolutions_and_products() -> None:
-    model = model_of("""
-        g (float[1,2,5,5] x, float[4,2,3,3] w, float[9,7] v) => (float[1,4,7] y)
-        {
-            c = Conv (x, w)
-            s = Constant <value_ints = [1, 4, 9]> ()
-            r = Reshape (c, s)
-            y = MatMul (r, v)
-        }
-    """)
-    assert macs(model) == 4 * 9 * 2 * 9 + 4 * 7 * 9
-
-
-def test_macs_of_unknown_shapes_are_unknown_until_given() -> None:
-    model = model_of("g (float[n,3] x, float[3,5] w) => (float[n,5] y) { y = Gemm (x, w) }")
-    assert macs(model) is None
-    assert macs(model, {"x": (2, 3)}) == 2 * 3 * 5

@@ -42,11 +42,12 @@ from optvet.engine.explain import Sketch, explain, sketches, told
 from optvet.engine.lab import Lab, Progress
 from optvet.engine.models import open_model
 from optvet.engine.options import parse_options
-from optvet.engine.reduce import Budget, Reduction, count_nodes
+from optvet.engine.reduce import Budget, Reduction
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible
 from optvet.engine.vet import Settings, Vetting, open_vetting, resolve_model
+from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError, UnknownName, UsageError
@@ -248,7 +249,7 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
     """The bundle of one finding, and whether Ctrl-C cut its reduction short."""
     finding, accused = task.finding, task.accused
     feeds: Mapping[str, np.ndarray] = task.witness.feeds
-    note, nodes, end = "", count_nodes(proto), None
+    note, nodes, end = "", total_nodes(proto), None
     if task.jobs is not None:
         try:
             shrunk = _reduced(task, proto)
@@ -283,7 +284,7 @@ def _write(task: _Task, proto: ModelProto) -> tuple[Bundle, bool]:
         gist=gist,
         # A path tells of the machine it is on; a name says enough.
         model=task.source if task.source.startswith("zoo:") else Path(task.source).name,
-        nodes=(nodes, count_nodes(proto)),
+        nodes=(nodes, total_nodes(proto)),
         optimizer=accused.optimizer.name,
         optimizer_options=accused.options.model_dump(mode="json"),
         passes=list(accused.complete(accused.culprit)),

@@ -23,7 +23,6 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from optvet.engine import perturb
 from optvet.engine.examine import finite
-from optvet.engine.noise import longest_reduction
 from optvet.engine.oracle import (
     THRESHOLDS,
     Judgement,
@@ -36,6 +35,7 @@ from optvet.engine.oracle import (
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.shrink import record_values
 from optvet.engine.trial import Judge
+from optvet.graph.cost import longest_reduction
 from optvet.graph.sites import attributes_of
 from optvet.graph.text import attribute_text, node_text
 from optvet.graph.walk import opset_versions, reads

@@ -28,7 +28,6 @@ from optvet.engine.divergence import (
 )
 from optvet.engine.examine import describe
 from optvet.engine.lab import CODE_VERSION, Lab
-from optvet.engine.reduce import inferred_types
 from optvet.engine.sandbox import enter
 from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
 from optvet.graph import structure
@@ -42,6 +41,7 @@ from optvet.graph.sites import (
     spliced,
 )
 from optvet.graph.text import node_text
+from optvet.graph.types import inferred_types
 from optvet.graph.walk import reads
 from optvet.graph.weights import clear_large_weights, constants_of
 from optvet.spec.protocols import Saves

@@ -34,7 +34,9 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _StockLoop
 from scipy import special
 
+from optvet.graph.types import element_types
 from optvet.graph.walk import ONNX_DOMAIN, domain_of, graphs, is_onnx
+from optvet.graph.weights import constant_tensors
 
 Array = NDArray[Any]
 Pads = list[tuple[int, int]]
@@ -192,60 +194,6 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> int | None:
-    """Multiply-accumulates of all convolutions and matrix products, each subgraph counted once.
-
-    Args:
-        model: Any model; only the shapes of its weights are read.
-        shapes: Shapes of graph inputs, in place of the declared ones.
-
-    Returns:
-        The count, or None where shape inference does not reach one of those operators.
-    """
-    skeleton = _skeleton(model, shapes or {})
-    try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        return None
-    known: dict[str, list[int]] = {}
-    for graph in graphs(inferred.graph):
-        for value in itertools.chain(graph.input, graph.value_info, graph.output):
-            if (dims := _static_shape(value.type)) is not None:
-                known[value.name] = dims
-        known.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
-        known.update((tensor.name, list(tensor.dims)) for tensor in _constants(graph))
-    total = 0
-    for graph in graphs(inferred.graph):
-        for node in graph.node:
-            if node.op_type not in _MACS:
-                continue
-            try:
-                total += _MACS[node.op_type](known, node)
-            except KeyError:
-                return None
-    return total
-
-
-def element_types(model: ModelProto) -> dict[str, int]:
-    """Element types by value name, of all graphs in ``model``, as far as inference reaches.
-
-    Only tensors are listed. Weights are left out of the inference: their types are declared, and
-    copying them would cost more than all the rest.
-    """
-    types: dict[str, int] = {}
-    skeleton = _skeleton(model, {})
-    try:
-        skeleton = onnx.shape_inference.infer_shapes(skeleton)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        pass  # what is declared remains: types only refine the answer
-    for graph in graphs(skeleton.graph):
-        for value in itertools.chain(graph.input, graph.value_info, graph.output):
-            if value.type.tensor_type.elem_type:
-                types[value.name] = value.type.tensor_type.elem_type
-        types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
-    return types
-
-
 # --- Promotion ----------------------------------------------------------------------------------
 
 
@@ -272,7 +220,7 @@ def _keeps_half_casts(graph: GraphProto) -> bool:
     """Whether a Cast to a half type is meant to round: no weight or input is a half itself."""
     for each in graphs(graph):
         inputs = (value.type.tensor_type.elem_type for value in each.input)
-        weights = (tensor.data_type for tensor in (*each.initializer, *_constants(each)))
+        weights = (tensor.data_type for tensor in (*each.initializer, *constant_tensors(each)))
         sparse = (tensor.values.data_type for tensor in each.sparse_initializer)
         if any(kind in _HALVES for kind in itertools.chain(inputs, weights, sparse)):
             return False
@@ -502,81 +450,6 @@ def _at_least_single(x: Any) -> Any:
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
-
-
-# --- Graph helpers ------------------------------------------------------------------------------
-
-
-def _constants(graph: GraphProto) -> Iterator[TensorProto]:
-    """Tensors of Constant nodes, named after the value that they define."""
-    for node in graph.node:
-        if node.op_type == "Constant":
-            for attribute in node.attribute:
-                if attribute.type == AttributeProto.TENSOR:
-                    named = TensorProto(data_type=attribute.t.data_type, dims=attribute.t.dims)
-                    named.name = node.output[0]
-                    yield named
-
-
-def _skeleton(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
-    """``model`` with its large weights turned into inputs, so that inference copies no data."""
-    skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    skeleton.functions.extend(model.functions)
-    source, graph = model.graph, skeleton.graph
-    graph.name = source.name
-    graph.node.extend(source.node)
-    graph.output.extend(source.output)
-    graph.value_info.extend(source.value_info)
-    weights = {tensor.name for tensor in source.initializer}
-    for value in source.input:
-        if value.name in shapes:
-            kind = value.type.tensor_type.elem_type
-            dims = list(shapes[value.name])
-            graph.input.append(onnx.helper.make_tensor_value_info(value.name, kind, dims))
-        elif value.name not in weights:
-            graph.input.append(value)
-    for tensor in source.initializer:
-        # Shape inference reads the values of shapes and axes only, and those are short.
-        if math.prod(tensor.dims) <= 64 and tensor.data_location != TensorProto.EXTERNAL:
-            graph.initializer.append(tensor)
-        else:
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
-    return skeleton
-
-
-def _static_shape(kind: onnx.TypeProto) -> list[int] | None:
-    if not kind.tensor_type.HasField("shape"):
-        return None
-    dims = kind.tensor_type.shape.dim
-    return [d.dim_value for d in dims] if all(d.HasField("dim_value") for d in dims) else None
-
-
-def _conv_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
-    return math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
-
-
-def _conv_transpose_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
-    return math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
-
-
-def _matmul_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
-    return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
-
-
-def _gemm_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
-    a = shapes[node.input[0]]
-    transposed = any(each.name == "transA" and each.i for each in node.attribute)
-    return math.prod(shapes[node.output[0]]) * a[0 if transposed else 1]
-
-
-_MACS: dict[str, Callable[[Mapping[str, list[int]], NodeProto], int]] = {
-    "Conv": _conv_macs,
-    "ConvTranspose": _conv_transpose_macs,
-    "Gemm": _gemm_macs,
-    "MatMul": _matmul_macs,
-}
 
 
 # --- Operators: windows -------------------------------------------------------------------------

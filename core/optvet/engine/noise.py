@@ -6,7 +6,6 @@ Each measurement is one task in a sandboxed worker and is remembered by content.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -30,7 +29,7 @@ from optvet.engine.trial import (
     read_model,
     run_again,
 )
-from optvet.graph.walk import graphs
+from optvet.graph.cost import longest_reduction, macs
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Sample
 
@@ -82,22 +81,6 @@ def _analyze(subject: Subject) -> Analysis:
         longest_reduction(model),
         quantization_steps(model),
     )
-
-
-def longest_reduction(model: onnx.ModelProto) -> int:
-    """Number of terms of the longest sum that a weight takes part in; at least 64."""
-    longest = 64
-    for graph in graphs(model.graph):
-        shapes = {t.name: tuple(t.dims) for t in graph.initializer}
-        for node in graph.node:
-            shape = shapes.get(node.input[1]) if len(node.input) > 1 else None
-            if not shape:
-                continue
-            if node.op_type in ("Conv", "ConvInteger", "QLinearConv"):
-                longest = max(longest, math.prod(shape[1:]))
-            elif node.op_type in ("MatMul", "Gemm", "MatMulInteger"):
-                longest = max(longest, shape[-2] if len(shape) > 1 else shape[0], shape[-1])
-    return longest
 
 
 _LAYOUT = frozenset(
@@ -249,8 +232,8 @@ def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
     enter("run")
     model = onnx.load_from_string(read_model(subject.blob, subject.digest))
     shapes = {name: value.shape for name, value in sample.feeds.items()}
-    macs = float64.macs(model, shapes)
-    if macs is not None and macs > MAX_MACS:
+    count = macs(model, shapes)
+    if count is not None and count > MAX_MACS:
         return None
     return flatten(float64.evaluate(model, dict(sample.feeds)))
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.inliner import inline_local_functions
 
+from optvet.graph.types import element_types
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     attribute_of,
@@ -32,6 +33,7 @@ from optvet.graph.walk import (
     inner_nodes,
     opset_versions,
 )
+from optvet.graph.weights import SHAPE_ELEMENTS, without_large_weights
 
 Array = NDArray[Any]
 
@@ -423,10 +425,10 @@ class _Walk:
         self.model = model
         if model.functions:
             try:
-                self.model = inline_local_functions(_skeleton(model))
+                self.model = inline_local_functions(without_large_weights(model, SHAPE_ELEMENTS))
             except Exception:  # what stays a function call is unknown, so it rounds
                 self.model = model
-        self.types = _element_types(self.model)
+        self.types = element_types(self.model)
         opsets = opset_versions(self.model)
         self.opset = opsets.get(ONNX_DOMAIN, onnx.defs.onnx_opset_version())
         self.false = set(_constant_falses(self.model.graph))
@@ -570,40 +572,3 @@ def _is_false(tensor: TensorProto) -> bool:
     if tensor.data_type != TensorProto.BOOL or tensor.data_location == TensorProto.EXTERNAL:
         return False
     return not bool(np.any(onnx.numpy_helper.to_array(tensor)))
-
-
-def _skeleton(model: ModelProto) -> ModelProto:
-    """``model`` without the data of its large weights, which shape inference would copy."""
-    skeleton = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    skeleton.functions.extend(model.functions)
-    source, graph = model.graph, skeleton.graph
-    graph.name = source.name
-    graph.node.extend(source.node)
-    graph.input.extend(source.input)
-    graph.output.extend(source.output)
-    graph.value_info.extend(source.value_info)
-    declared = {value.name for value in source.input}
-    for tensor in source.initializer:
-        if math.prod(tensor.dims) <= 64 and tensor.data_location != TensorProto.EXTERNAL:
-            graph.initializer.append(tensor)
-        elif tensor.name not in declared:
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
-    return skeleton
-
-
-def _element_types(model: ModelProto) -> dict[str, int]:
-    """Element types of tensors by value name, as far as inference reaches."""
-    skeleton = _skeleton(model)
-    try:
-        skeleton = onnx.shape_inference.infer_shapes(skeleton)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        pass  # what is declared remains; an unknown type counts as a float
-    types: dict[str, int] = {}
-    for graph in graphs(skeleton.graph):
-        for value in itertools.chain(graph.input, graph.value_info, graph.output):
-            if value.type.tensor_type.elem_type:
-                types[value.name] = value.type.tensor_type.elem_type
-        types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
-    return types

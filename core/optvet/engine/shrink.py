@@ -33,13 +33,13 @@ from optvet.engine.reduce import (
     Candidate,
     Recorder,
     Reduction,
-    inferred_types,
     reduce_model,
 )
 from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.trial import Judge
 from optvet.graph import structure
 from optvet.graph.interface import graph_inputs, graph_outputs
+from optvet.graph.types import inferred_types
 from optvet.graph.walk import node_count, opset_versions
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Optimizer

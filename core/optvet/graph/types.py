@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import TensorProto, TypeProto, ValueInfoProto
+import math
 
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, helper
+
+from optvet.graph.walk import graphs
+from optvet.graph.weights import SHAPE_ELEMENTS, without_large_weights
 from optvet.spec.types import ValueInfo
 
 
@@ -39,3 +44,152 @@ def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return int(dimension.dim_value)
     return dimension.dim_param or None
+
+
+# --- types of tensors ----------------------------------------------------------------------------
+
+
+def type_of_array(array: np.ndarray) -> TypeProto | None:
+    """Tensor type of an array; None for what ONNX has no element type for."""
+    if array.dtype.kind in "OUS":
+        kind = int(TensorProto.STRING)
+    else:
+        try:
+            kind = int(helper.np_dtype_to_tensor_dtype(array.dtype))
+        except (KeyError, ValueError):
+            return None
+    return helper.make_tensor_type_proto(kind, list(array.shape))
+
+
+def is_cuttable(kind: TypeProto | None) -> bool:
+    """Whether a value of this type may be a graph input: a tensor of known rank."""
+    if kind is None or kind.WhichOneof("value") != "tensor_type":
+        return False
+    return bool(kind.tensor_type.elem_type != 0 and kind.tensor_type.HasField("shape"))
+
+
+def same_type(a: TypeProto | None, b: TypeProto | None) -> bool:
+    """Whether two types are tensors of one element type and of equal, known shape."""
+    if a is None or b is None or not is_cuttable(a) or not is_cuttable(b):
+        return False
+    if a.tensor_type.elem_type != b.tensor_type.elem_type:
+        return False
+    left, right = a.tensor_type.shape.dim, b.tensor_type.shape.dim
+    return len(left) == len(right) and all(map(_same_dim, left, right))
+
+
+def _same_dim(a: TensorShapeProto.Dimension, b: TensorShapeProto.Dimension) -> bool:
+    if a.HasField("dim_value") and b.HasField("dim_value"):
+        return bool(a.dim_value == b.dim_value)
+    return bool(a.dim_param and a.dim_param == b.dim_param)
+
+
+def agrees(declared: TypeProto, seen: TypeProto) -> bool:
+    """Whether a declared tensor type allows one that was seen."""
+    if not is_cuttable(declared):
+        return bool(declared.WhichOneof("value") != "tensor_type")
+    a, b = declared.tensor_type, seen.tensor_type
+    if a.elem_type != b.elem_type or len(a.shape.dim) != len(b.shape.dim):
+        return False
+    return all(
+        not x.HasField("dim_value")
+        or not y.HasField("dim_value")
+        or bool(x.dim_value == y.dim_value)
+        for x, y in zip(a.shape.dim, b.shape.dim, strict=True)
+    )
+
+
+def corrected(declared: TypeProto, seen: TypeProto) -> TypeProto:
+    """``seen``, with the dimensions that ``declared`` leaves open left open."""
+    if agrees(declared, seen):
+        return declared
+    if not is_cuttable(declared) or not is_cuttable(seen):
+        return seen
+    kind = TypeProto()
+    kind.CopyFrom(seen)
+    old, new = declared.tensor_type.shape.dim, kind.tensor_type.shape.dim
+    if len(old) == len(new):
+        for x, y in zip(old, new, strict=True):
+            if not x.HasField("dim_value"):
+                y.CopyFrom(x)
+    return kind
+
+
+def loosened(kind: TypeProto) -> TypeProto:
+    """The type with all dimensions unknown."""
+    loose = TypeProto()
+    loose.CopyFrom(kind)
+    for dim in loose.tensor_type.shape.dim:
+        dim.Clear()
+    return loose
+
+
+def open_dims(kind: TypeProto) -> int:
+    """Number of dimensions that have no value."""
+    if not is_cuttable(kind):
+        return 0
+    return sum(not d.HasField("dim_value") for d in kind.tensor_type.shape.dim)
+
+
+def has_negative(kind: TypeProto) -> bool:
+    """Whether shape inference ran below zero, as for a window larger than its input."""
+    return is_cuttable(kind) and any(d.dim_value < 0 for d in kind.tensor_type.shape.dim)
+
+
+def declared_elements(kind: TypeProto) -> int:
+    """Elements of a tensor of this type, where open dimensions count as 1."""
+    if not is_cuttable(kind):
+        return 1
+    return math.prod(max(d.dim_value, 1) for d in kind.tensor_type.shape.dim)
+
+
+# --- inference ------------------------------------------------------------------------------------
+
+TYPED_ELEMENTS = 1 << 10
+"""Weights of so many elements keep their values where a reduction asks for types."""
+
+
+def inferred_types(model: ModelProto, *, strict: bool = True) -> dict[str, TypeProto] | None:
+    """Types of inner values and outputs by onnx's shape inference; None if it refuses the model.
+
+    What it cannot tell is left out if it is not ``strict``, and is a refusal if it is.
+    Large weights are left out of what is copied into native code; only small ones say anything
+    about shapes.
+    """
+    light = without_large_weights(model, TYPED_ELEMENTS)
+    if light is not model:
+        # Before IR version 4 a weight that is no input has no type.
+        light.ir_version = max(light.ir_version, 4)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            light, check_type=strict, strict_mode=strict, data_prop=True
+        )
+    except Exception:  # refused, in whatever way: the answer to the question
+        return None
+    graph = inferred.graph
+    known = {v.name: v.type for v in (*graph.value_info, *graph.output)}
+    return {name: kind for name, kind in known.items() if is_cuttable(kind) or _is_other(kind)}
+
+
+def _is_other(kind: TypeProto) -> bool:
+    return kind.WhichOneof("value") in ("sequence_type", "optional_type")
+
+
+def element_types(model: ModelProto) -> dict[str, int]:
+    """Element types by value name, of all graphs in ``model``, as far as inference reaches.
+
+    Only tensors are listed. Weights are left out of the inference: their types are declared, and
+    copying them would cost more than all the rest.
+    """
+    light = without_large_weights(model, SHAPE_ELEMENTS)
+    try:
+        light = onnx.shape_inference.infer_shapes(light)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        pass  # what is declared remains: types only refine the answer
+    types: dict[str, int] = {}
+    for graph in graphs(light.graph):
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if value.type.tensor_type.elem_type:
+                types[value.name] = value.type.tensor_type.elem_type
+        types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+    return types

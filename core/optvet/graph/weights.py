@@ -6,11 +6,20 @@ How large a constant must be to be left out depends on what for; each caller nam
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
 
 from optvet.graph.walk import is_onnx
 
@@ -38,6 +47,21 @@ def held_tensor(node: NodeProto) -> TensorProto | None:
         if attribute.name in ("value_int", "value_ints"):
             return numpy_helper.from_array(np.array(value, np.int64))
     return None
+
+
+def constant_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Type and shape, without contents, of tensors in ``Constant`` nodes; named after the value."""
+    for node in graph.node:
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.TENSOR:
+                    named = TensorProto(data_type=attribute.t.data_type, dims=attribute.t.dims)
+                    named.name = node.output[0]
+                    yield named
+
+
+SHAPE_ELEMENTS = 64
+"""Shape inference reads the values of shapes and axes only, and those are shorter."""
 
 
 def large_weights(model: ModelProto, limit: int) -> list[TensorProto]:

@@ -4,14 +4,12 @@
 that tells the values of all its tensors.
 """
 
-from optvet.engine.reduce.graph import count_nodes
 from optvet.engine.reduce.search import (
     Budget,
     Candidate,
     Interesting,
     Recorder,
     Reduction,
-    inferred_types,
     reduce_model,
 )
 
@@ -21,7 +19,5 @@ __all__ = [
     "Interesting",
     "Recorder",
     "Reduction",
-    "count_nodes",
-    "inferred_types",
     "reduce_model",
 ]

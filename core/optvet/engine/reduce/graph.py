@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -30,13 +29,14 @@ from onnx import (
     NodeProto,
     SparseTensorProto,
     TensorProto,
-    TensorShapeProto,
     TypeProto,
     ValueInfoProto,
     helper,
     numpy_helper,
 )
 
+from optvet.graph.cost import count_nodes
+from optvet.graph.types import agrees, declared_elements, is_cuttable, open_dims, type_of_array
 from optvet.graph.walk import all_names, bodies_of, captured, local_names, operator_of
 
 Size = tuple[int, ...]
@@ -181,102 +181,6 @@ def rename_in_body(body: GraphProto, names: Mapping[str, str]) -> None:
         output.name = visible.get(output.name, output.name)
 
 
-# --- types ----------------------------------------------------------------------------------------
-
-
-def type_of_array(array: np.ndarray) -> TypeProto | None:
-    """Tensor type of an array; None for what ONNX has no element type for."""
-    if array.dtype.kind in "OUS":
-        kind = int(TensorProto.STRING)
-    else:
-        try:
-            kind = int(helper.np_dtype_to_tensor_dtype(array.dtype))
-        except (KeyError, ValueError):
-            return None
-    return helper.make_tensor_type_proto(kind, list(array.shape))
-
-
-def is_cuttable(kind: TypeProto | None) -> bool:
-    """Whether a value of this type may be a graph input: a tensor of known rank."""
-    if kind is None or kind.WhichOneof("value") != "tensor_type":
-        return False
-    return bool(kind.tensor_type.elem_type != 0 and kind.tensor_type.HasField("shape"))
-
-
-def same_type(a: TypeProto | None, b: TypeProto | None) -> bool:
-    """Whether two types are tensors of one element type and of equal, known shape."""
-    if a is None or b is None or not is_cuttable(a) or not is_cuttable(b):
-        return False
-    if a.tensor_type.elem_type != b.tensor_type.elem_type:
-        return False
-    left, right = a.tensor_type.shape.dim, b.tensor_type.shape.dim
-    return len(left) == len(right) and all(map(_same_dim, left, right))
-
-
-def _same_dim(a: TensorShapeProto.Dimension, b: TensorShapeProto.Dimension) -> bool:
-    if a.HasField("dim_value") and b.HasField("dim_value"):
-        return bool(a.dim_value == b.dim_value)
-    return bool(a.dim_param and a.dim_param == b.dim_param)
-
-
-def agrees(declared: TypeProto, seen: TypeProto) -> bool:
-    """Whether a declared tensor type allows one that was seen."""
-    if not is_cuttable(declared):
-        return bool(declared.WhichOneof("value") != "tensor_type")
-    a, b = declared.tensor_type, seen.tensor_type
-    if a.elem_type != b.elem_type or len(a.shape.dim) != len(b.shape.dim):
-        return False
-    return all(
-        not x.HasField("dim_value")
-        or not y.HasField("dim_value")
-        or bool(x.dim_value == y.dim_value)
-        for x, y in zip(a.shape.dim, b.shape.dim, strict=True)
-    )
-
-
-def corrected(declared: TypeProto, seen: TypeProto) -> TypeProto:
-    """``seen``, with the dimensions that ``declared`` leaves open left open."""
-    if agrees(declared, seen):
-        return declared
-    if not is_cuttable(declared) or not is_cuttable(seen):
-        return seen
-    kind = TypeProto()
-    kind.CopyFrom(seen)
-    old, new = declared.tensor_type.shape.dim, kind.tensor_type.shape.dim
-    if len(old) == len(new):
-        for x, y in zip(old, new, strict=True):
-            if not x.HasField("dim_value"):
-                y.CopyFrom(x)
-    return kind
-
-
-def loosened(kind: TypeProto) -> TypeProto:
-    """The type with all dimensions unknown."""
-    loose = TypeProto()
-    loose.CopyFrom(kind)
-    for dim in loose.tensor_type.shape.dim:
-        dim.Clear()
-    return loose
-
-
-def open_dims(kind: TypeProto) -> int:
-    """Number of dimensions that have no value."""
-    if not is_cuttable(kind):
-        return 0
-    return sum(not d.HasField("dim_value") for d in kind.tensor_type.shape.dim)
-
-
-def has_negative(kind: TypeProto) -> bool:
-    """Whether shape inference ran below zero, as for a window larger than its input."""
-    return is_cuttable(kind) and any(d.dim_value < 0 for d in kind.tensor_type.shape.dim)
-
-
-def _declared_elements(kind: TypeProto) -> int:
-    if not is_cuttable(kind):
-        return 1
-    return math.prod(max(d.dim_value, 1) for d in kind.tensor_type.shape.dim)
-
-
 # --- the graph ------------------------------------------------------------------------------------
 
 
@@ -286,15 +190,6 @@ class Recorded:
 
     types: Mapping[str, TypeProto] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-
-def count_nodes(model: ModelProto) -> int:
-    """Nodes of a model, those of subgraphs and functions included."""
-    return _count([model.graph, *model.functions])
-
-
-def _count(bodies: Iterable[GraphProto | FunctionProto]) -> int:
-    return sum(Node(n).size for body in bodies for n in body.node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -435,7 +330,7 @@ class Graph:
         elements of inputs, inputs and initializers, attributes, names read, grades of contents,
         open dimensions, bytes of everything else (names, text, declared types of inner values).
         """
-        nodes = sum(node.size for node in self.nodes) + _count(self.functions)
+        nodes = sum(node.size for node in self.nodes) + count_nodes(self.functions)
         weights = sum(weight.elements for weight in self.weights.values())
         weights += sum(math.prod(t.values.dims) for t in self.sparse.values())
         held = [node.constant for node in self.nodes if node.constant is not None]
@@ -443,7 +338,7 @@ class Graph:
         kinds = [*self.inputs.values(), *self.outputs.values()]
         feeds = self.feeds
         fed = sum(
-            feeds[name].array.size if feeds and name in feeds else _declared_elements(kind)
+            feeds[name].array.size if feeds and name in feeds else declared_elements(kind)
             for name, kind in self.inputs.items()
         )
         grades = sum(weight.grade for weight in (*self.weights.values(), *held))
@@ -523,212 +418,3 @@ def _value(name: str, kind: TypeProto) -> ValueInfoProto:
     if kind.WhichOneof("value") is not None:
         value.type.CopyFrom(kind)
     return value
-
-
-# --- cutting --------------------------------------------------------------------------------------
-
-
-def closed(graph: Graph, kept: Iterable[int]) -> list[int]:
-    """``kept`` and the nodes without which a value would be cut that cannot be an input."""
-    chosen = set(kept)
-    pending = list(chosen)
-    while pending:
-        for name in graph.nodes[pending.pop()].uses:
-            maker = graph.producer.get(name)
-            if maker is None or maker in chosen:
-                continue
-            if not _can_be_fed(graph, name):
-                chosen.add(maker)
-                pending.append(maker)
-    return sorted(chosen)
-
-
-def _can_be_fed(graph: Graph, name: str) -> bool:
-    if not is_cuttable(graph.type_of(name)):
-        return False
-    return graph.feeds is None or name in graph.recorded.values
-
-
-def cut(
-    graph: Graph,
-    kept: Iterable[int],
-    *,
-    frontier: bool = False,
-    fixed: bool | None = None,
-    loose: bool = False,
-) -> Graph | None:
-    """G → G[kept]: these nodes alone, what they read fed, what nobody reads any more an output.
-
-    Args:
-        graph: Where to cut.
-        kept: Indexes of nodes; more are kept where a value cannot be fed (a sequence, say).
-        frontier: Values that a removed node read become outputs even if a kept one reads them.
-        fixed: Whether a cut value becomes an initializer; None: if it is the same for all inputs.
-        loose: Leave the dimensions of new inputs and outputs open.
-
-    Returns:
-        None if nothing would be left, or an output would have no known type.
-    """
-    indexes = closed(graph, kept)
-    return restricted(
-        graph, [graph.nodes[i] for i in indexes], frontier=frontier, fixed=fixed, loose=loose
-    )
-
-
-def restricted(
-    graph: Graph,
-    nodes: Sequence[Node],
-    *,
-    frontier: bool = False,
-    fixed: bool | None = None,
-    loose: bool = False,
-) -> Graph | None:
-    """``graph`` with ``nodes`` in place of its own; see ``cut``."""
-    if not nodes:
-        return None
-    made = {name for node in nodes for name in node.makes}
-    read = dict.fromkeys(name for node in nodes for name in node.uses)
-    idle = {n for n in (*graph.inputs, *graph.weights, *graph.sparse) if n not in graph.consumers}
-    # An input that nobody read before may matter (or is an output itself); it goes in its own turn.
-    stays = read.keys() | idle
-    inputs = {n: kind for n, kind in graph.inputs.items() if n in stays}
-    weights = {n: weight for n, weight in graph.weights.items() if n in stays}
-    feeds = None
-    if graph.feeds is not None:
-        feeds = {n: feed for n, feed in graph.feeds.items() if n in inputs}
-    for name in read:
-        if name in made or name in inputs or name in weights or name in graph.sparse:
-            continue
-        kind, value = graph.type_of(name), graph.recorded.values.get(name)
-        if kind is None or not is_cuttable(kind) or (value is None and feeds is not None):
-            return None
-        constant = name in graph.constants if fixed is None else fixed
-        if constant and value is not None:
-            weights[name] = Weight(numpy_helper.from_array(np.array(value), name))
-            continue
-        inputs[name] = loosened(kind) if loose else kind
-        if feeds is not None and value is not None:
-            feeds[name] = Feed(value)
-    outputs = _outputs(graph, nodes, made, read.keys(), frontier=frontier, loose=loose)
-    if not outputs:
-        return None
-    return graph.with_(
-        nodes=tuple(nodes),
-        inputs=inputs,
-        outputs=outputs,
-        weights=weights,
-        sparse={n: t for n, t in graph.sparse.items() if n in stays},
-        listed=graph.listed & (weights.keys() | graph.sparse.keys()),
-        value_info={n: k for n, k in graph.value_info.items() if n in made and n not in outputs},
-        functions=_called(graph, nodes),
-        feeds=feeds,
-    )
-
-
-def _outputs(
-    graph: Graph,
-    nodes: Sequence[Node],
-    made: set[str],
-    read: Iterable[str],
-    *,
-    frontier: bool,
-    loose: bool,
-) -> dict[str, TypeProto]:
-    """Outputs that remain, and values that lost their readers."""
-    counts: dict[str, int] = {}
-    for node in nodes:
-        for name in node.uses:
-            counts[name] = counts.get(name, 0) + 1
-    outputs: dict[str, TypeProto] = {n: k for n, k in graph.outputs.items() if n in made}
-    for name in (name for node in nodes for name in node.makes):
-        before = len(graph.consumers.get(name, ()))
-        lost = before > counts.get(name, 0) if frontier else before and not counts.get(name, 0)
-        kind = graph.type_of(name)
-        if name not in outputs and lost and kind is not None and _can_be_output(kind):
-            outputs[name] = loosened(kind) if loose and is_cuttable(kind) else kind
-    if not outputs:
-        for name in reversed([name for node in nodes for name in node.makes]):
-            kind = graph.type_of(name)
-            if kind is not None and _can_be_output(kind):
-                return {name: kind}
-    return outputs
-
-
-def _can_be_output(kind: TypeProto) -> bool:
-    return is_cuttable(kind) or kind.WhichOneof("value") in ("sequence_type", "optional_type")
-
-
-def _called(graph: Graph, nodes: Sequence[Node]) -> tuple[FunctionProto, ...]:
-    """Functions without those that only removed nodes called."""
-    if not graph.functions:
-        return ()
-    before = reached(graph.functions, (node.proto for node in graph.nodes))
-    after = reached(graph.functions, (node.proto for node in nodes))
-    return tuple(
-        f
-        for f in graph.functions
-        if (f.domain, f.name) in after or (f.domain, f.name) not in before
-    )
-
-
-def reached(functions: Sequence[FunctionProto], nodes: Iterable[NodeProto]) -> set[tuple[str, str]]:
-    """Functions that ``nodes`` call, directly or not."""
-    known = {(f.domain, f.name): f for f in functions}
-    found: set[tuple[str, str]] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        name = (node.domain, node.op_type)
-        if name in known and name not in found:
-            found.add(name)
-            pending.extend(known[name].node)
-        for body in bodies_of(node):
-            pending.extend(body.node)
-    return found
-
-
-def substituted(graph: Graph, names: Mapping[str, str]) -> Graph | None:
-    """G → G[v := w] for each v, w of ``names``, without the nodes that only v needed.
-
-    The caller sees to it that w is of v's type and does not depend on v. Not where v is an output.
-    """
-    if any(name in graph.outputs for name in names):
-        return None
-    # Whoever makes v keeps doing so, until it is found dead.
-    nodes = [n if names.keys() & n.makes else renamed(n, names) for n in graph.nodes]
-    changed = graph.with_(nodes=tuple(nodes))
-    return without_dead(graph, changed, names)
-
-
-def without_dead(before: Graph, after: Graph, lost: Iterable[str]) -> Graph | None:
-    """``after`` without the nodes that only the values ``lost`` kept alive."""
-    pending = [before.producer[n] for n in lost if n in before.producer]
-    dead: set[int] = set()
-    readers = {n: set(c) for n, c in after.consumers.items()}
-    while pending:
-        index = pending.pop()
-        node = after.nodes[index]
-        if index in dead or any(n in after.outputs or readers.get(n) for n in node.makes):
-            continue
-        dead.add(index)
-        for name in node.uses:
-            readers.get(name, set()).discard(index)
-            if name in after.producer:
-                pending.append(after.producer[name])
-    kept = [node for i, node in enumerate(after.nodes) if i not in dead]
-    result = restricted(after, kept)
-    if result is None:
-        return None
-    # What was read by a dead node and by nothing else is no new output: it is what we came for.
-    outputs = {n: k for n, k in result.outputs.items() if n in after.outputs}
-    return result.with_(outputs=outputs) if outputs else None
-
-
-def parsed_types(value_info: Iterable[ValueInfoProto]) -> dict[str, TypeProto]:
-    """Types by name."""
-    return {v.name: v.type for v in value_info}
-
-
-def load(data: bytes) -> ModelProto:
-    """Decode a serialized model."""
-    return onnx.load_from_string(data)

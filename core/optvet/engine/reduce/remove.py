@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optvet.engine.reduce.graph import (
-    Graph,
-    Node,
-    cut,
-    renamed,
-    restricted,
-    same_type,
-    substituted,
-)
+from optvet.engine.reduce.cut import cut, restricted, substituted
+from optvet.engine.reduce.graph import Graph, Node, renamed
+from optvet.graph.types import same_type
 
 _COLLAPSED = 48
 """Substitutions that are tried in a row at most; the longest stretches first."""

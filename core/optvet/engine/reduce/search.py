@@ -20,20 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import onnx
 from onnx import ModelProto, TypeProto
 
 from optvet.engine.reduce import remove, simplify, unfold
-from optvet.engine.reduce.graph import (
-    Graph,
-    Recorded,
-    Size,
-    agrees,
-    corrected,
-    has_negative,
-    is_cuttable,
-    type_of_array,
-)
+from optvet.engine.reduce.graph import Graph, Recorded, Size
+from optvet.graph.types import agrees, corrected, has_negative, inferred_types, type_of_array
 from optvet.spec.errors import UsageError
 
 Feeds = Mapping[str, np.ndarray]
@@ -424,61 +415,3 @@ class _Reducer:
 
 def _now(declared: TypeProto, seen: TypeProto | None) -> TypeProto:
     return declared if seen is None else corrected(declared, seen)
-
-
-def inferred_types(model: ModelProto, *, strict: bool = True) -> dict[str, TypeProto] | None:
-    """Types of inner values and outputs by onnx's shape inference; None if it refuses the model.
-
-    What it cannot tell is left out if it is not ``strict``, and is a refusal if it is.
-    Large weights are left out of what is copied into native code; only small ones say anything
-    about shapes.
-    """
-    light = _light(model)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(
-            light, check_type=strict, strict_mode=strict, data_prop=True
-        )
-    except Exception:  # refused, in whatever way: the answer to the question
-        return None
-    graph = inferred.graph
-    known = {v.name: v.type for v in (*graph.value_info, *graph.output)}
-    return {name: kind for name, kind in known.items() if is_cuttable(kind) or _is_other(kind)}
-
-
-def _is_other(kind: TypeProto) -> bool:
-    return kind.WhichOneof("value") in ("sequence_type", "optional_type")
-
-
-_LIGHT_ELEMENTS = 1 << 10
-
-
-def _light(model: ModelProto) -> ModelProto:
-    """The model with large initializers as inputs of their type."""
-    if all(_elements(t.dims) <= _LIGHT_ELEMENTS for t in model.graph.initializer):
-        return model
-    light = ModelProto(ir_version=max(model.ir_version, 4))
-    light.opset_import.extend(model.opset_import)
-    light.functions.extend(model.functions)
-    source, target = model.graph, light.graph
-    target.name = source.name
-    target.node.extend(source.node)
-    target.output.extend(source.output)
-    target.value_info.extend(source.value_info)
-    target.input.extend(source.input)
-    listed = {i.name for i in source.input}
-    for tensor in source.initializer:
-        if _elements(tensor.dims) <= _LIGHT_ELEMENTS:
-            target.initializer.append(tensor)
-        elif tensor.name not in listed:
-            target.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            )
-    target.sparse_initializer.extend(source.sparse_initializer)
-    return light
-
-
-def _elements(dims: Iterable[int]) -> int:
-    count = 1
-    for dim in dims:
-        count *= dim
-    return count

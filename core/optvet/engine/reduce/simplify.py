@@ -13,18 +13,9 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, numpy_helper
 
-from optvet.engine.reduce.graph import (
-    Feed,
-    Graph,
-    Node,
-    Weight,
-    is_cuttable,
-    reached,
-    renamed,
-    same_type,
-    with_constant,
-    without_dead,
-)
+from optvet.engine.reduce.cut import reached, without_dead
+from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, renamed, with_constant
+from optvet.graph.types import is_cuttable, same_type
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     bodies_of,

@@ -19,15 +19,8 @@ from onnx import (
     numpy_helper,
 )
 
-from optvet.engine.reduce.graph import (
-    Graph,
-    Node,
-    Weight,
-    reached,
-    rename_in_body,
-    renamed,
-    restricted,
-)
+from optvet.engine.reduce.cut import reached, restricted
+from optvet.engine.reduce.graph import Graph, Node, Weight, rename_in_body, renamed
 from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, captured, local_names
 
 _KEEPS_TYPE = frozenset(

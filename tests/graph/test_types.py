@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper, parser
+
+from optvet.graph.types import (
+    agrees,
+    corrected,
+    dtype_name,
+    element_types,
+    has_negative,
+    inferred_types,
+    same_type,
+    type_of_array,
+)
+
+
+def tensor(*shape: int | str | None, kind: int = TensorProto.FLOAT) -> TypeProto:
+    return helper.make_tensor_type_proto(kind, list(shape))
+
+
+def test_types_are_the_same_only_where_every_dimension_is_known_to_be() -> None:
+    assert same_type(tensor(2, "N"), tensor(2, "N"))
+    assert not same_type(tensor(2, "N"), tensor(2, "M"))
+    assert not same_type(tensor(2, None), tensor(2, None))
+    assert not same_type(tensor(2), tensor(2, kind=TensorProto.INT64))
+
+
+def test_a_declared_type_allows_every_size_of_an_open_dimension() -> None:
+    assert agrees(tensor("N", 3), tensor(7, 3))
+    assert not agrees(tensor("N", 3), tensor(7, 4))
+    assert corrected(tensor("N", 3), tensor(7, 4)) == tensor("N", 4)
+
+
+def test_a_size_below_zero_is_noticed() -> None:
+    assert has_negative(tensor(2, -1))
+    assert not has_negative(tensor(2, "N"))
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"), [(np.zeros(2, np.float16), "float16"), (np.array(["a"]), "string")]
+)
+def test_the_type_of_an_array(array: np.ndarray, kind: str) -> None:
+    found = type_of_array(array)
+    assert found is not None
+    assert dtype_name(found.tensor_type.elem_type) == kind
+
+
+def model(ir_version: int) -> ModelProto:
+    """A product with a weight that is too large to be copied for inference."""
+    made = parser.parse_model(
+        f"""<ir_version: {ir_version}, opset_import: ["" : 17]>
+        g (float[N,60] x) => (float[N,60] y) {{ p = MatMul(x, w) y = Relu(p) }}"""
+    )
+    made.graph.initializer.append(numpy_helper.from_array(np.zeros((60, 60), np.float32), "w"))
+    return made
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_inference_knows_the_types_of_weights_that_it_does_not_copy(ir_version: int) -> None:
+    types = inferred_types(model(ir_version))
+    assert types is not None
+    assert types["p"] == tensor("N", 60)
+    assert element_types(model(ir_version))["p"] == TensorProto.FLOAT
+
+
+def test_a_model_of_wrong_types_is_refused() -> None:
+    wrong = model(8)
+    wrong.graph.node[1].input[0] = "nothing"
+    assert inferred_types(wrong) is None
