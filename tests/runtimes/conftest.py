@@ -10,9 +10,10 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel
 
+from optvet.engine import candidate
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.trial import Judge, Order, Report, Subject, run_trial
+from optvet.engine.trial import Judge, Order, Report, Subject, judge_artifact
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Sample
 from optvet_ort_runtime import OrtRuntime
@@ -173,7 +174,7 @@ def run(sandbox: Sandbox, tmp_path: Path) -> Run:
         judge = Judge(runtime, options or runtime.options)
         samples = (Sample("s", feeds if feeds is not None else usual),)
         order = Order(Subject(opened.blob, opened.digest), judge, samples, full_check=False)
-        outcome = sandbox.call(run_trial, order)
+        outcome = candidate.submit(sandbox, order.subject, judge_artifact, order).result()
         if outcome.value is None:
             raise AssertionError(f"the worker died: {outcome.failure}")
         return outcome.value

@@ -440,11 +440,11 @@ def _observed(lab: Lab, sample: Sample, accused: Accused, note: Symptom | None) 
         trial = lab.trial(passes, [sample], "confirm")
     shown = look(examiner, reference, trial, [sample], note)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
-    after = lab.sandbox.call(_text_after, lab.subject(passes)).value if built else ""
+    after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
     return Evidence(
         shown,
         examiner.reference[sample.id],
-        lab.sandbox.call(_text_of, lab.model.blob).value or "",
+        lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or "",
         after or "",
         lab.full_check,
     )

@@ -97,7 +97,8 @@ def _sample(
 ) -> Sample:
     def asked(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
-        outcome = sandbox.call(probe, Order(Subject(model.blob, model.digest), judge, samples))
+        order = Order(Subject(model.blob, model.digest), judge, samples)
+        outcome = sandbox.call(probe, order, role="referee")
         if outcome.value is not None:
             return outcome.value
         words = outcome.failure.message if outcome.failure else "no answer"

@@ -14,8 +14,28 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from optvet.spec.errors import ContractError, OptvetError
-from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Preferred
-from optvet.spec.types import Comparison, Deferred, ModelCard, Pass, Sample, Summary, Traits
+from optvet.spec.protocols import (
+    Comparator,
+    Dataset,
+    Decodes,
+    ModelSource,
+    Optimizer,
+    Preferred,
+    Runtime,
+    Saves,
+    Session,
+    TellsTouched,
+)
+from optvet.spec.types import (
+    Artifact,
+    Comparison,
+    Deferred,
+    ModelCard,
+    Pass,
+    Sample,
+    Summary,
+    Traits,
+)
 
 _T = TypeVar("_T")
 
@@ -127,6 +147,72 @@ def check_passes(optimizer: Optimizer, origin: str | None = None) -> None:
             raise refuse("pipelines", f"{name!r} with {unknown[0]!r}", "names that passes() has")
 
 
+def artifact(optimizer: Optimizer, value: Any) -> Artifact:
+    """``value``, which ``apply`` gave; ContractError if it is no Artifact of the right parts."""
+    wrong = mismatch("apply()", value, Artifact, "an Artifact")
+    wrong = wrong or mismatch("apply()", value.format, str, "a text as the Artifact's format")
+    wrong = wrong or mismatch("apply()", value.data, bytes, "bytes as the Artifact's data")
+    wrong = wrong or mismatch(
+        "apply()", value.fingerprint, (str, _NONE), "a text or None as the Artifact's fingerprint"
+    )
+    wrong = wrong or _names("apply()", value.touched, " as what the Artifact's passes touched")
+    if wrong is not None:
+        raise blame("optimizer", optimizer, wrong)
+    # Not a class of the plugin's own, which need not be known where it goes.
+    names = None if value.touched is None else tuple(value.touched)
+    return Artifact(value.format, value.data, value.handle, value.fingerprint, names)
+
+
+def touched(optimizer: TellsTouched, value: Any) -> tuple[str, ...]:
+    """``value``, which ``touched`` gave; ContractError if these are no names."""
+    wrong = _names("touched()", value, "")
+    if wrong is not None:
+        raise blame("optimizer", optimizer, wrong)
+    return tuple(value)
+
+
+def saved(optimizer: Saves, value: Any) -> bytes:
+    """``value``, which ``saved`` gave; ContractError if these are no bytes."""
+    wrong = mismatch("saved()", value, bytes, "a serialized model")
+    if wrong is not None:
+        raise blame("optimizer", optimizer, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+_NONE = type(None)
+
+
+def _names(method: str, value: Any, suffix: str) -> str | None:
+    words = f"names of passes, or None{suffix}"
+    wrong = mismatch(method, value, (list, tuple, _NONE), words)
+    if wrong is not None or value is None:
+        return wrong
+    return next((w for n in value if (w := mismatch(method, n, str, words))), None)
+
+
+# --- runtimes ------------------------------------------------------------------------------------
+
+
+def session(runtime: Runtime, value: Any) -> Session:
+    """``value``, which ``load`` gave; ContractError if it cannot be run."""
+    wrong = mismatch("load()", value, Session, "a session, which has a method run")
+    if wrong is not None:
+        raise blame("runtime", runtime, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def outputs(runtime: Runtime, value: Any) -> Mapping[str, Any]:
+    """``value``, which the ``run`` of a session gave; ContractError if it is no outputs by name."""
+    wrong = mismatch("run() of a session", value, Mapping, "outputs by name")
+    names = value if wrong is None else ()
+    wrong = wrong or next(
+        (w for n in names if (w := mismatch("run() of a session", n, str, "names as texts"))), None
+    )
+    if wrong is not None:
+        raise blame("runtime", runtime, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
 # --- datasets ------------------------------------------------------------------------------------
 
 
@@ -180,6 +266,14 @@ def comparison(comparator: Comparator, value: Any) -> Comparison:
     """``value``, which ``compare`` gave; ContractError if it is no Comparison of numbers."""
     wrong = mismatch("compare()", value, Comparison, "Comparison")
     wrong = wrong or _metrics("compare()", value.metrics)
+    if wrong is not None:
+        raise blame("comparator", comparator, wrong)
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def decoded(comparator: Decodes, value: Any) -> Mapping[str, Any]:
+    """``value``, which ``decode`` gave; ContractError if it is no mapping of names to arrays."""
+    wrong = mismatch("decode()", value, Mapping, "a mapping of names to arrays")
     if wrong is not None:
         raise blame("comparator", comparator, wrong)
     return value  # type: ignore[no-any-return]  # checked above

@@ -66,7 +66,9 @@ class Decoder:
         lab = self.lab
         # Without a label: nothing that is kept by the inputs alone may depend on one.
         order = lab.order(lab.subject(passes), [Sample(s.id, s.feeds) for s in chunk])
-        return lab.sandbox.submit(decode, order, lab.model, self.comparator, self.options)
+        # In a process of its own: a comparator may be anybody's code too.
+        about = (order, lab.model, self.comparator, self.options)
+        return lab.submit(order.subject, decode, *about, fresh=True)
 
     def _one_by_one(self, passes: Sequence[str] | None, chunk: Sequence[Sample]) -> None:
         """Which of several samples killed the worker.

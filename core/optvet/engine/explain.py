@@ -96,7 +96,7 @@ def explain(
     data = lab.cache.get(key)
     if data is not None:
         return Divergence.model_validate_json(data)
-    outcome = lab.sandbox.call(look, task)
+    outcome = lab.submit(task.optimized, look, task).result()
     lab.ledger.add("explain", applications=1, inferences=2 + JITTERS)
     if outcome.value is None:
         if outcome.failure is not None and outcome.failure.stage == "build":
@@ -147,9 +147,9 @@ def sketches(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tuple
     """The original and, if it can be made and is ONNX, the optimized model."""
     optimized = lab.subject(passes)
     value = None if found is None else found.value
-    outcome = lab.sandbox.call(_sketch, lab.subject(None), optimized, value)
+    outcome = lab.sandbox.call(_sketch, lab.subject(None), optimized, value, fresh=True)
     if outcome.value is None:  # what killed the worker was the optimizer
-        outcome = lab.sandbox.call(_sketch, lab.subject(None), None, value)
+        outcome = lab.sandbox.call(_sketch, lab.subject(None), None, value, fresh=True)
     return outcome.value or ()
 
 
@@ -225,11 +225,13 @@ class Task:
     full_check: bool
 
 
-def look(task: Task) -> Divergence:
-    """The divergence, and the wrong sites. Called in a worker."""
+def look(artifact: Artifact, task: Task) -> Divergence:
+    """The divergence, and the wrong sites, of what was built. Called in a worker."""
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
-    after = visible(task.optimized)
+    onnx_bytes = artifact.data if artifact.format == "onnx" else None
+    # What hides its graph never left the optimizer's process, which makes it once more.
+    after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
     if after is None:
         return Divergence(note="the optimizer makes a format whose inner values are hidden")
     data = after.SerializeToString()

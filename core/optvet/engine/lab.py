@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel
 
 from optvet.engine import cache as caching
+from optvet.engine import candidate
 from optvet.engine.cache import Cache
 from optvet.engine.sandbox import Outcome, Sandbox
 from optvet.engine.trial import (
@@ -25,18 +26,26 @@ from optvet.engine.trial import (
     Outputs,
     Report,
     Subject,
-    run_poisoned,
-    run_trial,
+    judge_artifact,
+    judge_poisoned,
     sample_digests,
 )
 from optvet.graph.interface import Alignment, align
 from optvet.graph.structure import Facts
-from optvet.spec.errors import FormatError, InputError, PluginError, Unsupported, UsageError
+from optvet.spec.errors import (
+    ContractError,
+    FormatError,
+    InfrastructureError,
+    InputError,
+    PluginError,
+    Unsupported,
+    UsageError,
+)
 from optvet.spec.protocols import Optimizer
 from optvet.spec.records import Cost, StageCost
 from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
 
-CODE_VERSION = 7
+CODE_VERSION = 8
 """Raised when the meaning of a cached fact changes."""
 
 Purpose = Literal[
@@ -52,6 +61,7 @@ Purpose = Literal[
     "decode",
 ]
 Progress = Callable[[str, int, int | None], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,8 @@ class Lab:
         self.full_check = True
         self.excused = ""
         self.timeout_s: float | None = None
+        self._live = optimizer.traits.produces != "onnx"
+        self._required = {p.name for p in optimizer.passes() if p.required}
         self._interface = interface
         self._builds: dict[str, Build] = {}
         self._by_digest: dict[str, Build] = {}
@@ -209,8 +221,9 @@ class Lab:
             return self._compose(subject, *_replay_from_bytes(data, samples), samples)
         order = self.order(subject, samples, known=frozenset())
         # The original reads no memory that it never wrote, or shows it here.
-        run = run_trial if subject.optimizer else run_poisoned
-        outcome = self.sandbox.submit(run, order, fresh=True).result()
+        judge = judge_artifact if subject.optimizer else judge_poisoned
+        outcome = self.submit(subject, judge, order, fresh=True).result()
+        refuse_misuse(_failure_in(outcome))
         self._count(purpose, subject, outcome, samples)
         build, runs = _read(outcome, samples, self._build_key(subject))
         failures = [build.failure, *(r for r in runs.values() if isinstance(r, Failure))]
@@ -219,6 +232,33 @@ class Lab:
         return self._compose(subject, build, runs, samples)
 
     # --- how they are answered ---------------------------------------------------------------
+
+    def submit(
+        self,
+        subject: Subject,
+        then: Callable[..., T],
+        /,
+        *args: object,
+        fresh: bool = False,
+        timeout_s: float | None = None,
+    ) -> Future[Outcome[T]]:
+        """Start ``then(artifact, *args)`` out of the optimizer's reach; see ``candidate``."""
+        live = subject.optimizer is not None and self._live
+        # The empty pipeline of such an optimizer is a reference: no pass has run in its process.
+        fresh = fresh or (live and self._required.issuperset(subject.passes))
+        return candidate.submit(
+            self.sandbox,
+            subject,
+            then,
+            *args,
+            live=live,
+            on_live=self._learn_live,
+            fresh=fresh,
+            timeout_s=timeout_s,
+        )
+
+    def _learn_live(self) -> None:
+        self._live = True
 
     def subject(self, passes: Sequence[str] | None) -> Subject:
         """What is built from ``passes``; None is the original model."""
@@ -305,7 +345,7 @@ class Lab:
             if name
         }
         order = self.order(subject, samples, frozenset(known))
-        future = self.sandbox.submit(run_trial, order, timeout_s=self.timeout_s)
+        future = self.submit(subject, judge_artifact, order, timeout_s=self.timeout_s)
         return _Pending(subject, tuple(samples), purpose, future)
 
     def _is_settled(self, subject: Subject, build: Build, samples: Sequence[Sample]) -> bool:
@@ -322,7 +362,7 @@ class Lab:
         subject, samples = pending.subject, pending.samples
         if pending.future is not None:
             outcome = pending.future.result()
-            refuse_misuse(outcome.failure or (outcome.value.failure if outcome.value else None))
+            refuse_misuse(_failure_in(outcome))
             self._count(pending.purpose, subject, outcome, samples)
             if _died_running(outcome) and len(samples) > 1:
                 return self._one_by_one(pending)
@@ -336,7 +376,7 @@ class Lab:
         """Which of several samples killed the worker: the build first, then each alone."""
         subject = pending.subject
         order = replace(self.order(subject, (), frozenset()), judge=None)
-        outcome = self.sandbox.submit(run_trial, order).result()
+        outcome = self.submit(subject, judge_artifact, order).result()
         self._count(pending.purpose, subject, outcome, ())
         self._remember(subject, (), outcome)
         runs: dict[str, Outputs | Failure] = {}
@@ -459,13 +499,31 @@ class _Pending:
     future: Future[Outcome[Report]] | None
 
 
+_REFUSALS = {
+    f"{kind.__module__}.{kind.__qualname__}": kind
+    for kind in (
+        ContractError,
+        FormatError,
+        InfrastructureError,
+        InputError,
+        PluginError,
+        Unsupported,
+        UsageError,
+    )
+}
+"""By full name: a foreign library may have an InputError of its own, which is a symptom."""
+
+
 def refuse_misuse(failure: Failure | None) -> None:
     """What a plugin was not made for is no symptom, nor what is missing here, such as a GPU."""
-    kind = failure.error_type.rpartition(".")[2] if failure is not None else ""
-    refusals = (PluginError, FormatError, InputError, Unsupported, UsageError)
-    misuse = {e.__name__: e for e in refusals}.get(kind)
+    misuse = _REFUSALS.get(failure.error_type) if failure is not None else None
     if misuse is not None and failure is not None:
         raise misuse(failure.message)
+
+
+def _failure_in(outcome: Outcome[Report]) -> Failure | None:
+    """What went wrong in a trial, be it with the process or in it."""
+    return outcome.failure or (outcome.value.failure if outcome.value is not None else None)
 
 
 def _died_running(outcome: Outcome[Report]) -> bool:

@@ -20,11 +20,10 @@ from optvet.engine.oracle import Noise
 from optvet.engine.sandbox import enter
 from optvet.engine.trial import (
     Judge,
-    Order,
     Outputs,
     Subject,
-    build,
     flatten,
+    infer,
     load,
     read_model,
     run_again,
@@ -56,7 +55,8 @@ def analysis(lab: Lab) -> Analysis:
     key = caching.key("analysis", CODE_VERSION, lab.model.digest)
     data = lab.cache.get(key)
     if data is None:
-        outcome = lab.sandbox.call(_analyze, Subject(lab.model.blob, lab.model.digest))
+        subject = Subject(lab.model.blob, lab.model.digest)
+        outcome = lab.sandbox.call(_analyze, subject, role="referee")
         if outcome.value is None:
             raise InfrastructureError(f"cannot analyse the model: {outcome.failure}")
         raw = {
@@ -167,7 +167,7 @@ def _jitter(
         order = _JitterOrder(
             lab.subject(None), lab.reference_judge, tuple(todo), tuple(seeds), ulps
         )
-        outcome = lab.sandbox.call(_run_jittered, order)
+        outcome = lab.sandbox.call(_run_jittered, order, role="referee")
         # A reference that cannot run when perturbed has no measured noise; the absolute bounds
         # stay, and float64 is asked before anything is called a fault.
         measured = outcome.value or {}
@@ -190,7 +190,7 @@ def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
         for sample in order.samples:
             feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed), order.ulps)
             try:
-                runs[sample.id].append(flatten(session.run(feeds)))
+                runs[sample.id].append(infer(order.judge.runtime, session, feeds))
             except Exception as error:
                 # Not every perturbed input is legal; the others still measure.
                 if isinstance(error, MemoryError):
@@ -216,7 +216,9 @@ def _float64(lab: Lab, sample: Sample) -> Outputs | None:
     data = lab.cache.get(key)
     if data is None:
         limit = min(FLOAT64_TIMEOUT_S, lab.sandbox.limits.timeout_s)
-        outcome = lab.sandbox.call(_evaluate, lab.subject(None), sample, timeout_s=limit)
+        outcome = lab.sandbox.call(
+            _evaluate, lab.subject(None), sample, timeout_s=limit, role="referee"
+        )
         lab.ledger.add("noise", inferences=1)
         data = _pack([outcome.value] if outcome.value is not None else [])
         lab.cache.put(key, "noise", data)
@@ -248,19 +250,12 @@ def repeat(lab: Lab, passes: Sequence[str] | None, sample: Sample, runs: int) ->
     data = lab.cache.get(key)
     if data is not None:
         return _unpack(data)
-    outcome = lab.sandbox.call(_run_repeatedly, lab.order(subject, [sample]), runs)
+    order = lab.order(subject, [sample])
+    outcome = lab.submit(subject, run_again, order, runs).result()
     lab.ledger.add("noise", int(passes is not None), runs)
     outputs = outcome.value or []
     lab.cache.put(key, "repeat", _pack(outputs))
     return outputs
-
-
-def _run_repeatedly(order: Order, runs: int) -> list[Outputs]:
-    # In one session: each run continues the random sequence, while a new session may begin it
-    # again with a seed that the runtime drew once for the whole process.
-    artifact = build(order.subject)
-    (sample,) = order.samples
-    return run_again(order, artifact, sample, runs)
 
 
 # --- storage --------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """One trial: build → check → load → run, all of it inside a sandboxed worker.
 
-The functions here run in workers and are pure but for two memos (the last model read, the last
-artifacts made), which spare reading and hashing hundreds of megabytes again. What a stage raises
-becomes the report's ``failure``; what kills the worker becomes one in the parent.
+The functions here run in workers and are pure but for two memos (the last models read, the last
+artifacts judged), which spare reading and hashing hundreds of megabytes again. An optimizer never
+sees what they hold. What a stage raises becomes the report's ``failure``; what kills the worker
+becomes one in the parent.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import onnx
 from onnx import ModelProto
 from pydantic import BaseModel
 
+from optvet.engine import contract
 from optvet.engine.sandbox import enter, entered, poison_memory
+from optvet.engine.sandbox.messages import type_name
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
 from optvet.graph.walk import is_onnx
-from optvet.spec.errors import FormatError
+from optvet.spec.errors import ContractError, FormatError, InfrastructureError
 from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Saves, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
 
@@ -97,10 +100,27 @@ _models: OrderedDict[str, bytes] = OrderedDict()
 _artifacts: OrderedDict[str, bytes] = OrderedDict()
 
 
-def read_model(blob: Path, digest: str) -> bytes:
-    """The model's bytes; the last two stay in memory."""
+def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:
+    """The model's bytes; the last two stay in memory.
+
+    Args:
+        blob: Where they are.
+        digest: Their sha256.
+        private: Read them for the caller alone: an optimizer may write into what it is given.
+
+    Raises:
+        InfrastructureError: The file is not, or no longer, what ``digest`` stands for.
+    """
+    if private:
+        return blob.read_bytes()
     if digest not in _models:
-        _models[digest] = blob.read_bytes()
+        data = blob.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise InfrastructureError(
+                f"{blob} has changed since it was opened; keep the model as it is while it is "
+                "vetted, and start again"
+            )
+        _models[digest] = data
         while len(_models) > 2:
             _models.popitem(last=False)
     _models.move_to_end(digest)
@@ -122,14 +142,9 @@ def content_digest(data: bytes) -> str:
     return digest
 
 
-def run_trial(order: Order) -> Report:
-    """Carry out one trial, as far as it goes."""
-    enter("build")
-    try:
-        artifact = build(order.subject)
-        digest = _digest_of(order.subject, artifact)
-    except Exception as error:
-        return Report(failure=failure_of(error))
+def judge_artifact(artifact: Artifact, order: Order) -> Report:
+    """Carry out the trial of ``artifact``, which was made of ``order.subject``."""
+    digest = _digest_of(order.subject, artifact)
     if digest in order.known:
         return Report(digest, touched=artifact.touched, known=True)
     if artifact.format != "onnx":
@@ -148,12 +163,17 @@ def _digest_of(subject: Subject, artifact: Artifact) -> str:
 
 
 def build(subject: Subject) -> Artifact:
-    """The artifact of ``subject``; raises whatever the optimizer raises."""
-    data = read_model(subject.blob, subject.digest)
+    """The artifact of ``subject``; raises whatever the optimizer raises.
+
+    Raises:
+        ContractError: The optimizer returned something else.
+    """
     if subject.optimizer is None:
-        return Artifact("onnx", data)
+        return Artifact("onnx", read_model(subject.blob, subject.digest))
     assert subject.options is not None
-    return subject.optimizer.apply(data, subject.passes, subject.options)
+    data = read_model(subject.blob, subject.digest, private=True)
+    made = subject.optimizer.apply(data, subject.passes, subject.options)
+    return contract.artifact(subject.optimizer, made)
 
 
 def visible(subject: Subject) -> ModelProto | None:
@@ -166,15 +186,16 @@ def visible(subject: Subject) -> ModelProto | None:
         return onnx.load_from_string(artifact.data)
     if isinstance(optimizer, Saves):
         assert subject.options is not None
-        data = read_model(subject.blob, subject.digest)
-        return onnx.load_from_string(optimizer.saved(data, subject.passes, subject.options))
+        data = read_model(subject.blob, subject.digest, private=True)
+        saved = optimizer.saved(data, subject.passes, subject.options)
+        return onnx.load_from_string(contract.saved(optimizer, saved))
     return None
 
 
-def run_poisoned(order: Order) -> Report:
+def judge_poisoned(artifact: Artifact, order: Order) -> Report:
     """The same in memory that is filled with a pattern, so that what was never written shows."""
     poison_memory()
-    return run_trial(order)
+    return judge_artifact(artifact, order)
 
 
 def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
@@ -204,10 +225,18 @@ def _check(order: Order, data: bytes) -> None:
             raise
 
 
+_GIST_CHARS = 4000
+# Each in linear time: the text is another's, and may be one word of a megabyte.
+_QUOTED = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`""")
+_NAMED = re.compile(r"\bname: ?\S*")
+_NO_LETTERS = re.compile("[^A-Za-z]+")
+
+
 def gist(message: str) -> str:
     """The first words of a message, without names, numbers and paths."""
-    text = re.sub(r"(['\"`]).*?\1|\S*/\S+|\(?\bname: ?\S*|[^A-Za-z ]+", " ", message)
-    return " ".join(text.split()[:12])
+    text = _NAMED.sub(" ", _QUOTED.sub(" ", message[:_GIST_CHARS]))
+    words = " ".join(word for word in text.split() if "/" not in word[:-1])
+    return " ".join(_NO_LETTERS.sub(" ", words).split()[:12])
 
 
 def speaks_dialect(subject: Subject) -> bool:
@@ -261,7 +290,7 @@ def _run(order: Order, artifact: Artifact, report: Report, alignment: Alignment 
                 session = load(order.judge, artifact)
             enter("run")
             sample_id = sample.id
-            outputs[sample.id] = _infer(session, sample, alignment)
+            outputs[sample.id] = infer(order.judge.runtime, session, sample.feeds, alignment)
     except Exception as error:
         return _with(report, failure=failure_of(error), failed_sample=sample_id, outputs=outputs)
     return _with(report, outputs=outputs)
@@ -275,28 +304,41 @@ def load(judge: Judge, artifact: Artifact) -> Session:
             f"runtime {judge.runtime.name!r} runs {accepts}, not {artifact.format}; "
             "choose another with --runtime"
         )
-    return judge.runtime.load(artifact, judge.options)
+    return contract.session(judge.runtime, judge.runtime.load(artifact, judge.options))
 
 
-def _infer(session: Session, sample: Sample, alignment: Alignment | None) -> Outputs:
-    if alignment is None:
-        return flatten(session.run(sample.feeds))
-    feeds: dict[str, np.ndarray] = {}
-    for name, value in sample.feeds.items():
-        target = alignment.inputs.get(name, name)
-        feeds[target] = value.astype(alignment.casts[name]) if name in alignment.casts else value
-    outputs = session.run(feeds)
-    return flatten({alignment.outputs.get(name, name): v for name, v in outputs.items()})
+def infer(
+    runtime: Runtime,
+    session: Session,
+    feeds: Feeds,
+    alignment: Alignment | None = None,
+) -> Outputs:
+    """Outputs of one run, named as in the original; ``feeds`` stay as they are."""
+    given: dict[str, np.ndarray] = {}
+    for name, value in feeds.items():
+        target = alignment.inputs.get(name, name) if alignment else name
+        # A copy: a runtime may write into its inputs, which others are run on too.
+        casts = alignment.casts if alignment else {}
+        given[target] = np.array(value, dtype=casts.get(name))
+    outputs = contract.outputs(runtime, session.run(given))
+    names = alignment.outputs if alignment else {}
+    return flatten({names.get(name, name): value for name, value in outputs.items()})
 
 
-def run_again(order: Order, artifact: Artifact, sample: Sample, runs: int) -> list[Outputs]:
-    """Outputs of ``runs`` runs of one session."""
+def run_again(artifact: Artifact, order: Order, runs: int) -> list[Outputs]:
+    """Outputs of ``runs`` runs of one session on the order's only sample.
+
+    In one session: each run continues the random sequence, while a new session may begin it again
+    with a seed that the runtime drew once for the whole process.
+    """
     assert order.judge is not None
+    (sample,) = order.samples
     alignment = _alignment(order, artifact)
     enter("load")
     session = load(order.judge, artifact)
     enter("run")
-    return [_infer(session, sample, alignment) for _ in range(runs)]
+    runtime = order.judge.runtime
+    return [infer(runtime, session, sample.feeds, alignment) for _ in range(runs)]
 
 
 def _alignment(order: Order, artifact: Artifact) -> Alignment | None:
@@ -307,12 +349,11 @@ def _alignment(order: Order, artifact: Artifact) -> Alignment | None:
 
 
 def decode(
-    order: Order, model: Model, comparator: Decodes, options: BaseModel
+    artifact: Artifact, order: Order, model: Model, comparator: Decodes, options: BaseModel
 ) -> tuple[dict[str, Outputs | Failure], int]:
     """The comparator's answer, or how it failed, per sample; and the number of inferences."""
     assert order.judge is not None
-    enter("build")
-    artifact = build(order.subject)
+    runtime = order.judge.runtime
     alignment = _alignment(order, artifact)
     enter("load")
     session = load(order.judge, artifact)
@@ -322,12 +363,13 @@ def decode(
     def run(feeds: Feeds) -> Outputs:
         nonlocal count
         count += 1
-        return _infer(session, Sample("", feeds), alignment)
+        return infer(runtime, session, feeds, alignment)
 
     answers: dict[str, Outputs | Failure] = {}
     for sample in order.samples:
         try:
             decoded = comparator.decode(model, sample, run, options)
+            contract.decoded(comparator, decoded)
             answers[sample.id] = {name: np.asarray(value) for name, value in decoded.items()}
         except Exception as error:
             answers[sample.id] = failure_of(error)
@@ -369,12 +411,14 @@ def probe(order: Order) -> list[str | None]:
     enter("load")
     session = load(order.judge, artifact)
     enter("run")
-    return [_try(session, sample) for sample in order.samples]
+    return [_try(order.judge.runtime, session, sample) for sample in order.samples]
 
 
-def _try(session: Session, sample: Sample) -> str | None:
+def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
     try:
-        session.run(sample.feeds)
+        infer(runtime, session, sample.feeds)
+    except ContractError:
+        raise
     except Exception as error:  # the answer to the question, whatever it is
         return f"{type(error).__name__}: {error}"
     return None
@@ -386,9 +430,11 @@ def ask_touched(subject: Subject) -> list[str] | None:
     optimizer = subject.optimizer
     assert isinstance(optimizer, TellsTouched)
     assert subject.options is not None
-    data = read_model(subject.blob, subject.digest)
+    data = read_model(subject.blob, subject.digest, private=True)
     touched = optimizer.touched(data, subject.passes, subject.options)
-    return None if touched is None else list(touched)
+    if touched is None:
+        return None
+    return list(contract.touched(optimizer, touched))
 
 
 def save_artifact(subject: Subject, target: Path) -> None:
@@ -407,14 +453,7 @@ def failure_of(error: BaseException) -> Failure:
     """An exception as a value."""
     text = str(error).strip() or type(error).__name__
     out_of_memory = isinstance(error, MemoryError) or "bad_alloc" in text
-    kind = type(error)
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return Failure(
-        "out-of-memory" if out_of_memory else "error",
-        entered(),
-        text,
-        f"{module}{kind.__qualname__}",
-    )
+    return Failure("out-of-memory" if out_of_memory else "error", entered(), text, type_name(error))
 
 
 def _with(report: Report, **changes: Any) -> Report:

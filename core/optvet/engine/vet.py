@@ -268,7 +268,8 @@ class Vetting:
         name = optimizer.name
         self.options = parse_options(name, optimizer.options, settings.optimizer_options)
         if isinstance(optimizer, DependsOnOptions):
-            self.optimizer = optimizer = optimizer.configured(self.options)
+            mine = self.options.model_copy(deep=True)
+            self.optimizer = optimizer = optimizer.configured(mine)
         self.judge = Judge(
             runtime, parse_options(runtime.name, runtime.options, settings.runtime_options)
         )
@@ -454,7 +455,8 @@ class Vetting:
 
     def _ask(self, lab: Lab, samples: Sequence[Sample]) -> list[str | None]:
         subject = Subject(self.model.blob, self.model.digest)
-        outcome = self.sandbox.call(probe, Order(subject, lab.reference_judge, tuple(samples)))
+        order = Order(subject, lab.reference_judge, tuple(samples))
+        outcome = self.sandbox.call(probe, order, role="referee")
         self.ledger.add("inputs", inferences=len(samples))
         if outcome.value is not None:
             return outcome.value

@@ -1,0 +1,203 @@
+"""Out of the optimizer's reach: what it made is judged in a process that never ran it.
+
+An optimizer may leave anything behind in its process: changed bytes, patched modules, another
+rounding mode, signal handlers. So a worker of role "subject" applies it and writes the artifact
+into a memory file; a worker of role "referee" reads the file and does the rest::
+
+    subject: apply ── bytes ──> memory file ──> referee: digest, check, load, run
+
+An artifact that is a live object (its ``handle`` is set) cannot leave its process, and is loaded
+and run there. What it is compared with is computed elsewhere all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from optvet.engine.sandbox import Outcome, Role, Sandbox, enter
+from optvet.engine.trial import Subject, build, failure_of
+from optvet.spec.errors import InfrastructureError
+from optvet.spec.types import Artifact, Failure
+
+T = TypeVar("T")
+
+_INLINE_BYTES = 64 << 10
+"""Artifacts up to this size travel in the answer itself."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the optimizer's worker says it made; ``data`` is None if it lies in the memory file.
+
+    ``live`` tells that the artifact cannot leave its process.
+    """
+
+    format: str
+    size: int
+    data: bytes | None
+    fingerprint: str | None
+    touched: tuple[str, ...] | None
+    live: bool = False
+
+
+class _Parcel:
+    """A memory file that workers open by its path; freed by ``close``."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("optvet-artifact")
+        self.path = Path(f"/proc/{os.getpid()}/fd/{self._fd}")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def submit(
+    sandbox: Sandbox,
+    subject: Subject,
+    then: Callable[..., T],
+    /,
+    *args: object,
+    live: bool = False,
+    on_live: Callable[[], None] = lambda: None,
+    fresh: bool = False,
+    role: Role = "referee",
+    timeout_s: float | None = None,
+) -> Future[Outcome[T]]:
+    """Start ``then(artifact, *args)`` on what ``subject`` becomes; see ``Sandbox.submit``.
+
+    Args:
+        sandbox: Where it runs.
+        subject: What is built; its optimizer runs in a "subject".
+        then: What is done with the artifact; importable in a worker.
+        args: Picklable.
+        live: Whether the artifact is known to be a live object. That saves building it twice.
+        on_live: Called if it turns out to be one.
+        fresh: In processes that serve nothing else.
+        role: What ``then`` runs in, unless the artifact is a live object.
+        timeout_s: For each of the two steps, instead of the sandbox's own limit.
+    """
+    limits: dict[str, Any] = {"fresh": fresh, "timeout_s": timeout_s}
+    result: Future[Outcome[T]] = Future()
+    if subject.optimizer is None or live:
+        where: Role = "subject" if live else role
+        first = sandbox.submit(_build_then, subject, then, args, role=where, **limits)
+        _forward(first, result)
+        return result
+    parcel = _Parcel()
+    result.add_done_callback(lambda _: parcel.close())
+
+    def judge(made: Future[Outcome[Made | Failure]]) -> None:
+        try:
+            outcome = made.result()
+            value = outcome.value
+            if not isinstance(value, Made):
+                result.set_result(Outcome(None, outcome.failure or value))
+            elif value.live:
+                on_live()
+                second = sandbox.submit(_build_then, subject, then, args, role="subject", **limits)
+                _forward(second, result)
+            else:
+                second = sandbox.submit(
+                    _take_then, value, parcel.path, then, args, role=role, **limits
+                )
+                _forward(second, result, after_build=True)
+        except BaseException as error:
+            result.set_exception(error)
+
+    sandbox.submit(_make, subject, parcel.path, role="subject", **limits).add_done_callback(judge)
+    return result
+
+
+def _forward(
+    source: Future[Outcome[Any]], target: Future[Outcome[Any]], *, after_build: bool = False
+) -> None:
+    """Give ``target`` the outcome of ``source``; a Failure that a task returns is its failure."""
+
+    def copy(done: Future[Outcome[Any]]) -> None:
+        try:
+            outcome = done.result()
+        except BaseException as error:
+            target.set_exception(error)
+            return
+        failure = outcome.value if isinstance(outcome.value, Failure) else outcome.failure
+        if failure is None:
+            target.set_result(outcome)
+            return
+        # A task begins in stage "build", which here is over.
+        early = after_build and failure.stage == "build"
+        target.set_result(Outcome(None, replace(failure, stage="check") if early else failure))
+
+    source.add_done_callback(copy)
+
+
+# In a worker --------------------------------------------------------------------------------------
+
+
+def _make(subject: Subject, target: Path) -> Made | Failure:
+    """Apply the optimizer and hand over what it made."""
+    enter("build")
+    try:
+        artifact = build(subject)
+    except Exception as error:
+        return failure_of(error)
+    live = artifact.handle is not None
+    data = b"" if live else artifact.data
+    inline = len(data) <= _INLINE_BYTES or not _written(target, data)
+    return Made(
+        artifact.format,
+        len(data),
+        data if inline else None,
+        artifact.fingerprint,
+        artifact.touched,
+        live,
+    )
+
+
+def _written(target: Path, data: bytes) -> bool:
+    """Whether ``data`` could be written; a worker in a namespace of its own may see no such path.
+
+    Not being able to is no failure of the optimizer.
+    """
+    try:
+        with target.open("r+b", buffering=0) as file:
+            file.truncate(0)
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) or 0 :]
+    except OSError:
+        return False
+    return True
+
+
+def _take_then(made: Made, source: Path, then: Callable[..., T], args: tuple[Any, ...]) -> T:
+    enter("check")
+    data = made.data if made.data is not None else _read(source, made.size)
+    return then(Artifact(made.format, data, None, made.fingerprint, made.touched), *args)
+
+
+def _read(source: Path, size: int) -> bytes:
+    try:
+        with source.open("r+b", buffering=0) as file:
+            data = file.readall()
+            file.truncate(0)  # Its memory is needed from here on.
+    except OSError as error:
+        raise InfrastructureError(f"the artifact cannot be handed over: {error}") from error
+    if len(data) != size:
+        raise InfrastructureError(
+            f"the artifact has {len(data):,} bytes where {size:,} were handed over"
+        )
+    return data
+
+
+def _build_then(subject: Subject, then: Callable[..., T], args: tuple[Any, ...]) -> T | Failure:
+    enter("build")
+    try:
+        artifact = build(subject)
+    except Exception as error:
+        return failure_of(error)
+    return then(artifact, *args)
