@@ -17,7 +17,7 @@ import onnx.checker
 import onnx.parser
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
-from optvet.spec.result import VetResult
+from optvet.spec.records import VetResult
 from pydantic import BaseModel, ConfigDict
 
 from optvet.engine.discovery import Plugins
@@ -298,7 +298,7 @@ def returns_no_format(given: bytes, result: bytes) -> Any:
         (returns_text, "str, expected an Artifact"),
         (
             returns_a_model_in_place_of_its_bytes,
-            "ModelProto, expected bytes as the Artifact's data",
+            "ModelProto, expected bytes as the ",
         ),
         (returns_no_format, "None, expected a text as the Artifact's format"),
     ],
