@@ -40,6 +40,7 @@ from optvet.spec.protocols import (
     TellsTouched,
 )
 from optvet.spec.records import Finding, VetResult
+from optvet.spec.sensitive import Harmless, Sensitive
 from optvet.spec.types import (
     NOTES,
     Artifact,
@@ -83,6 +84,7 @@ __all__ = [
     "Failure",
     "Feeds",
     "Finding",
+    "Harmless",
     "InfrastructureError",
     "Inner",
     "InputError",
@@ -104,6 +106,7 @@ __all__ = [
     "Runtime",
     "Sample",
     "Saves",
+    "Sensitive",
     "Session",
     "Stage",
     "Suits",

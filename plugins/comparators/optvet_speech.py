@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Sensitive, Summary, hookimpl
 
 _TASK = re.compile(
     r"speech.recognition|\basr\b|speech.to.text|transcri|\bctc\b|phoneme|text.recognition|\bocr\b"
@@ -32,7 +32,10 @@ class SpeechOptions(BaseModel):
     """The output that has frames, symbols or words; found where it is empty."""
     layout: Literal["NTV", "TNV", "NVT"] = "NTV"
     """Meaning of the axes of frames: "N" batch, "T" time, "V" symbols."""
-    vocabulary: str | tuple[str, ...] = ()
+    vocabulary: Annotated[
+        str | tuple[str, ...],
+        Sensitive("reads a file", reads_data=True, unless=lambda v: not isinstance(v, str)),
+    ] = ()
     """Symbols by number, or a file that has them: a JSON list, a JSON object from
     symbol to number, or lines of text. Empty: numbers stand for symbols.
     """

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import onnx
@@ -37,6 +37,7 @@ from optvet import (
     Model,
     Probe,
     Sample,
+    Sensitive,
     UsageError,
     ValueInfo,
     check_size,
@@ -66,7 +67,7 @@ class AudioOptions(BaseModel):
     rate, else 16000. Files of another rate are resampled."""
     hop: int | None = Field(default=None, ge=1)
     """Samples from the beginning of one cut to that of the next; by default no overlap."""
-    labels: str | None = None
+    labels: Annotated[str | None, Sensitive("reads a file", reads_data=True)] = None
     """A CSV file with the columns file and label. It names the label, or the words, of whole clips;
     a clip that is cut into several samples has none."""
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import numpy as np
 import onnx
@@ -39,6 +39,7 @@ from optvet import (
     PluginError,
     Probe,
     Sample,
+    Sensitive,
     UsageError,
     ValueInfo,
     check_size,
@@ -67,7 +68,7 @@ class TextDataOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    tokenizer: str = ""
+    tokenizer: Annotated[str, Sensitive("reads a file", reads_data=True)] = ""
     """A tokenizer.json, or a vocabulary, in place of the one that the model's record names."""
     max_length: int = Field(default=256, ge=1)
     """Tokens of one sample at most, where neither the model nor the vocabulary says; longer texts

@@ -16,12 +16,12 @@ import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from onnx import TensorProto, helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Optimizer, Pass, Traits, hookimpl
+from optvet import Artifact, Optimizer, Pass, Sensitive, Traits, hookimpl
 
 _LEVELS = {"basic": 1, "extended": 2, "layout": 3, "all": 4}
 _DONE = re.compile(r"GraphTransformer (\S+) modified: ([01]) with status")
@@ -73,6 +73,14 @@ _ALL_NAMES = {n for names in _TRANSFORMERS.values() for n in names} | {*_RULES_1
 _MANDATORY = {"RemoveDuplicateCastTransformer", "CastFloat16Transformer", "MemcpyTransformer"}
 
 
+def _are_switches(config: object) -> bool:
+    """Whether session configuration entries only turn something on or off."""
+    return isinstance(config, Mapping) and all(
+        value in ("0", "1") and not re.search("file|path|folder|dir|lib", str(key))
+        for key, value in config.items()
+    )
+
+
 class OrtOptimizerOptions(BaseModel):
     """How the optimizer is driven."""
 
@@ -83,7 +91,12 @@ class OrtOptimizerOptions(BaseModel):
     with optimization off."""
     prepacking: bool = False
     """Let kernels lay their weights out anew (changes the order of sums)."""
-    config: dict[str, str] = {}
+    config: Annotated[
+        dict[str, str],
+        Sensitive(
+            "may name files that ONNX Runtime reads and writes", unless=lambda c: _are_switches(c)
+        ),
+    ] = {}
     """Session configuration entries, such as {"session.disable_quant_qdq": "1"}."""
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import onnx
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -29,6 +29,7 @@ from optvet import (
     Optimizer,
     Pass,
     PluginError,
+    Sensitive,
     Traits,
     UnknownName,
     Unsupported,
@@ -82,18 +83,29 @@ _EXTRA = re.compile(
 )
 
 
+_TARGET = re.compile(r"llvm(\s+-(mcpu|mattr|mtriple|num-cores|opt-level)=[\w+,.-]+)*")
+
+
+def _is_plain_target(target: object) -> bool:
+    """Whether a target has none but options that choose a processor."""
+    return isinstance(target, str) and _TARGET.fullmatch(target) is not None
+
+
 class TvmOptions(BaseModel):
     """How models are compiled."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    target: str = "llvm"
+    target: Annotated[
+        str,
+        Sensitive("may pass LLVM options that name files", unless=lambda t: _is_plain_target(t)),
+    ] = "llvm"
     """What code is generated for; the runtime runs on the CPU."""
     opt_level: int = 3
     """Optimization level of TVM's pass context."""
     tir: bool = False
     """Passes over the loops of kernels can be left out too: they are listed, behind the others."""
-    extra_passes: tuple[str, ...] = ()
+    extra_passes: Annotated[tuple[str, ...], Sensitive("runs Python code")] = ()
     """Passes of your own, [NAME=]MODULE:FUNCTION[@POSITION]. MODULE is a module or a file.py,
     FUNCTION makes a TVM pass, POSITION counts in the list of all passes (default: behind those of
     the graph)."""

@@ -3,12 +3,16 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
+
+from optvet.engine.discovery import Plugins
 
 Run = Callable[..., Any]
 LARGER_FAULTY = """<ir_version: 8, opset_import: ["" : 17]>
@@ -29,6 +33,51 @@ def test_a_bundle_is_written_and_replayed(run: Run, faulty: Path, tmp_path: Path
     assert (ran.code, ran.out.splitlines()[0]) == (1, f"STILL THERE  {bundle.name}")
     ran = run("replay", bundle, "--json")
     assert (ran.code, json.loads(ran.out)["outcome"]) == (1, "still there")
+
+
+PAYLOAD = "from pathlib import Path\nPath({!r}).touch()\ndef f(): return None\n"
+
+
+def set_in(bundle: Path, **values: Any) -> None:
+    file = bundle / "finding.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+@pytest.fixture
+def bundle(run: Run, faulty: Path, tmp_path: Path) -> Path:
+    run("vet", faulty, "--out", tmp_path / "out", "-q")
+    (bundle,) = (tmp_path / "out").iterdir()
+    return bundle
+
+
+def test_a_bundle_cannot_name_code_or_files_unless_it_is_trusted(run: Run, bundle: Path) -> None:
+    seen, out = bundle / "seen", bundle / "written.bin"
+    (bundle / "payload.py").write_text(PAYLOAD.format(str(seen)))
+    extra = {"extra_passes": [f"x={bundle}/payload.py:f"]}
+    config = {"config": {"session.optimized_model_external_initializers_file_name": str(out)}}
+    cases = [("onnxruntime", config)]
+    if "tvm" in Plugins().names("optimizer"):
+        cases.append(("tvm", extra))
+    for optimizer, options in cases:
+        set_in(bundle, optimizer=optimizer, optimizer_options=options, passes=[])
+        ran = run("replay", bundle)
+        assert ran.code == 2
+        assert f"finding.json: key 'optimizer_options.{next(iter(options))}'" in ran.err
+        assert "--trust" in ran.err
+        assert (seen.exists(), out.exists()) == (False, False)
+    ran = run("replay", bundle, "--trust")
+    assert "say --trust" not in ran.err
+
+
+def test_no_file_of_a_bundle_is_executed(
+    spawn: Callable[..., Any], bundle: Path, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    for name in ("repro", "payload", "numpy", "onnx", "onnxruntime", "onnxoptimizer", "conftest"):
+        (bundle / f"{name}.py").write_text(PAYLOAD.format(str(seen)))
+    command = [Path(sys.executable).parent / "optvet", "replay", "."]
+    ran = subprocess.run(command, cwd=bundle, capture_output=True, text=True, check=False)
+    assert (ran.returncode, seen.exists()) == (1, False), ran.stderr
 
 
 def test_a_fixed_model_is_fixed(run: Run, faulty: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS
-from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
+from optvet.cli.options import AsJson, CacheDir, Debug, Trust, cache_folder
 from optvet.cli.render import count, middle, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 
@@ -41,6 +41,7 @@ def command(
         typer.Option(metavar="NAME", help="What runs both models.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seeds everything random.")] = 0,
+    trust: Trust = False,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -59,6 +60,7 @@ def command(
             runtime=runtime,
             seed=seed,
             cache_dir=cache_folder(cache_dir),
+            trust=trust,
             progress=progress,
         )
     if as_json:

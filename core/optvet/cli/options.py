@@ -47,6 +47,13 @@ CacheDir = Annotated[
         show_default="the user's cache folder",
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Let what came with the model (or the bundle) name code, commands and files.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

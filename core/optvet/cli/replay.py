@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
-from optvet.cli.options import AsJson, Debug
+from optvet.cli.options import AsJson, Debug, Trust
 from optvet.cli.render import text
 from optvet.cli.terminal import Terminal, one_line
 
@@ -28,17 +28,21 @@ def command(
             metavar="BUNDLE", help="A folder that `optvet vet --out` wrote.", show_default=False
         ),
     ],
+    trust: Trust = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Judge a finding again under the installed versions: fixed, still there, or changed."""
+    """Judge a finding again under the installed versions: fixed, still there, or changed.
+
+    No file of the bundle is executed; options that name code, commands or files need --trust.
+    """
     from optvet.engine.bundle import replay_bundle
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
         progress("judging again", 0, None)
-        found = replay_bundle(bundle, Plugins())
+        found = replay_bundle(bundle, Plugins(), trust=trust)
     if as_json:
         terminal.write(f"{found.to_json()}\n")
     else:

@@ -221,6 +221,14 @@ def command(
             rich_help_panel=_LIMITS,
         ),
     ] = "8G",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Let the model's record name code, and data outside of its folder.",
+            rich_help_panel=_INPUTS,
+        ),
+    ] = False,
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -305,6 +313,7 @@ def command(
         "memory_bytes": memory,
         "use_cache": not no_cache,
         "cache_dir": cache_folder(cache_dir),
+        "trust": trust,
     }
     asked = Asked(
         model,
@@ -322,6 +331,7 @@ def command(
         + _repeat("--dataset-option", dataset_option or [])
         + _repeat("--start", [str(start)] if start else [])
         + (("--shuffle",) if shuffle else ())
+        + (("--trust",) if trust else ())
         + _repeat("--on-bad", [on_bad] if on_bad != "refuse" else [])
         + _repeat("--limit", [str(limit)] if limit else [])
         + _repeat("--seed", [str(seed)] if seed else [])

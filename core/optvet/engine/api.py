@@ -42,6 +42,7 @@ def vet(
     memory_bytes: int = 8 << 30,
     use_cache: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
+    trust: bool = False,
     progress: Progress = lambda text, done, total: None,
 ) -> VetResult:
     """Say whether ``optimizer`` keeps ``model`` intact, and which pass is to blame if not.
@@ -75,6 +76,7 @@ def vet(
         memory_bytes: Address space that one step may add.
         use_cache: Whether to keep results beyond this call.
         cache_dir: Where to keep them; the user's cache folder by default.
+        trust: Whether the model's record may name code, and data outside of its folder.
         progress: Called with what is being done, how much of it is done, and of how much.
 
     Raises:
@@ -113,6 +115,7 @@ def vet(
         pairs=pairs,
         cache_dir=root,
         use_cache=use_cache,
+        trust=trust,
     )
     return vet_model(models[0], settings, plugins, progress=progress)
 

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 from onnx import ModelProto
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from optvet.engine import repro
 from optvet.engine.cache import Cache, cache_root
@@ -46,12 +46,13 @@ from optvet.engine.reduce import Budget, Reduction
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible
+from optvet.engine.trust import options_from
 from optvet.engine.vet import Settings, Vetting, open_vetting, resolve_model
 from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError, UnknownName, UsageError
-from optvet.spec.protocols import DependsOnOptions, Optimizer
+from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
 from optvet.spec.records import (
     Divergence,
     Finding,
@@ -640,15 +641,21 @@ def read_record(bundle: Path) -> Reproduction:
         ) from error
 
 
-def replay_bundle(bundle: Path, plugins: Plugins) -> Replayed:
-    """Judge a bundle again under the installed versions.
+def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Replayed:
+    """Judge a bundle again under the installed versions; no file of the bundle is executed.
+
+    Args:
+        bundle: The folder.
+        plugins: What is installed.
+        trust: Whether options of the bundle may name code, commands and files.
 
     Raises:
         UsageError: It is no bundle, or what it needs is not installed.
-        InputError: Its model does not run any more, optimized or not.
+        InputError: Its model does not run any more, optimized or not; or it names code, commands
+            or files and is not trusted.
     """
     record = read_record(bundle)
-    accused = _accused_again(record, plugins)
+    accused = _accused_again(record, plugins, bundle / "finding.json", trust)
     path = bundle / "model.onnx"
     if not path.is_file():
         raise InputError(f"{path} is missing; make the bundle anew")
@@ -680,9 +687,14 @@ def _outcome(record: Reproduction, shown: Shown | None) -> Outcome:
     return "still there" if same == was else "changed"
 
 
-def _accused_again(record: Reproduction, plugins: Plugins) -> Accused:
+def _accused_again(record: Reproduction, plugins: Plugins, file: Path, trust: bool) -> Accused:
+    def options_of(plugin: Optimizer | Runtime, key: str) -> BaseModel:
+        given = getattr(record, key)
+        given = options_from(str(file), key, plugin.options, given, folder=None, trust=trust)
+        return parse_options(plugin.name, plugin.options, given)
+
     optimizer = plugins.optimizer(record.optimizer)
-    options = parse_options(optimizer.name, optimizer.options, record.optimizer_options)
+    options = options_of(optimizer, "optimizer_options")
     if isinstance(optimizer, DependsOnOptions):
         optimizer = optimizer.configured(options)
     known = {p.name: p for p in optimizer.passes()}
@@ -691,7 +703,7 @@ def _accused_again(record: Reproduction, plugins: Plugins) -> Accused:
             hint = f"(of {optimizer.name} {optimizer.version()})"
             raise UnknownName("pass", name, known, hint)
     runtime = plugins.runtime(record.runtime)
-    judge = Judge(runtime, parse_options(runtime.name, runtime.options, record.runtime_options))
+    judge = Judge(runtime, options_of(runtime, "runtime_options"))
     own = "onnx" in runtime.accepts
     original = runtime if own else plugins.reference_runtime()
     base = tuple(n for n in record.passes if known[n].required)

@@ -29,11 +29,13 @@ def compare_files(
     cache_dir: Path,
     timeout_s: float = 120.0,
     memory_bytes: int = 8 << 30,
+    trust: bool = False,
     progress: Progress = lambda text, done, total: None,
 ) -> Comparison:
     """Compare two models on the first sample of a dataset that the first one runs on.
 
     The first must be ONNX; the second may be a file whose suffix a runtime knows as its own.
+    ``trust`` says whether the first model's record may name code, and data outside of its folder.
 
     Raises:
         UsageError: A model, dataset or runtime cannot be used.
@@ -53,7 +55,7 @@ def compare_files(
     limits = Limits(timeout_s, memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         progress("making inputs", 0, None)
-        sample = _sample(first, dataset, plugins, seed, judge, sandbox)
+        sample = _sample(first, dataset, plugins, seed, judge, sandbox, trust)
         progress("comparing", 0, None)
         if other is not None:
             judge_b = Judge(other, other.options)
@@ -93,7 +95,13 @@ def _one(reference: str, plugins: Plugins, cache_dir: Path) -> Model:
 
 
 def _sample(
-    model: Model, dataset: str | None, plugins: Plugins, seed: int, judge: Judge, sandbox: Sandbox
+    model: Model,
+    dataset: str | None,
+    plugins: Plugins,
+    seed: int,
+    judge: Judge,
+    sandbox: Sandbox,
+    trust: bool,
 ) -> Sample:
     def asked(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
@@ -114,5 +122,6 @@ def _sample(
         seed=seed,
         probe=asked,
         memory_bytes=sandbox.limits.memory_bytes,
+        trust=trust,
     )
     return next(iter(inputs))

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
+from optvet.engine.trust import dataset_from, options_from
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
 from optvet.spec.memory import DEFAULT_BYTES, check_size, limit_memory
 from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
@@ -67,6 +69,7 @@ class Inputs:
     Raises:
         UnknownName: There is no such dataset, or it has no such option.
         UsageError: A value does not fit its option.
+        InputError: The model's record asks for what only a trusted one may have.
     """
 
     def __init__(
@@ -80,10 +83,11 @@ class Inputs:
         seed: int,
         probe: Probe,
         memory_bytes: int = DEFAULT_BYTES,
+        trust: bool = False,
     ) -> None:
         self._model, self._cut, self._seed, self._probe = model, cut, seed, probe
         self._memory_bytes = memory_bytes
-        self._sources = _sources(model, plugins, specs, options)
+        self._sources = _sources(model, plugins, specs, options, trust)
         self._counts = [0] * len(self._sources)
         self._whole: list[Sample] | None = None
         self.skipped: dict[str, str] = {}
@@ -268,9 +272,11 @@ def _bytes_of(info: ValueInfo) -> int:
 
 
 def _sources(
-    model: Model, plugins: Plugins, specs: Sequence[str], options: Mapping[str, Any]
+    model: Model, plugins: Plugins, specs: Sequence[str], options: Mapping[str, Any], trust: bool
 ) -> list[_Source]:
-    chosen = [_resolved(model, plugins, spec) for spec in specs] or [_declared(model, plugins)]
+    chosen = [_resolved(model, plugins, spec) for spec in specs] or [
+        _declared(model, plugins, trust)
+    ]
     names = {spec.partition(":")[0] for spec, _ in chosen}
     if any(spec.startswith(f"{AUTO}:") for spec in specs):
         # Of several models each may be given another dataset, so all that there is may be set.
@@ -279,25 +285,41 @@ def _sources(
     for key in options:
         if key not in known:
             raise UnknownName(f"option of dataset {' and '.join(sorted(names))}", key, known)
-    return [_source(model, plugins, spec, why, options) for spec, why in chosen]
+    return [_source(model, plugins, spec, why, options, trust) for spec, why in chosen]
 
 
 def _source(
-    model: Model, plugins: Plugins, spec: str, why: str, options: Mapping[str, Any]
+    model: Model,
+    plugins: Plugins,
+    spec: str,
+    why: str,
+    options: Mapping[str, Any],
+    trust: bool,
 ) -> _Source:
     name, _, argument = spec.partition(":")
     dataset = plugins.dataset(name)
     given = dict(options)
-    if spec == model.config.dataset:
-        given = {**model.config.dataset_options, **given}
+    config = model.config
+    if spec in (config.dataset, dataset_from(config, trust=True)):
+        # What is typed replaces what is declared, which then need not be trusted.
+        more = {k: v for k, v in config.dataset_options.items() if k not in given}
+        given |= options_from(
+            config.origin,
+            "dataset_options",
+            dataset.options,
+            more,
+            folder=Path(config.origin).parent,
+            trust=trust,
+        )
     own = {k: v for k, v in given.items() if k in type(dataset.options).model_fields}
     parsed = parse_options(f"dataset {name}", dataset.options, own)
     return _Source(spec, dataset, argument or None, parsed, why)
 
 
-def _declared(model: Model, plugins: Plugins) -> tuple[str, str]:
-    if model.config.dataset is not None:
-        return model.config.dataset, f"declared in {model.config.origin}"
+def _declared(model: Model, plugins: Plugins, trust: bool) -> tuple[str, str]:
+    spec = dataset_from(model.config, trust=trust)
+    if spec is not None:
+        return spec, f"declared in {model.config.origin}"
     return plugins.default("dataset"), NOT_ASKED
 
 

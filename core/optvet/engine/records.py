@@ -212,34 +212,10 @@ def _from_toml(file: Path) -> ModelConfig:
         comparator_options=declared.comparator_options,
         preprocessing=declared.preprocessing.model_dump(exclude_none=True),
         inputs={n: r.model_dump(exclude_none=True) for n, r in declared.inputs.items()},
-        dataset=_dataset(file, declared.dataset),
-        dataset_options={k: _option(file, v) for k, v in declared.dataset_options.items()},
+        dataset=declared.dataset,
+        dataset_options=declared.dataset_options,
         origin=str(file),
     )
-
-
-def _dataset(file: Path, spec: str | None) -> str | None:
-    """``NAME:PATH`` with the path as the user would give it; what is no path stays as it is.
-
-    A record that came with a downloaded model may not have files read from anywhere else.
-    """
-    if spec is None:
-        return None
-    name, colon, argument = spec.partition(":")
-    return f"{name}{colon}{_inside(file, argument)}"
-
-
-def _option(file: Path, value: Any) -> Any:
-    return _inside(file, value) if isinstance(value, str) else value
-
-
-def _inside(file: Path, words: str) -> str:
-    if Path(words).is_absolute() or ".." in Path(words).parts or words.startswith("~"):
-        raise InputError(
-            f"{file}: {words!r} leads out of the folder of the record; say --dataset instead"
-        )
-    path = file.parent / words
-    return str(path) if words and path.exists() else words
 
 
 def _complaint(file: Path, error: ValidationError) -> str:
@@ -288,7 +264,7 @@ def _from_entry(catalogue: Path, entry: Mapping[str, Any]) -> ModelConfig:
         comparator_options=options,
         preprocessing=preprocessing,
         inputs=_recipes(catalogue, entry),
-        dataset=_dataset(catalogue, _text(catalogue, entry, "dataset")),
+        dataset=_text(catalogue, entry, "dataset"),
         origin=str(catalogue),
     )
 

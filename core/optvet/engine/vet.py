@@ -34,6 +34,7 @@ from optvet.engine.options import parse_options
 from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gist, probe
+from optvet.engine.trust import options_from
 from optvet.graph import structure
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import (
@@ -110,6 +111,7 @@ class Settings:
         pairs: Whether ``each`` also tries ordered pairs; None: if the model is small.
         cache_dir: Where results are kept; None for the user's cache folder.
         use_cache: Whether anything is kept beyond this call.
+        trust: Whether the model's record may name code, and data outside of its folder.
     """
 
     optimizer: str | None = None
@@ -135,6 +137,7 @@ class Settings:
     pairs: bool | None = None
     cache_dir: Path | None = None
     use_cache: bool = True
+    trust: bool = False
 
 
 @runtime_checkable
@@ -292,8 +295,9 @@ class Vetting:
         # A wrong name is found out before the work, not when a fault asks for it.
         for other in settings.cross_check:
             plugins.runtime(other)
-        if settings.comparator is not None:
-            plugins.comparator(settings.comparator)
+        wanted = settings.comparator or model.config.comparator
+        if settings.comparator is not None or wanted in plugins.names("comparator"):
+            self._comparator_options(plugins.comparator(str(wanted)))
         self.ledger = Ledger()
         self.findings: list[Finding] = []
         self.controls: dict[str, Control] = {}
@@ -411,6 +415,7 @@ class Vetting:
             seed=settings.seed,
             probe=lambda feeds: self._probe(lab, feeds),
             memory_bytes=settings.memory_bytes,
+            trust=settings.trust,
         )
 
     def find_samples(self, lab: Lab, names: Iterable[str | None]) -> dict[str | None, Sample]:
@@ -1016,11 +1021,24 @@ class Vetting:
     def _assessment(self, outputs: Outputs) -> Assessment:
         choice = choose(self.plugins, self.model, outputs, self.settings.comparator)
         comparator = choice.comparator
-        given = {**self.model.config.comparator_options, **self.settings.comparator_options}
-        if comparator.name != self.model.config.comparator:
-            given = dict(self.settings.comparator_options)
+        given = self._comparator_options(comparator)
         options = parse_options(f"comparator {comparator.name}", comparator.options, given)
         return Assessment(choice, options, self.model)
+
+    def _comparator_options(self, comparator: Comparator) -> dict[str, Any]:
+        """What was asked for, and what the model's record says where nothing was."""
+        config, given = self.model.config, dict(self.settings.comparator_options)
+        if comparator.name != config.comparator:
+            return given
+        more = {k: v for k, v in config.comparator_options.items() if k not in given}
+        return given | options_from(
+            config.origin,
+            "comparator_options",
+            comparator.options,
+            more,
+            folder=Path(config.origin).parent,
+            trust=self.settings.trust,
+        )
 
     def _add_to(
         self,

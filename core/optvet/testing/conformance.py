@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from optvet.engine.sandbox import Limits, Outcome, Sandbox
 from optvet.spec.protocols import Optimizer, Runtime
+from optvet.spec.sensitive import unmarked_options
 from optvet.spec.types import Artifact, Pass
 
 LIMITS = Limits(timeout_s=60.0, memory_bytes=8 << 30)
@@ -126,6 +127,13 @@ def _check_options(plugin: Any, attribute: str) -> None:
         config.get("extra") == "forbid",
         f'{attribute}: {name} must refuse unknown keys; set extra="forbid"',
     )
+    for option, looks in unmarked_options(type(options)).items():
+        _fail(
+            plugin,
+            f"{attribute}: option {option!r} {looks}: it seems to name code, a command or a file; "
+            "mark it Annotated[…, optvet.Sensitive('what a value does')], so that bundles and "
+            "records may not set it unasked, or optvet.Harmless('why') if it names none",
+        )
     again = type(options).model_validate(options.model_dump(mode="json"))
     require(plugin, again == options, f"{attribute}: {name} does not survive a trip through JSON")
 

@@ -11,12 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Run, Sample, Summary, hookimpl
+from optvet import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Run,
+    Sample,
+    Sensitive,
+    Summary,
+    hookimpl,
+)
 from optvet_text import answers, generation, measures
 from optvet_text.feeding import (
     Interface,
@@ -59,7 +69,7 @@ class TextOptions(BaseModel):
     """The longest sequence that the model takes; 0 for what model or vocabulary say. Prompts are
     cut to leave room for the new tokens, down to half of it.
     """
-    vocabulary: str = ""
+    vocabulary: Annotated[str, Sensitive("reads a file", reads_data=True)] = ""
     """A file from which tokens become text (tokenizer.json, a JSON list or object, lines); the one
     declared of the model, or tokenizer.json beside it, where it is empty. Else numbers are words.
     """

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,11 +23,12 @@ from optvet import (
     Model,
     Probe,
     Sample,
+    Sensitive,
     UsageError,
     check_size,
     hookimpl,
 )
-from optvet_images.labels import Boxes, Labels, read_labels
+from optvet_images.labels import FOLDERS, Boxes, Labels, read_labels
 from optvet_images.preparing import (
     KEYS,
     PRESETS,
@@ -59,7 +60,10 @@ class ImagesOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    labels: str | None = None
+    labels: Annotated[
+        str | None,
+        Sensitive("reads a file", reads_data=True, unless=lambda v: v == FOLDERS),
+    ] = None
     """A file of labels: CSV with columns file and label, lines of file and label, JSON, or COCO
     annotations; "folders" for one folder per class."""
     label_key: str = "label"

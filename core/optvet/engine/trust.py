@@ -1,0 +1,107 @@
+"""What a file that came with a model or a finding may ask for.
+
+Whoever types an option means it. A record beside a downloaded model, or a bundle that somebody
+sent, was written by others: it may set numbers and names, and name data in its own folder. It may
+not run code, nor read or write elsewhere, nor use a network, unless the user says ``--trust``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from optvet.spec.errors import InputError
+from optvet.spec.sensitive import sensitive_options
+from optvet.spec.types import ModelConfig
+
+_SHOWN = 200
+
+
+def options_from(
+    file: str,
+    key: str,
+    defaults: BaseModel,
+    given: Mapping[str, Any],
+    *,
+    folder: Path | None,
+    trust: bool,
+) -> dict[str, Any]:
+    """What ``file`` sets of the options of a plugin, with paths in ``folder`` as they are opened.
+
+    Args:
+        file: The file, for messages.
+        key: The key of ``file`` that has ``given``, for messages.
+        defaults: The options of the plugin; a file may always set their default.
+        given: What the file sets.
+        folder: Data in this folder may be named by options that only read data; None: no data.
+        trust: Whether the user trusts the file.
+
+    Raises:
+        InputError: An option is sensitive, and the file is not trusted.
+    """
+    plain = defaults.model_dump(mode="json")
+    settled = dict(given)
+    for name, mark in sensitive_options(type(defaults)).items():
+        value = given.get(name)
+        if name not in given or value in (plain[name], getattr(defaults, name)):
+            continue
+        if mark.unless(value):
+            continue
+        if not trust and not (mark.reads_data and folder and is_inside(folder, value)):
+            raise _refusal(file, f"{key}.{name}", value, mark.what)
+        if mark.reads_data and folder and isinstance(value, str):
+            settled[name] = located(folder, value)
+    return settled
+
+
+def dataset_from(config: ModelConfig, *, trust: bool) -> str | None:
+    """The dataset that a record names, ``NAME`` or ``NAME:ARGUMENT``, as it is opened.
+
+    Raises:
+        InputError: It is neither a name alone nor in the folder of the record, which is not
+            trusted.
+    """
+    if config.dataset is None:
+        return None
+    name, colon, argument = config.dataset.partition(":")
+    if not colon:
+        return name
+    folder = Path(config.origin).parent
+    if not trust and not is_inside(folder, argument):
+        what = "is not in the record's folder"
+        raise _refusal(config.origin, "dataset", config.dataset, what, ", or choose by --dataset")
+    return f"{name}:{located(folder, argument)}"
+
+
+def located(folder: Path, words: str) -> str:
+    """``words`` as a path from here if they name what exists from ``folder``; else as they are."""
+    try:
+        path = folder / Path(words).expanduser()
+        return str(path) if words and path.exists() else words
+    except (OSError, ValueError, RuntimeError):
+        return words
+
+
+def is_inside(folder: Path, value: object) -> bool:
+    """Whether ``value`` names what exists in ``folder``, links followed."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        return False
+    try:
+        path = folder / value
+        return path.exists() and path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # too long a name, a loop of links
+        return False
+
+
+def _refusal(file: str, key: str, value: object, what: str, instead: str = "") -> InputError:
+    """The error for a value of a file that only a trusted file may have."""
+    shown = repr(value)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}…"
+    return InputError(
+        f"{file}: key {key!r} is {shown}, which {what}; read that file, and say --trust (in "
+        f"Python trust=True) if you trust it{instead}"
+    )

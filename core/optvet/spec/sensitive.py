@@ -1,0 +1,123 @@
+"""Which options of a plugin may not be set by a file that somebody else wrote.
+
+A bundle, or the record beside a model, sets options of plugins. Most are numbers and names, and
+harmless. One that names code, a command or a file is not: it is refused unless the user trusts the
+file. A plugin marks such an option in its option model::
+
+    extra_passes: Annotated[tuple[str, ...], Sensitive("runs Python code")] = ()
+
+An option is sensitive without a mark, too, if its type is that of a path, an address or an import,
+or if a word of its name says so ("output_file"). ``Harmless`` takes that back.
+"""
+
+from __future__ import annotations
+
+import os
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import AnyUrl, BaseModel, ImportString
+from pydantic.fields import FieldInfo
+
+_WORDS = frozenset(
+    "binary callback cmd code command dir directory dll env environment exec executable file "
+    "files folder folders hook import lib libraries library module modules path paths plugin "
+    "plugins program python script scripts shell uri url urls".split()
+)
+_TYPES: tuple[type, ...] = (os.PathLike, AnyUrl)
+
+
+@dataclass(frozen=True)
+class Sensitive:
+    """Marks an option that a file may set only if the user trusts it.
+
+    Attributes:
+        what: What a value does, to end the sentence "it …": "runs Python code from a file".
+        reads_data: The option names a file that is only read, as data. Then the record of a model
+            may name a file in its own folder all the same.
+        unless: Tells which values do no such thing, and are allowed.
+    """
+
+    what: str
+    reads_data: bool = False
+    unless: Callable[[Any], bool] = lambda value: False
+
+
+@dataclass(frozen=True)
+class Harmless:
+    """Marks an option that is not sensitive, though its type or name looks like it.
+
+    Attributes:
+        why: The reason.
+    """
+
+    why: str
+
+
+def sensitive_options(options: type[BaseModel]) -> dict[str, Sensitive]:
+    """The sensitive options of ``options``, by name; marked ones, and those that look like it."""
+    found = {name: _sensitive(name, field) for name, field in options.model_fields.items()}
+    return {name: mark for name, mark in found.items() if mark is not None}
+
+
+def unmarked_options(options: type[BaseModel]) -> dict[str, str]:
+    """Options that look sensitive and say nothing of it, by name, with what they look like."""
+    return {
+        name: looks
+        for name, field in options.model_fields.items()
+        if not any(isinstance(m, Sensitive | Harmless) for m in _marks(field))
+        and (looks := _looks(name, field)) is not None
+    }
+
+
+def _sensitive(name: str, field: FieldInfo) -> Sensitive | None:
+    marks = list(_marks(field))
+    marked = next((m for m in marks if isinstance(m, Sensitive)), None)
+    if marked is not None or any(isinstance(m, Harmless) for m in marks):
+        return marked
+    looks = _looks(name, field)
+    if looks is not None:
+        return Sensitive(f"{looks}, so it may name code or a file")
+    for part in _parts(field.annotation):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return next(iter(sensitive_options(part).values()), None)
+    return None
+
+
+def _looks(name: str, field: FieldInfo) -> str | None:
+    for part in _parts(field.annotation):
+        if isinstance(part, type) and issubclass(part, _TYPES):
+            return f"is of type {part.__name__}"
+    # ``ImportString[X]`` is ``Annotated[X, ImportString()]``.
+    if any(ImportString in (mark, type(mark)) for mark in _marks(field)):
+        return "is of type ImportString"
+    # A switch or a number cannot name anything, whatever it is called.
+    if all(part in (bool, int, float, type(None)) for part in _leaves(field.annotation)):
+        return None
+    word = next((w for w in name.lower().split("_") if w in _WORDS), None)
+    return None if word is None else f"has {word!r} in its name"
+
+
+def _marks(field: FieldInfo) -> Iterator[Any]:
+    yield from field.metadata
+    for part in _parts(field.annotation):
+        yield from getattr(part, "__metadata__", ())
+        if part is ImportString:
+            yield part
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """``annotation`` and all annotations inside it."""
+    yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _parts(inner)
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    inside = typing.get_args(annotation)
+    if not inside:
+        yield annotation
+    for inner in inside:
+        yield from _leaves(inner)
