@@ -33,12 +33,12 @@ import plants
 
 from optvet import Failure, Sample
 from optvet.engine import noise as measuring
-from optvet.engine import oracle
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner
 from optvet.engine.lab import Lab, Trial
-from optvet.engine.oracle import THRESHOLDS, Noise
+from optvet.engine.numerics import oracle
+from optvet.engine.numerics.oracle import THRESHOLDS, Noise
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Outputs
 from optvet.engine.vet import resolve_model

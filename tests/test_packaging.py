@@ -1,4 +1,5 @@
 import ast
+import graphlib
 import importlib.metadata
 import re
 import subprocess
@@ -175,6 +176,35 @@ def test_a_room_imports_only_lower_rooms(room: str) -> None:
     for file in sources(ROOT / "core" / "optvet" / room):
         upper = rooms(file) - LAYERS[room] - {room}
         assert not upper, f"{file.relative_to(ROOT)} imports {sorted(upper)}"
+
+
+def modules_of(room: Path) -> dict[str, Path]:
+    """Files of a room of the package, by the names of their modules."""
+    core = ROOT / "core"
+    names = {".".join(f.relative_to(core).with_suffix("").parts): f for f in sources(room)}
+    return {name.removesuffix(".__init__"): file for name, file in names.items()}
+
+
+def test_the_numerics_know_nothing_of_the_rest_of_the_engine() -> None:
+    for name, file in modules_of(ROOT / "core" / "optvet" / "engine" / "numerics").items():
+        engine = {m for m in imports(file) if m.startswith("optvet.engine")}
+        assert all(m.startswith("optvet.engine.numerics") for m in engine), name
+        assert rooms(file) <= {"spec", "graph", "engine"}, name
+
+
+@pytest.mark.parametrize("room", ["spec", "graph", "engine", "report"])
+def test_no_modules_import_each_other_in_a_circle(room: str) -> None:
+    files = modules_of(ROOT / "core" / "optvet" / room)
+    # A package that collects names from its modules is no part of what these need.
+    arrows = {
+        name: {m for m in imports(file) if m in files and m != name}
+        for name, file in files.items()
+        if file.name != "__init__.py"
+    }
+    try:
+        graphlib.TopologicalSorter(arrows).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 def test_every_room_has_its_layer() -> None:

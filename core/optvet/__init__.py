@@ -65,7 +65,7 @@ from optvet.spec.versions import version_of
 
 if TYPE_CHECKING:
     from optvet.engine.api import vet
-    from optvet.engine.float64 import evaluator as reference_evaluator
+    from optvet.engine.numerics.float64 import evaluator as reference_evaluator
 
 __version__ = "0.1.0"
 
@@ -137,7 +137,7 @@ def __getattr__(name: str) -> Any:
         globals()["vet"] = vet
         return vet
     if name == "reference_evaluator":
-        from optvet.engine.float64 import evaluator
+        from optvet.engine.numerics.float64 import evaluator
 
         return evaluator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,9 +21,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
-from optvet.engine import perturb
 from optvet.engine.examine import finite
-from optvet.engine.oracle import (
+from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.oracle import (
     THRESHOLDS,
     Judgement,
     Noise,
@@ -197,7 +197,7 @@ def recorded(data: bytes, feeds: Values, by: Judge, jitters: int) -> Recorded:
     longest = longest_reduction(model)
     outputs = {o.name for o in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=n) for n in values if n not in outputs)
-    return Recorded(values, tuple(runs), frozenset(perturb.discontinuous(model)), longest)
+    return Recorded(values, tuple(runs), frozenset(rounding.discontinuous(model)), longest)
 
 
 # --- comparing ------------------------------------------------------------------------------------

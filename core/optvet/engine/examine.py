@@ -15,7 +15,7 @@ import numpy as np
 
 from optvet.engine import noise as measuring
 from optvet.engine.lab import Lab, Trial
-from optvet.engine.oracle import (
+from optvet.engine.numerics.oracle import (
     THRESHOLDS,
     Judgement,
     Noise,

@@ -14,9 +14,9 @@ import onnx
 from onnx import numpy_helper
 
 from optvet.engine import cache as caching
-from optvet.engine import perturb
 from optvet.engine.lab import CODE_VERSION, Lab
-from optvet.engine.oracle import Noise
+from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.oracle import Noise
 from optvet.engine.sandbox import enter
 from optvet.engine.trial import (
     Judge,
@@ -75,9 +75,9 @@ def _analyze(subject: Subject) -> Analysis:
     model = onnx.load_from_string(read_model(subject.blob, subject.digest))
     outputs = {o.name for o in model.graph.output}
     return Analysis(
-        frozenset(outputs - perturb.can_round(model)),
-        frozenset(perturb.discontinuous(model)),
-        frozenset(perturb.random_ops(model)),
+        frozenset(outputs - rounding.can_round(model)),
+        frozenset(rounding.discontinuous(model)),
+        frozenset(rounding.random_ops(model)),
         longest_reduction(model),
         quantization_steps(model),
     )
@@ -229,7 +229,7 @@ def _float64(lab: Lab, sample: Sample) -> Outputs | None:
 def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
     """float64 outputs; None if that would take too long. What cannot be promoted raises."""
     # Imported here: scipy and the reference operators take as long as all else that a vet imports.
-    from optvet.engine import float64
+    from optvet.engine.numerics import float64
 
     enter("run")
     model = onnx.load_from_string(read_model(subject.blob, subject.digest))

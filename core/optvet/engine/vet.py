@@ -30,8 +30,8 @@ from optvet.engine.impact import Answers, Assessment, choose, fallback
 from optvet.engine.inputs import Inputs, OnBad, Slice
 from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial, refuse_misuse
 from optvet.engine.models import OPSET_FLOOR, open_model
+from optvet.engine.numerics.oracle import THRESHOLDS, Judgement
 from optvet.engine.options import parse_options
-from optvet.engine.oracle import THRESHOLDS, Judgement
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gist, probe
 from optvet.engine.trust import options_from

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
-from optvet.engine import float64
-from optvet.engine.float64 import NotPromotable, evaluate, promote
+from optvet.engine.numerics.float64 import NotPromotable, evaluate, promote
+from optvet.engine.numerics.float64 import windows as sliding
 
 
 def model_of(text: str, opset: int = 17) -> onnx.ModelProto:
@@ -601,6 +601,6 @@ def agrees_with_stock(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -
 
 def test_a_long_convolution_is_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = normal(0, 1, 2, 9, 9).astype(np.float64), normal(1, 3, 2, 3, 3).astype(np.float64)
-    whole = float64.conv(x, w)
-    monkeypatch.setattr(float64, "_PATCH_BYTES", 1)
-    np.testing.assert_allclose(float64.conv(x, w), whole, rtol=1e-13)
+    whole = sliding.conv(x, w)
+    monkeypatch.setattr(sliding, "_PATCH_BYTES", 1)
+    np.testing.assert_allclose(sliding.conv(x, w), whole, rtol=1e-13)

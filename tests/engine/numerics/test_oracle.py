@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from optvet.engine.oracle import (
+from optvet.engine.numerics.oracle import (
     Call,
     Judgement,
     Noise,

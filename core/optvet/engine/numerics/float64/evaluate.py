@@ -1,0 +1,95 @@
+"""Running ONNX's reference evaluator, its defects corrected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+
+from optvet.engine.numerics.float64.arrays import Array, is_float
+from optvet.engine.numerics.float64.operators import replacements
+from optvet.engine.numerics.float64.promote import NotPromotable, Promotion, inlined, promote
+from optvet.graph.walk import nodes_of
+
+
+def evaluate(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of ``model`` for ``feeds``, computed in double precision.
+
+    Random operators are evaluated too; whoever calls leaves out the outputs that depend on them.
+
+    Args:
+        model: Any model; it is promoted first.
+        feeds: Inputs by name; floating arrays of any width, converted without loss.
+
+    Returns:
+        All graph outputs by name: floats as float64, everything else in its own type.
+
+    Raises:
+        NotPromotable: The model cannot be evaluated, or the evaluator fails on these inputs.
+    """
+    return evaluator(model)(feeds)
+
+
+Evaluation = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
+    """``model`` made ready for many runs of ONNX's reference evaluator, its defects corrected.
+
+    Args:
+        model: Any model with all its weights in memory.
+        double: Compute in float64 and return floats as float64; else every tensor keeps its type.
+
+    Returns:
+        A function from inputs to outputs, both by name; it raises NotPromotable where the
+        evaluator fails.
+
+    Raises:
+        NotPromotable: The model cannot be evaluated, or only wrongly.
+    """
+    ready = promote(model) if double else _checked(model)
+    opsets = {entry.domain: entry.version for entry in ready.opset_import}
+    names = [output.name for output in ready.graph.output]
+    widened = _doubled if double else _unchanged
+
+    def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            # Overflow and NaN are results here, to be compared like any other.
+            with np.errstate(all="ignore"):
+                session = ReferenceEvaluator(ready, new_ops=list(replacements(opsets, double)))
+                values = session.run(None, {name: widened(x) for name, x in feeds.items()})
+        except MemoryError:
+            raise
+        except Exception as error:
+            reason = f"the reference evaluator fails: {type(error).__name__}: {str(error)[:300]}"
+            raise NotPromotable(reason) from error
+        return {name: widened(value) for name, value in zip(names, values, strict=True)}
+
+    return run
+
+
+def _checked(model: ModelProto) -> ModelProto:
+    """A copy of ``model`` for evaluation as it is; NotPromotable if that would go wrong."""
+    model = inlined(model)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    check = Promotion(opsets, True, {}, double=False)
+    for node in nodes_of(model.graph):
+        if reason := check.refusal(node):
+            raise NotPromotable(f"operator {node.op_type} {node.name!r}: {reason}")
+    return model
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _doubled(value: Any) -> Any:
+    """``value`` with its floats as float64; sequences element by element."""
+    if isinstance(value, list):
+        return [_doubled(each) for each in value]
+    if isinstance(value, np.ndarray | np.generic) and is_float(value.dtype):
+        return np.asarray(value, np.float64)
+    return value
