@@ -17,7 +17,6 @@ import onnx.checker
 import onnx.parser
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
-from optvet.spec.records import VetResult
 from pydantic import BaseModel, ConfigDict
 
 from optvet.engine.discovery import Plugins
@@ -25,6 +24,7 @@ from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import Settings, vet_model
 from optvet.spec.errors import ContractError
+from optvet.spec.records import VetResult
 from optvet.spec.types import Artifact, Pass, Traits
 
 PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime")

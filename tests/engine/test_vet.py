@@ -118,6 +118,8 @@ def culprits(result: VetResult) -> list[list[str]]:
         ("raise_error", "optimizer-error", "build", "ValueError: planted: no rule for this model"),
         ("abort", "optimizer-abort", "build", "SIGABRT: planted: assertion failed"),
         ("segfault", "optimizer-abort", "build", "SIGSEGV"),
+        ("kill_self", "optimizer-abort", "build", "killed by SIGKILL"),
+        ("kill_parent", "optimizer-abort", "build", "ended the process that started its own"),
         ("invalid_model", "invalid-model", "check", "nowhere"),
         ("foreign_operator", "load-failure", "load", "Planted"),
         ("index_out_of_range", "run-failure", "run", "out of"),

@@ -48,6 +48,8 @@ class Observation:
     noise: float | None = None
     sample: Sample | None = None
     judgements: tuple[Judgement, ...] = ()
+    unexplained: bool = False
+    """A death that somebody else may have caused: never a finding, and like no other."""
 
     @property
     def signature(self) -> tuple[str, str]:
@@ -63,7 +65,7 @@ class Observation:
 
 def alike(a: Observation, b: Observation) -> bool:
     """Whether two observations are the same fault: signature, and some output in common."""
-    if a.signature != b.signature:
+    if a.signature != b.signature or a.unexplained or b.unexplained:
         return False
     return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
 
@@ -103,6 +105,10 @@ _FAILURES: dict[tuple[Stage, str], Symptom] = {
     ("load", "abort"): Symptom.LOAD_FAILURE,
     ("run", "error"): Symptom.RUN_FAILURE,
     ("run", "abort"): Symptom.RUN_FAILURE,
+    ("build", "killed"): Symptom.OPTIMIZER_ABORT,
+    ("check", "killed"): Symptom.INVALID_MODEL,
+    ("load", "killed"): Symptom.LOAD_FAILURE,
+    ("run", "killed"): Symptom.RUN_FAILURE,
 }
 
 
@@ -183,6 +189,7 @@ class Examiner:
                     failure.stage,
                     describe(failure),
                     sample=samples[0] if samples else None,
+                    unexplained=failure.kind == "killed",
                 )
             )
         for sample in samples:
@@ -191,7 +198,12 @@ class Examiner:
                 symptom = symptom_of(run)
                 if on_load and run.stage == "load" and run.kind == "abort":
                     symptom = Symptom.OPTIMIZER_ABORT
-                return Findings(Observation(symptom, run.stage, describe(run), sample=sample))
+                unexplained = run.kind == "killed"
+                return Findings(
+                    Observation(
+                        symptom, run.stage, describe(run), sample=sample, unexplained=unexplained
+                    )
+                )
         if trial.alignment is not None and trial.alignment.problem:
             first = samples[0] if samples else None
             return Findings(

@@ -238,7 +238,7 @@ class _Failures:
         self.reason = self.reason or describe(failure)
         self.seen_in_candidate |= not isinstance(ours, Failure)
         # What a slow or crowded machine may cause tells nothing of the optimized model.
-        if isinstance(ours, Failure) or failure.kind in ("timeout", "out-of-memory"):
+        if isinstance(ours, Failure) or failure.kind in ("timeout", "out-of-memory", "killed"):
             self.skipped += 1
             return
         detail = {"failure": describe(failure)}

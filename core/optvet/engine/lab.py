@@ -363,6 +363,8 @@ class Lab:
         if pending.future is not None:
             outcome = pending.future.result()
             refuse_misuse(_failure_in(outcome))
+            if subject.optimizer is None:
+                _refuse_killed(outcome.failure)
             self._count(pending.purpose, subject, outcome, samples)
             if _died_running(outcome) and len(samples) > 1:
                 return self._one_by_one(pending)
@@ -526,13 +528,22 @@ def _failure_in(outcome: Outcome[Report]) -> Failure | None:
     return outcome.failure or (outcome.value.failure if outcome.value is not None else None)
 
 
+def _refuse_killed(failure: Failure | None) -> None:
+    """Raise if the original was killed by somebody else: without it nothing can be judged."""
+    if failure is not None and failure.kind == "killed":
+        raise InfrastructureError(
+            f"the original model could not be run: {failure.message}; find out who kills processes "
+            "here (an operator, a memory watchdog, a batch system) and run again"
+        )
+
+
 def _died_running(outcome: Outcome[Report]) -> bool:
     return outcome.failure is not None and outcome.failure.stage in ("load", "run")
 
 
 def is_circumstantial(failure: Failure | None) -> bool:
     """Whether a failure may be this machine's: not to be remembered beyond the session."""
-    return failure is not None and failure.kind in ("timeout", "out-of-memory")
+    return failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
 
 
 def _read(

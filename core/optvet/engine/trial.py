@@ -24,14 +24,14 @@ from pydantic import BaseModel
 
 from optvet.engine import contract
 from optvet.engine.sandbox import enter, entered, poison_memory
-from optvet.engine.sandbox.messages import type_name
+from optvet.engine.sandbox.messages import NAME_CHARS, cut, text_of, type_name
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
 from optvet.graph.walk import is_onnx
 from optvet.spec.errors import ContractError, FormatError, InfrastructureError
 from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Saves, Session, TellsTouched
-from optvet.spec.types import Artifact, Failure, InterfaceChange, Model, Sample
+from optvet.spec.types import Artifact, Failure, FailureKind, InterfaceChange, Model, Sample
 
 Outputs = dict[str, np.ndarray]
 
@@ -420,7 +420,7 @@ def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
     except ContractError:
         raise
     except Exception as error:  # the answer to the question, whatever it is
-        return f"{type(error).__name__}: {error}"
+        return f"{cut(type(error).__name__, NAME_CHARS)}: {text_of(error)}"
     return None
 
 
@@ -451,9 +451,10 @@ def save_artifact(subject: Subject, target: Path) -> None:
 
 def failure_of(error: BaseException) -> Failure:
     """An exception as a value."""
-    text = str(error).strip() or type(error).__name__
+    text = text_of(error).strip() or type(error).__name__
     out_of_memory = isinstance(error, MemoryError) or "bad_alloc" in text
-    return Failure("out-of-memory" if out_of_memory else "error", entered(), text, type_name(error))
+    kind: FailureKind = "out-of-memory" if out_of_memory else "error"
+    return Failure(kind, entered(), text, type_name(error))
 
 
 def _with(report: Report, **changes: Any) -> Report:

@@ -574,10 +574,12 @@ class Vetting:
         gate.learn_reference(lab.reference(samples))
         found = gate.examine(base, samples)
         if found.observation is not None:
+            self.safe = ()
+            if self._is_unexplained(found.observation):
+                return found.observation
             words = f"{self.optimizer.name}'s import and lowering"
             self._control("empty pipeline", "failed", f"{words} show {found.observation.symptom}")
             self._report(self._finding(lab, gate, found.observation, ()))
-            self.safe = ()
             return found.observation
         gate.forget(samples)
         words = "import and lowering agree with the original"
@@ -644,6 +646,8 @@ class Vetting:
         while found.observation is not None:
             rounds += 1
             observation = found.observation
+            if self._is_unexplained(observation):
+                return tuple(n for n in pipeline if n in self.required)
             self.progress(f"localizing {observation.symptom}", rounds, None)
             witness = observation.sample
             within = [witness] if witness is not None else []
@@ -652,6 +656,8 @@ class Vetting:
             if observation.symptom == Symptom.TIMEOUT:
                 lab.timeout_s = self.patience(time.perf_counter() - started)
             if inherited is not None:
+                if self._is_unexplained(inherited):
+                    return ()
                 if lab.excused and not inherited.outputs:
                     return ()  # what the malformed model leads to was told with it
                 finding = self._finding(lab, examiner, inherited, (), as_deployed)
@@ -674,6 +680,12 @@ class Vetting:
             if found.observation is None and self.inputs.several and not as_deployed:
                 found = self._rest_is_sound(lab, examiner, pipeline)
         return () if lab.excused else pipeline
+
+    def _is_unexplained(self, observation: Observation) -> bool:
+        """Whether it is no finding, since somebody else may have caused it; the reason is kept."""
+        if observation.unexplained and observation.message not in self.reasons:
+            self.reasons.append(observation.message)
+        return observation.unexplained
 
     def _excuse(self, lab: Lab) -> None:
         """Pass over what the checker says of the round trip: passes may do worse behind it."""
@@ -796,7 +808,9 @@ class Vetting:
         samples = [sample] if sample is not None else []
         passes = self.with_required(culprit) if culprit else self._base()
         own = examiner.examine(lab.trial(passes, samples, "confirm"), samples).observation
-        shown = own if own is not None and own.symptom == observation.symptom else observation
+        shown = observation
+        if own is not None and own.symptom == observation.symptom and not own.unexplained:
+            shown = own
         again = examiner.examine(lab.fresh(passes, samples), samples).observation
         confirmed = again is not None and alike(again, shown)
         if confirmed and shown.stage == "compare":
@@ -882,6 +896,7 @@ class Vetting:
             if observation is not None and inherited is not None:
                 observation = None if alike(observation, inherited) else observation
             alone[name] = observation
+            explained = observation is not None and not self._is_unexplained(observation)
             same = trial.build.canonical == empty.build.canonical
             effect = "failed" if observation else ("none" if same else "changed")
             if effect == "changed":
@@ -892,12 +907,12 @@ class Vetting:
                     {
                         "name": name,
                         "effect": effect,
-                        "symptom": observation.symptom if observation else None,
+                        "symptom": observation.symptom if explained and observation else None,
                         "known_limit": limits[0].reason if limits else None,
                     }
                 )
             )
-            if observation is not None and judgeable and self._counts(name):
+            if observation is not None and explained and judgeable and self._counts(name):
                 self._report(self._finding(lab, examiner, observation, (name,)))
             if original is not None:
                 self._note_bloat((name,), original, trial)
@@ -942,7 +957,7 @@ class Vetting:
         sequences = [self.with_required(pair) for pair in pairs]
         for pair, trial in zip(pairs, lab.trials(sequences, samples, "each"), strict=True):
             observation = examiner.examine(trial, samples).observation
-            if observation is None:
+            if observation is None or self._is_unexplained(observation):
                 continue
             # One enabling pass with many partners, each with the same words, is one defect.
             defect = (pair[0], observation.signature)
@@ -966,7 +981,7 @@ class Vetting:
         if not self.optimizer.traits.repeatable or not twice:
             return
         found = examiner.examine(lab.trial(twice, samples, "each"), samples)
-        if found.observation is None:
+        if found.observation is None or self._is_unexplained(found.observation):
             return
         culprit = self._localize(lab, examiner, twice, found.observation)
         self._report(self._finding(lab, examiner, found.observation, culprit))
@@ -1389,7 +1404,7 @@ def _answer(
 
 def _akin(a: Observation, b: Observation) -> bool:
     """Same symptom, and an output in common where outputs are wrong; the words may differ."""
-    if a.symptom != b.symptom:
+    if a.symptom != b.symptom or a.unexplained or b.unexplained:
         return False
     return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
 

@@ -277,15 +277,19 @@ class Deferred:
     make: Callable[[], Sample]
 
 
+FailureKind = Literal["error", "abort", "timeout", "out-of-memory", "killed"]
+
+
 @dataclass(frozen=True)
 class Failure:
     """How a step in a worker failed.
 
-    ``kind`` "error" is an exception, "abort" the death of the process by ``signal`` or by exit;
+    ``kind`` "error" is an exception, "abort" the death of the process by ``signal`` or by exit.
+    "killed" is a death that somebody else may have caused: it is no evidence of anything.
     ``message`` is the exception's text or the last lines the native code wrote.
     """
 
-    kind: Literal["error", "abort", "timeout", "out-of-memory"]
+    kind: FailureKind
     stage: Stage
     message: str
     error_type: str = ""

@@ -11,6 +11,7 @@ Passes that kill their process do so when applied: call them through the sandbox
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,6 +126,17 @@ def _abort(model: ModelProto, options: PlantedOptions) -> None:
 def _segfault(model: ModelProto, options: PlantedOptions) -> None:
     """Read address 0."""
     faults.segfault()
+
+
+def _kill_self(model: ModelProto, options: PlantedOptions) -> None:
+    """Kill the process as an operator would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_parent(model: ModelProto, options: PlantedOptions) -> None:
+    """Kill the process that started this one."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(options.hang_s)
 
 
 def _hang(model: ModelProto, options: PlantedOptions) -> None:
@@ -310,6 +322,8 @@ _REWRITES: dict[str, Rewrite] = {
     "raise_error": _raise_error,
     "abort": _abort,
     "segfault": _segfault,
+    "kill_self": _kill_self,
+    "kill_parent": _kill_parent,
     "hang": _hang,
     "eat_memory": _eat_memory,
     "invalid_model": _invalid_model,

@@ -22,11 +22,23 @@ Processes and how they end::
       └──── socket, output file, stage file, status pipe ────┘
 
 The server kills a worker's whole process group when asked, when the worker dies, and when the
-caller's end of the socket closes, which the kernel does even for a caller that was SIGKILLed.
-No file has a name: output, stage and large messages are memory files, gone with their last user.
+caller's end of the socket closes, which the kernel does even for a caller that was SIGKILLed. It
+and the workers are subreapers, so what a task leaves in sessions of its own is found and killed
+too; if the server itself is killed, the caller kills what bears the server's mark in its
+environment. What escapes: a child that has another environment and another session, of a server
+that was SIGKILLed. A PID namespace would hold that too, but needs privileges that few machines
+give, and an answer must not depend on them.
 
-``pool`` is what callers use, ``remote`` their side of the processes, ``server`` and ``worker`` run
-in the processes themselves, and ``messages`` is what goes between them.
+No file has a name: output, stage and large messages are memory files, gone with their last user.
+Nothing that a worker holds can make the caller wait: it reads without blocking, and each message
+carries the ticket of its task.
+
+A worker that somebody else killed is no evidence. A task whose process was killed is tried again,
+twice at most, beside a process that does nothing; only if that lives and the task dies each time is
+it blamed. A task during which the server died is repeated under a server of its own.
+
+``pool`` is what callers use, ``remote`` and ``forks`` their side of worker and server; ``server``
+and ``worker`` run in the processes themselves, and ``messages`` is what goes between them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
-"""What goes between the processes: packets, memory files, texts of exceptions."""
+"""What goes between the processes: packets, memory files, texts of exceptions.
+
+A message is a head of fixed size and data. Small data is in the packet; large data is in a sealed
+memory file that travels with it, so that no sender can change or truncate what a receiver maps.
+"""
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import mmap
 import os
 import re
@@ -11,64 +17,117 @@ import struct
 
 INLINE_BYTES = 32 << 10  # A packet must fit the socket's send buffer (208 KiB by default).
 STATUS = struct.Struct("=qq")  # pid first; at death exit code and peak resident bytes
+HEAD = struct.Struct("=c16s")  # what the message is, and the ticket of its task
+TEXT_CHARS = 64 << 10
+"""No text of foreign code is longer: one message of 200 MB would stop whoever searches in it."""
+NAME_CHARS = 200
 NO_MEMORY = re.compile(
     r"std::bad_alloc|bad allocation|MemoryError|out of memory|"
     r"(cannot|can't|failed to|unable to) allocate",
     re.IGNORECASE,
 )
 
+_MAX_FDS = 4
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
-def memory_file(stack: contextlib.ExitStack) -> int:
+
+class MalformedMessage(Exception):
+    """What came is no message of ours: somebody else wrote to the socket."""
+
+
+def memory_file(stack: contextlib.ExitStack, *, sealable: bool = False) -> int:
     """A file without a name, closed by ``stack``."""
-    fd = os.memfd_create("optvet-sandbox")
+    flags = os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if sealable else 0)
+    fd = os.memfd_create("optvet-sandbox", flags)
     stack.callback(os.close, fd)
     return fd
 
 
-def send(channel: socket.socket, tag: bytes, data: bytes) -> None:
-    """Send one message; atomic, and never waits for the other side to read."""
+def send(channel: socket.socket, tag: bytes, ticket: bytes, data: bytes, flags: int = 0) -> None:
+    """Send one message; atomic."""
+    head = HEAD.pack(tag, ticket)
     if len(data) <= INLINE_BYTES:
-        channel.send(tag + data)
+        channel.send(head + data, flags)
         return
     with contextlib.ExitStack() as stack:
-        fd = memory_file(stack)
+        fd = memory_file(stack, sealable=True)
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        socket.send_fds(channel, [tag], [fd])
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
+        channel.sendmsg([head], [rights], flags)  # socket.send_fds ignores its flags.
 
 
-def receive(channel: socket.socket, flags: int = 0) -> tuple[bytes, bytes | mmap.mmap]:
-    """Tag and data of the next message.
+def receive(channel: socket.socket, flags: int = 0) -> tuple[bytes, bytes, bytes | mmap.mmap]:
+    """Tag, ticket and data of the next message.
 
     Raises:
         EOFError: The other side is gone.
+        MalformedMessage: No message of ours.
+        OSError: As ``socket.recvmsg``; BlockingIOError with MSG_DONTWAIT if there is none.
     """
-    message, fds, _, _ = socket.recv_fds(
-        channel, INLINE_BYTES + 1, 1, flags | socket.MSG_CMSG_CLOEXEC
-    )
-    if not message:
-        raise EOFError
-    if not fds:
-        return message[:1], message[1:]
+    message, fds, whole = receive_fds(channel, HEAD.size + INLINE_BYTES, flags)
     try:
-        return message[:1], mmap.mmap(fds[0], 0, prot=mmap.PROT_READ)
+        if not message and not fds:
+            raise EOFError
+        if not whole or len(message) < HEAD.size or len(fds) > 1:
+            raise MalformedMessage
+        tag, ticket = HEAD.unpack(message[: HEAD.size])
+        return tag, ticket, _mapped(fds[0]) if fds else message[HEAD.size :]
     finally:
-        os.close(fds[0])
+        for fd in fds:
+            os.close(fd)
+
+
+def receive_fds(channel: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int], bool]:
+    """Bytes and descriptors of the next packet, and whether all of it was received.
+
+    ``socket.recv_fds`` of CPython ignores its flags (gh-107898): it would block.
+    """
+    fds = array.array("i")
+    message, ancillary, how, _ = channel.recvmsg(
+        size, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), flags | socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds), not how & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    """The contents of a memory file that nobody can truncate: that would be a SIGBUS here."""
+    try:
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise MalformedMessage
+        # Private: before Linux 6.7 a file sealed against writing cannot be mapped shared at all.
+        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise MalformedMessage from error
+
+
+def cut(text: str, limit: int = TEXT_CHARS) -> str:
+    """``text`` as a plain string that can be encoded; head and tail of one beyond ``limit``."""
+    if len(text) > limit:
+        mark = f"\n[... {len(text) - limit} characters or more left out ...]\n"
+        half = max(0, (limit - len(mark)) // 2)
+        text = f"{text[:half]}{mark}{text[-half:] if half else ''}"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says; its type where it says nothing."""
+    """What an exception says, cut; its type where it says nothing."""
     try:
-        return str(error) or type(error).__name__
+        return cut(str(error) or type(error).__name__)
     except Exception:
-        return f"{type(error).__name__} (its text cannot be had)"
+        return f"{type_name(error)} (its text cannot be had)"
 
 
 def type_name(error: BaseException) -> str:
     """The type of an exception; with its module unless it is built in."""
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else qualified(kind)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else qualified(kind)
+    return cut(name, NAME_CHARS)
 
 
 def qualified(kind: type) -> str:

@@ -8,19 +8,24 @@ import os
 import pickle
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
+from optvet.engine.sandbox.forks import Server, Servers
 from optvet.engine.sandbox.messages import text_of
 from optvet.engine.sandbox.outcome import Limits, Outcome, Role
-from optvet.engine.sandbox.remote import Server, Worker
+from optvet.engine.sandbox.remote import OUTSIDE, Worker
+from optvet.engine.sandbox.worker import idle
 from optvet.spec.errors import InfrastructureError, PluginError
+from optvet.spec.types import Failure, FailureKind
 
 T = TypeVar("T")
 
 _DEFAULT_LIMITS = Limits()
+_CONTROL_S = 30.0
 
 
 @dataclass
@@ -61,7 +66,7 @@ class Sandbox:
         self._closed = False
         self._owner = os.getpid()
         self._preload = tuple(preload)
-        self._server: Server | None = None
+        self._servers: Servers | None = None
         atexit.register(self.close)
 
     def submit(
@@ -93,7 +98,7 @@ class Sandbox:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
             # With the first task: answers that are all remembered need no process.
-            self._server = self._server or Server(self._preload, self.limits)
+            self._servers = self._servers or Servers(self._preload, self.limits)
             self._tasks.put(task)
             # A thread for each task up to the number of jobs: few tasks, few processes.
             if len(self._threads) < self._jobs:
@@ -133,8 +138,8 @@ class Sandbox:
                     waiting.future.set_running_or_notify_cancel()
         for _ in self._threads:
             self._tasks.put(None)
-        if self._server is not None:
-            self._server.stop()
+        if self._servers is not None:
+            self._servers.stop()
         for thread in self._threads:
             thread.join(timeout=5)
 
@@ -148,9 +153,9 @@ class Sandbox:
 
     def _slot(self) -> None:
         """Run tasks one after the other, keeping a warm worker for each role."""
-        assert self._server is not None
+        assert self._servers is not None
         with contextlib.ExitStack() as stack:
-            kept = stack.enter_context(_Kept(self._server))
+            kept = stack.enter_context(_Kept(self._servers))
             while (task := self._tasks.get()) is not None:
                 if task.future.set_running_or_notify_cancel():
                     self._finish(task, kept)
@@ -160,7 +165,7 @@ class Sandbox:
     def _finish(self, task: _Task, kept: _Kept) -> None:
         """Give the task's future its outcome, whatever happens."""
         try:
-            outcome = _execute(task, kept)
+            outcome = _Attempts(task, kept).outcome()
         except BaseException as error:
             task.future.set_exception(self._ended() if self._closed else error)
         else:
@@ -177,8 +182,8 @@ class Sandbox:
 class _Kept:
     """The workers that a slot keeps between tasks: one for each role that was asked for."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, servers: Servers) -> None:
+        self.servers = servers
         self.workers: dict[Role, Worker] = {}
 
     def __enter__(self) -> _Kept:
@@ -190,12 +195,12 @@ class _Kept:
 
     @contextlib.contextmanager
     def borrow(self, role: Role, *, fresh: bool) -> Iterator[Worker]:
-        """A live worker; closed afterwards if it is fresh or has died."""
+        """A live worker; closed afterwards if it is fresh or can serve no other task."""
         worker = None if fresh else self.workers.pop(role, None)
-        if worker is not None and worker.is_dead():
+        if worker is not None and not worker.is_usable():
             worker.close()
             worker = None
-        worker = worker or Worker(self.server)
+        worker = worker or _new_worker(self.servers.get)
         try:
             yield worker
         except BaseException:
@@ -208,19 +213,105 @@ class _Kept:
                 self.workers[role] = worker
 
 
-def _execute(task: _Task, kept: _Kept) -> Outcome[Any]:
-    """Run ``task`` in a worker; again if the worker was gone before it began."""
-    name = getattr(task.function, "__qualname__", repr(task.function))
-    try:
-        payload = pickle.dumps((task.function, task.args), protocol=5)
-    except Exception as error:
-        raise PluginError(
-            f"task {name!r} cannot be sent to a worker: {text_of(error)}; functions and arguments "
-            "must be picklable, defined at the top level of an importable module"
-        ) from error
-    for _ in range(3):
-        with kept.borrow(task.role, fresh=task.fresh) as worker:
-            outcome = worker.run(name, payload, task.timeout_s)
-        if outcome is not None:
-            return outcome
-    raise InfrastructureError(f"no worker lived long enough to begin task {name!r}")
+def _new_worker(server: Callable[[], Server]) -> Worker:
+    """A worker forked by ``server``, which is asked for again if it turns out to be dead."""
+    for pause_s in (0.0, 0.1, 0.5):
+        time.sleep(pause_s)
+        try:
+            return Worker(server())
+        except OSError as error:
+            reason = error
+    raise InfrastructureError(f"no worker process can be started: {reason}") from reason
+
+
+class _Attempts:
+    """One task, tried until what came of it can be held against it.
+
+    A process may die of what others do: an operator, a memory watchdog, another task that kills the
+    server. So a death is believed when it comes again where nobody else can be its cause.
+    """
+
+    def __init__(self, task: _Task, kept: _Kept) -> None:
+        self._task, self._kept = task, kept
+        self._name = getattr(task.function, "__qualname__", repr(task.function))
+        try:
+            self._payload = pickle.dumps((task.function, task.args), protocol=5)
+        except Exception as error:
+            raise PluginError(
+                f"task {self._name!r} cannot be sent to a worker: {text_of(error)}; functions and "
+                "arguments must be picklable, defined at the top level of an importable module"
+            ) from error
+
+    def outcome(self) -> Outcome[Any]:
+        """What came of the task, as far as it is to blame for it."""
+        started = time.monotonic()
+        first = self._attempt(fresh=self._task.fresh)
+        if not _is_from_outside(first):
+            return first
+        took_s = time.monotonic() - started
+        second = self._attempt(fresh=True)
+        if not _is_from_outside(second) or _kind(second) == "out-of-memory":
+            return second
+        # The control: what lives as long and does nothing. Then once more.
+        idle_lived = self._idle(min(took_s, _CONTROL_S))
+        third = self._attempt(fresh=True)
+        if not _is_from_outside(third):
+            return third
+        return _explained(first, second, third, idle_lived=idle_lived)
+
+    def _attempt(self, *, fresh: bool) -> Outcome[Any]:
+        """What came of one attempt; again if the worker was gone before it began."""
+        task = self._task
+        for _ in range(3):
+            with self._kept.borrow(task.role, fresh=fresh) as worker:
+                result = worker.run(self._name, self._payload, task.timeout_s)
+            if isinstance(result, Outcome):
+                return result
+            if result == "server lost":
+                return self._alone()
+        raise InfrastructureError(f"no worker lived long enough to begin task {self._name!r}")
+
+    def _alone(self) -> Outcome[Any]:
+        """The task under a server of its own, since one of several has ended the shared one."""
+        for _ in range(2):
+            with self._kept.servers.alone() as server:
+                worker = Worker(server)
+                try:
+                    result = worker.run(self._name, self._payload, self._task.timeout_s)
+                    stage = worker.stage()
+                finally:
+                    worker.close()
+            if isinstance(result, Outcome):
+                return result
+        words = "ended the process that started its own, each of 3 times"
+        return Outcome(None, Failure("abort", stage, words))
+
+    def _idle(self, seconds: float) -> bool:
+        """Whether a process that does nothing lives so long."""
+        payload = pickle.dumps((idle, (seconds,)))
+        with self._kept.borrow(self._task.role, fresh=True) as worker:
+            result = worker.run("idle", payload, seconds + _CONTROL_S)
+        return isinstance(result, Outcome) and result.ok
+
+
+def _is_from_outside(outcome: Outcome[Any]) -> bool:
+    """Whether the process was killed, and not by what its code ran into."""
+    return outcome.failure is not None and outcome.failure.signal in OUTSIDE
+
+
+def _kind(outcome: Outcome[Any]) -> FailureKind | None:
+    return outcome.failure.kind if outcome.failure is not None else None
+
+
+def _explained(*deaths: Outcome[Any], idle_lived: bool) -> Outcome[Any]:
+    """Three deaths by a signal from outside: the task's own doing, or unexplained."""
+    last = deaths[-1].failure
+    assert last is not None
+    if _kind(deaths[-1]) == "out-of-memory":
+        return deaths[-1]
+    same = len({(d.failure.signal, d.failure.stage) for d in deaths if d.failure}) == 1
+    if idle_lived and same:
+        words = "each of 3 times, while an idle process lived: the task seems to do so itself"
+        return Outcome(None, replace(last, kind="abort", message=f"{last.message}\n{words}"))
+    words = "somebody kills processes on this machine, so nothing is known of the task"
+    return Outcome(None, replace(last, kind="killed", message=f"{last.message}\n{words}"))

@@ -1,8 +1,14 @@
-"""In the server: import once, then fork, kill and reap workers until the caller is gone."""
+"""In the server: import once, then fork, kill and reap workers until the caller is gone.
+
+The server and every worker are subreapers. What a task leaves behind, also in a session of its own,
+stays below its worker as long as that lives, and becomes a child of the server when it dies. So a
+child of the server that is no worker was left by a dead one, and is killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -10,12 +16,17 @@ import pickle
 import select
 import signal
 import socket
+import time
 import traceback
 import warnings
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any, NoReturn
 
-from optvet.engine.sandbox.messages import STATUS
-from optvet.engine.sandbox.worker import keep_memory, work
+from optvet.engine.sandbox.messages import STATUS, receive_fds
+from optvet.engine.sandbox.worker import PR_SET_CHILD_SUBREAPER, keep_memory, work
+
+_END_S = 5.0
 
 
 def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> NoReturn:
@@ -30,87 +41,151 @@ def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> 
     keep_memory()
     gc.collect()
     gc.freeze()  # Else the collector of each worker writes to, and so copies, all shared pages.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_r, wake_w = os.pipe()
+    os.set_blocking(wake_r, False)
     os.set_blocking(wake_w, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
     channel = socket.socket(fileno=fd)
     channel.set_inheritable(False)
     channel.send(b"r")
-    children: dict[int, int] = {}
+    workers: dict[int, int] = {}
+    private = [wake_r, wake_w]
     try:
         # Once a second the parent is looked at too: a fork of the caller keeps the socket open.
         while os.getppid() == caller:
             sources: list[Any] = [channel, wake_r]
             ready, _, _ = select.select(sources, [], [], 1.0)
             if wake_r in ready:
-                os.read(wake_r, 4096)
-                _reap(children)
-            if channel in ready and not _obey(channel, children, memory_bytes):
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake_r, 4096)
+            if wake_r in ready or not ready:
+                _reap(workers)
+            if channel in ready and not _obey(channel, workers, private, memory_bytes):
                 break
     finally:
-        for pid in children:
-            _kill_group(pid)
-        # Reaped, so that what the workers used counts as used by the caller.
-        with contextlib.suppress(ChildProcessError):
-            for pid in children:
-                os.waitpid(pid, 0)
+        _end()
         os._exit(0)
 
 
-def _obey(channel: socket.socket, children: dict[int, int], memory_bytes: int) -> bool:
+def _obey(
+    channel: socket.socket, workers: dict[int, int], private: list[int], memory_bytes: int
+) -> bool:
     """Carry out one request of the caller; False if the caller is gone."""
     try:
-        message, fds, _, _ = socket.recv_fds(channel, 1 << 18, 4, socket.MSG_CMSG_CLOEXEC)
+        message, fds, _ = receive_fds(channel, 1 << 18)
     except ConnectionResetError:
         return False
     if message[:1] == b"k":
         pid = STATUS.unpack(message[1:])[0]
-        if pid in children:
+        if pid in workers:
             _kill_group(pid)
     elif message[:1] == b"f":
-        server = os.getpid()
-        # Where there are too many processes the caller finds its status pipe closed.
-        with contextlib.suppress(OSError):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    for inherited in [channel.detach(), *children.values(), fds[3]]:
-                        os.close(inherited)
-                    folder, path = pickle.loads(message[1:])
-                    work(fds[0], fds[1], fds[2], folder, path, memory_bytes, server)
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(70)  # No exit handlers: those of native libraries crash and hang.
-            children[pid] = fds.pop()
-            _tell(children[pid], pid, 0)
+        status = fds.pop()
+        os.set_blocking(status, False)
+        try:
+            pid = _fork(channel, [*workers.values(), *private, status], fds, message, memory_bytes)
+        except OSError:
+            # Where there are too many processes the caller finds its status pipe closed.
+            os.close(status)
+        else:
+            workers[pid] = status
+            _tell(status, pid, 0)
     for fd in fds:
         os.close(fd)
     return bool(message)
 
 
-def _reap(children: dict[int, int]) -> None:
+def _fork(
+    channel: socket.socket,
+    others: list[int],
+    fds: list[int],
+    message: bytes,
+    memory_bytes: int,
+) -> int:
+    """The number of a new worker, which closes what belongs to ``others``."""
+    server = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for inherited in [channel.detach(), *others]:
+                os.close(inherited)
+            folder, path = pickle.loads(message[1:])
+            work(fds, folder, path, memory_bytes, server)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(70)  # No exit handlers: those of native libraries crash and hang.
+    return pid
+
+
+def _reap(workers: dict[int, int]) -> None:
     """Report each worker that has ended, after killing what it left behind."""
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, options)) is not None:
             # Before it is reaped: until then its number, which is its group's, is not reused.
-            _kill_group(ended.si_pid)
+            if ended.si_pid in workers:
+                _kill_group(ended.si_pid)
+                _sweep(workers)
             pid, status, usage = os.wait4(ended.si_pid, 0)
-            if (report := children.pop(pid, None)) is not None:
+            if (report := workers.pop(pid, None)) is not None:
                 _tell(report, os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10)
                 os.close(report)
+    _sweep(workers)
+
+
+def _sweep(workers: Collection[int], patience_s: float = 0.5) -> None:
+    """Kill all children but ``workers``, and what becomes a child by that, until none is left.
+
+    What does not die soon (it waits for a disk) is left to the next call.
+    """
+    deadline = time.monotonic() + patience_s
+    while left := [pid for pid in _children() if pid not in workers]:
+        for pid in left:
+            _kill_group(pid)
+        if time.monotonic() > deadline:
+            return
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.0005)
+
+
+def _end() -> None:
+    """Kill everything below this process and reap it.
+
+    Reaped, so that what the workers used counts as used by the caller.
+    """
+    _sweep((), _END_S)
+
+
+def _children() -> list[int]:
+    """The numbers of all child processes."""
+    found: list[int] = []
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with contextlib.suppress(FileNotFoundError):
+                words = Path(f"/proc/self/task/{task}/children").read_text()
+                found += map(int, words.split())
+    except OSError:
+        return []
+    return found
 
 
 def _tell(report: int, first: int, second: int) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(BrokenPipeError, BlockingIOError):
         os.write(report, STATUS.pack(first, second))
 
 
 def _kill_group(pid: int) -> None:
-    # The worker makes the group itself and may not have got there yet.
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
+    """Kill a process and, at one blow, the group that it is in, unless that is the server's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        group = os.getpgid(pid)
+        if group != os.getpgrp():
+            os.killpg(group, signal.SIGKILL)
+    # A worker makes its group itself and may not have got there yet.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import mmap
 import os
 import pickle
@@ -11,11 +12,25 @@ import resource
 import signal
 import socket
 import sys
+import threading
+import time
+from collections.abc import Sequence
 
-from optvet.engine.sandbox.messages import NO_MEMORY, qualified, receive, send, text_of, type_name
+from optvet.engine.sandbox.messages import (
+    NO_MEMORY,
+    cut,
+    qualified,
+    receive,
+    send,
+    text_of,
+    type_name,
+)
 from optvet.spec.types import Stage
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+CHANNEL_LOST = 79
+"""Exit status of a worker that cannot answer, since its task closed the socket."""
 
 _stage: Stage = "build"
 _stage_fd: int | None = None
@@ -35,21 +50,53 @@ def entered() -> Stage:
     return _stage
 
 
+def idle(seconds: float) -> None:
+    """Do nothing for a while; what lives as long tells whether processes are killed here."""
+    time.sleep(seconds)
+
+
 def work(
-    socket_fd: int,
-    output_fd: int,
-    stage_fd: int,
-    folder: str,
-    path: list[str],
-    memory_bytes: int,
-    server: int,
+    fds: Sequence[int], folder: str, path: Sequence[str], memory_bytes: int, server: int
 ) -> None:
-    """Serve tasks until the caller is gone."""
+    """Serve tasks until the caller is gone; ``fds`` are socket, output and stage."""
+    socket_fd, output_fd, stage_fd = fds
+    if not _settle(output_fd, server):
+        return
     global _stage_fd
+    _stage_fd = stage_fd
+    sys.path[:] = path
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    channel = socket.socket(fileno=socket_fd)
+    start, me, state = _address_space(), os.getpid(), _State()
+    while True:
+        try:
+            _, ticket, data = receive(channel)
+        except (EOFError, ConnectionResetError):
+            return
+        enter("build")
+        tag, answer = _answer(data, memory_bytes)
+        del data
+        if os.getpid() != me:
+            return  # A fork that the task let come back here; the worker itself will answer.
+        # One that leaks makes room for a new process; what it keeps on purpose is smaller.
+        leaving = not state.restored() or _address_space() - start > memory_bytes
+        try:
+            send(channel, tag.upper() if leaving else tag, ticket, answer)
+        except OSError:
+            os._exit(CHANNEL_LOST)
+        if leaving:
+            return
+
+
+def _settle(output_fd: int, server: int) -> bool:
+    """Become a worker: own session, own output, and an end with the server's."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # What a task leaves, whatever its session, stays below its worker, and so can be found.
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.getppid() != server:  # It died before it could be watched.
-        return
+        return False
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -60,23 +107,61 @@ def work(
     os.close(output_fd)
     # Into a file, C's stdout would be kept in a buffer that dies with the process.
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
-    _stage_fd = stage_fd
-    sys.path[:] = path
-    with contextlib.suppress(OSError):
-        os.chdir(folder)
-    channel = socket.socket(fileno=socket_fd)
-    start = _address_space()
-    while True:
-        try:
-            _, data = receive(channel)
-        except (EOFError, ConnectionResetError):
-            return
-        enter("build")
-        send(channel, *_answer(data, memory_bytes))
-        del data
-        # One that leaks makes room for a new process; what it keeps on purpose is smaller.
-        if _address_space() - start > memory_bytes:
-            return
+    return True
+
+
+class _State:
+    """What of the process the next task must find as the last one did."""
+
+    def __init__(self) -> None:
+        self._folder = _folder()
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        # The dictionary inside: going through os.environ itself costs as much as a whole task.
+        self._variables: dict[bytes, bytes] = vars(os.environ)["_data"]
+        self._environment = dict(self._variables)
+        self._threads = threading.active_count()
+        self._output = _file_of(1), _file_of(2)
+
+    def restored(self) -> bool:
+        """Undo what can be undone; False if the process can serve no other task."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        if _folder() != self._folder:
+            with contextlib.suppress(OSError):
+                os.chdir(self._folder)
+        return (
+            _folder() == self._folder
+            # Not put back: a library that sets a variable when it is imported counts on it.
+            and self._variables == self._environment
+            and threading.active_count() <= self._threads
+            and (_file_of(1), _file_of(2)) == self._output
+            and not _has_children()
+        )
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _file_of(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _has_children() -> bool:
+    """Whether processes are left over, once those that have ended are reaped."""
+    try:
+        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _answer(data: bytes | mmap.mmap, memory_bytes: int) -> tuple[bytes, bytes]:
@@ -84,7 +169,7 @@ def _answer(data: bytes | mmap.mmap, memory_bytes: int) -> tuple[bytes, bytes]:
     try:
         function, args = pickle.loads(data)
     except Exception as error:
-        return b"u", pickle.dumps(text_of(error))
+        return b"u", _words(text_of(error))
     # After loading: the arguments are not what the task adds.
     _limit_address_space(_address_space() + memory_bytes)
     try:
@@ -94,7 +179,7 @@ def _answer(data: bytes | mmap.mmap, memory_bytes: int) -> tuple[bytes, bytes]:
         os._exit(_exit_status(leaving.code))
     except BaseException as error:
         _limit_address_space(None)
-        return b"f", pickle.dumps(_described(error))
+        return b"f", _described(error)
     finally:
         _flush()
     _limit_address_space(None)
@@ -105,17 +190,22 @@ def _pickled(value: object) -> tuple[bytes, bytes]:
     try:
         return b"v", pickle.dumps(value, protocol=5)
     except MemoryError as error:
-        return b"f", pickle.dumps(_described(error))
+        return b"f", _described(error)
     except Exception as error:
-        text = f"the task's result ({qualified(type(value))}) cannot be pickled: {text_of(error)}"
-        return b"f", pickle.dumps(("error", text, type_name(error)))
+        kind = cut(qualified(type(value)), 200)
+        text = f"the task's result ({kind}) cannot be pickled: {text_of(error)}"
+        return b"f", _words("error", text, type_name(error))
 
 
-def _described(error: BaseException) -> tuple[str, str, str]:
+def _described(error: BaseException) -> bytes:
     """Kind, message and type of an exception, as strings: it may itself not be picklable."""
     text = text_of(error)
     starved = isinstance(error, MemoryError) or NO_MEMORY.search(text)
-    return "out-of-memory" if starved else "error", text, type_name(error)
+    return _words("out-of-memory" if starved else "error", text, type_name(error))
+
+
+def _words(*words: str) -> bytes:
+    return json.dumps(words).encode()
 
 
 def _exit_status(code: object) -> int:

@@ -1,0 +1,223 @@
+"""The caller's side of the server, and of what happens when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from optvet.engine.sandbox.messages import STATUS, memory_file
+from optvet.engine.sandbox.outcome import Limits
+from optvet.spec.errors import InfrastructureError
+
+START_S = 120.0
+_LOG_CHARS = 2000
+_SWEEP_S = 2.0
+_MARK = "OPTVET_SANDBOX"
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Server:
+    """One process from which workers are forked."""
+
+    def __init__(self, preload: tuple[str, ...], limits: Limits) -> None:
+        self.limits = limits
+        self.ready = False
+        self._stopped = False
+        self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
+        with contextlib.ExitStack() as stack:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.callback(theirs.close)
+            log = memory_file(stack)
+            self._log_fd = os.dup(log)
+            code = (
+                f"import sys; sys.path[:] = {sys.path!r}; "
+                "from optvet.engine.sandbox import server; server.serve("
+                f"{theirs.fileno()}, {preload!r}, {limits.memory_bytes}, {os.getpid()})"
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                env={**_environment(os.environ), _MARK: self._mark},
+                start_new_session=True,  # Ctrl-C is for the caller, who then closes the sandbox.
+            )
+
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def await_ready(self) -> None:
+        """Wait until the modules are imported.
+
+        Raises:
+            OSError: The server died or hangs in an import.
+        """
+        if self.ready:
+            return
+        self._socket.settimeout(START_S)
+        try:
+            if not self._socket.recv(1):
+                raise ConnectionResetError
+        finally:
+            self._socket.settimeout(None)
+        self.ready = True
+
+    def fork(self, fds: Sequence[int]) -> None:
+        """Ask for a worker that owns copies of ``fds``: socket, output, stage, status.
+
+        Raises:
+            OSError: The server has died.
+        """
+        request = b"f" + pickle.dumps((os.getcwd(), sys.path))
+        socket.send_fds(self._socket, [request], fds)
+
+    def kill(self, pid: int) -> None:
+        """Kill a worker and its children, if it still lives."""
+        # Through the server, which alone knows whether the pid is still that of its child.
+        with contextlib.suppress(OSError):
+            self._socket.send(b"k" + STATUS.pack(pid, 0), socket.MSG_DONTWAIT)
+
+    def nudge(self) -> None:
+        """Let the server go on if somebody stopped it."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill_itself(self) -> None:
+        """Kill the server, and with it all its workers."""
+        self._process.kill()
+
+    def hang_up(self) -> None:
+        """Tell the server that it shall end, without waiting for that."""
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        """End the server and with it all workers, and what they left behind."""
+        self.hang_up()
+        self.nudge()
+        self._socket.close()
+        try:
+            self._process.wait(2 if self.ready else 0.2)
+        except subprocess.TimeoutExpired:
+            # Still importing: nothing was forked, so nothing is orphaned.
+            self._process.kill()
+            self._process.wait()
+        if self.ready and self._process.returncode != 0:
+            _sweep(f"{_MARK}={self._mark}".encode())
+        os.close(self._log_fd)
+
+    def log(self) -> str:
+        """What the server said before it died."""
+        try:
+            return os.pread(self._log_fd, _LOG_CHARS, 0).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+class Servers:
+    """The server in use; another one when it has died."""
+
+    def __init__(self, preload: tuple[str, ...], limits: Limits) -> None:
+        self._preload, self._limits = preload, limits
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._all: list[Server] = []
+        self.shared: Server = self._start()
+
+    def get(self) -> Server:
+        """The server that all workers share, alive and ready."""
+        with self._lock:
+            words = ""
+            for _ in range(3):
+                if self._stopped:
+                    break
+                try:
+                    if not self.shared.is_dead():
+                        self.shared.await_ready()
+                        return self.shared
+                except OSError:
+                    pass
+                words = self._retire(self.shared)
+                self.shared = self._start()
+        raise InfrastructureError(f"the server of the sandbox does not run: {words}".rstrip(" :"))
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[Server]:
+        """A server for one task, so that whoever ends it is known."""
+        with self._lock:
+            if self._stopped:
+                raise InfrastructureError("the sandbox is closed; no task can be started in it")
+            server = self._start()
+        try:
+            server.await_ready()
+            yield server
+        finally:
+            with self._lock:
+                self._retire(server)
+
+    def stop(self) -> None:
+        """End all servers."""
+        self._stopped = True
+        # Before taking the lock: its holder may be waiting for modules to be imported.
+        for server in list(self._all):
+            server.hang_up()
+        with self._lock:
+            for server in list(self._all):
+                self._retire(server)
+
+    def _start(self) -> Server:
+        server = Server(self._preload, self._limits)
+        self._all.append(server)
+        return server
+
+    def _retire(self, server: Server) -> str:
+        """End ``server``; its last words."""
+        # One that was never ready died of, or hangs in, an import: a worker shall tell.
+        if not server.ready and not self._stopped:
+            self._preload = ()
+        words = server.log()
+        if server in self._all:
+            self._all.remove(server)
+            server.stop()
+        return words
+
+
+def _environment(base: Mapping[str, str]) -> dict[str, str]:
+    """``base``, with one thread per worker unless it says otherwise."""
+    return {**dict.fromkeys(_THREADS, "1"), **base}
+
+
+def _sweep(mark: bytes) -> None:
+    """Kill every process in whose environment ``mark`` stands.
+
+    A server that is killed cannot end what it watches over; its workers die with it, but what they
+    left in sessions of their own is known by nothing else.
+    """
+    deadline = time.monotonic() + _SWEEP_S
+    while time.monotonic() < deadline:
+        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _bears(pid, mark)]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _bears(pid: str, mark: bytes) -> bool:
+    try:
+        return mark in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
