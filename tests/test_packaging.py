@@ -130,7 +130,9 @@ def test_the_wheel_puts_nothing_foreign_at_top_level() -> None:
     allowed = {"optvet", *(p.name for p in plugin_files())}
     assert {Path(f).parts[0] for f in files} == allowed
     assert not [f for f in files if "__pycache__" in f]
-    templates = sorted((ROOT / "core" / "optvet" / "engine" / "templates").rglob("*.tmpl"))
+    templates = sorted(
+        (ROOT / "core" / "optvet" / "engine" / "environment" / "templates").rglob("*.tmpl")
+    )
     assert templates
     assert {str(t.relative_to(ROOT / "core")) for t in templates} <= set(files)
 

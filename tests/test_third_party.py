@@ -18,7 +18,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet.engine.scaffold import MAX_NAME, Family, write_plugin
+from optvet.engine.environment.scaffold import MAX_NAME, Family, write_plugin
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "third_party_plugin"

@@ -5,6 +5,7 @@ Everything that plugins and library users may import is here.
 
 from typing import TYPE_CHECKING, Any
 
+from optvet.spec.environment import Collision, Installation, Ran, Unmet
 from optvet.spec.errors import (
     ContractError,
     InfrastructureError,
@@ -23,6 +24,7 @@ from optvet.spec.protocols import (
     Dataset,
     Decodes,
     DependsOnOptions,
+    Diagnoses,
     Explains,
     ExplainsRuntime,
     Feeds,
@@ -38,8 +40,9 @@ from optvet.spec.protocols import (
     Suits,
     TellsProvenance,
     TellsTouched,
+    UsesLibraries,
 )
-from optvet.spec.records import Finding, VetResult
+from optvet.spec.records import Check, Finding, VetResult
 from optvet.spec.sensitive import Harmless, Sensitive
 from optvet.spec.types import (
     NOTES,
@@ -72,6 +75,8 @@ __version__ = "0.1.0"
 __all__ = [
     "NOTES",
     "Artifact",
+    "Check",
+    "Collision",
     "Comparator",
     "Comparison",
     "ContractError",
@@ -79,6 +84,7 @@ __all__ = [
     "Decodes",
     "Deferred",
     "DependsOnOptions",
+    "Diagnoses",
     "Explains",
     "ExplainsRuntime",
     "Failure",
@@ -88,6 +94,7 @@ __all__ = [
     "InfrastructureError",
     "Inner",
     "InputError",
+    "Installation",
     "InterfaceChange",
     "KnownLimit",
     "Model",
@@ -101,6 +108,7 @@ __all__ = [
     "PluginError",
     "Preferred",
     "Probe",
+    "Ran",
     "ReadsFiles",
     "Run",
     "Runtime",
@@ -116,8 +124,10 @@ __all__ = [
     "TellsTouched",
     "Traits",
     "UnknownName",
+    "Unmet",
     "Unsupported",
     "UsageError",
+    "UsesLibraries",
     "ValueInfo",
     "VetResult",
     "__version__",

@@ -50,6 +50,7 @@ class OnnxOptimizer:
     name = "onnxoptimizer"
     preference = 100
     preload: Sequence[str] = ("onnx", "onnxoptimizer")
+    libraries: Mapping[str, str] = {"onnxoptimizer": "onnxoptimizer"}
     options: BaseModel = OnnxOptimizerOptions()
     # Serialized models above 2 GiB do not fit a protobuf message.
     traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)

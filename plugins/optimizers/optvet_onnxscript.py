@@ -53,6 +53,7 @@ class Onnxscript:
     """The ``onnxscript`` package, 0.5 and later, with ``onnx_ir``."""
 
     name = "onnxscript"
+    libraries: Mapping[str, str] = {"onnxscript": "onnxscript", "onnx-ir": "onnx_ir"}
     preload: Sequence[str] = ("onnx", "onnxscript.optimizer", "onnxscript.rewriter.rules.common")
     options: BaseModel = OnnxscriptOptions()
     traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)

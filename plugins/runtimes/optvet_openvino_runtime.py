@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +60,7 @@ class OpenVinoRuntime:
     accepts = frozenset({"onnx", "openvino-model"})
     # A plain import would start its telemetry's thread in the server that forks; see _openvino.
     preload: Sequence[str] = ()
+    libraries: Mapping[str, str] = {"openvino": "openvino"}
     options: BaseModel = OpenVinoOptions()
     deployed: BaseModel = OpenVinoOptions(
         precision="device", mode="performance", low_precision=True, snippets=True, threads=0

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, UsageError, hookimpl
+from optvet import (
+    Artifact,
+    Check,
+    Collision,
+    Feeds,
+    Installation,
+    Runtime,
+    Session,
+    Unmet,
+    UsageError,
+    hookimpl,
+)
 
 _CPU = "CPUExecutionProvider"
+GPU_WHEEL = "onnxruntime-gpu"
+"""It owns the same module as onnxruntime, and can do all that that can."""
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 
 
@@ -54,6 +71,11 @@ class OrtRuntime:
     # "onnx-session": an ONNX model and, in its handle, how the session is to optimize it.
     accepts = frozenset({"onnx", "onnx-session"})
     preload: Sequence[str] = ("onnxruntime",)
+    libraries: Mapping[str, str] = {
+        "onnxruntime": "onnxruntime",
+        GPU_WHEEL: "onnxruntime",
+        "nvidia-ml-py": "pynvml",
+    }
     options: BaseModel = OrtOptions()
     deployed: BaseModel = OrtOptions(
         optimization="all", prepacking=True, threads=0, deterministic=False
@@ -64,6 +86,16 @@ class OrtRuntime:
         import onnxruntime
 
         return str(onnxruntime.__version__)
+
+    def diagnose(self, installation: Installation) -> Iterable[Check]:
+        """Whether the right wheel's files are in place, and nodes run on every provider."""
+        versions = installation.versions
+        found = [
+            *(c for each in installation.collisions if (c := _of_wheels(each, versions))),
+            *(c for each in installation.unmet if (c := _of_requirement(each, versions))),
+        ]
+        told = {c.cure for c in found if c.status == "broken"}
+        return [*found, *(c for c in _of_providers(installation) if c.cure not in told)]
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """Create a session from the serialized model."""
@@ -183,6 +215,126 @@ def _level(number: int) -> Any:
     levels = ort.GraphOptimizationLevel
     # Releases before 1.23 have no level of its own for layout: there it belongs to "all".
     return getattr(levels, f"ORT_{names[number]}", levels.ORT_ENABLE_ALL)
+
+
+# --- for optvet doctor ---------------------------------------------------------------------------
+
+_TINY = '<ir_version: 8, opset_import: ["" : 17]> g (float[1] X) => (float[1] Y) { Y = Add(X, X) }'
+
+
+def _of_wheels(collision: Collision, versions: Mapping[str, str]) -> Check | None:
+    """Whether the larger wheel's files are in place; None for a collision of other packages."""
+    if collision.names != ("onnxruntime", GPU_WHEEL):
+        return None
+    right = collision.winner == GPU_WHEEL
+    same = len(set(collision.versions)) == 1
+    return Check(
+        name="packages",
+        status="broken" if not right else "ok" if same else "warning",
+        message=collision.message,
+        cure="" if right and same else _gpu_cure(versions),
+        about=collision.names,
+    )
+
+
+def _of_requirement(unmet: Unmet, versions: Mapping[str, str]) -> Check | None:
+    """A cure that keeps the files for the GPU: onnxruntime alone would overwrite them."""
+    wanted = re.match(r"[\w.-]*", unmet.requirement)
+    if GPU_WHEEL not in versions or wanted is None or wanted[0].lower() != "onnxruntime":
+        return None
+    return Check(
+        name="packages",
+        status="broken",
+        message=unmet.message,
+        cure=_gpu_cure(versions),
+        about=(unmet.name, unmet.requirement),
+    )
+
+
+def _gpu_cure(versions: Mapping[str, str]) -> str:
+    """The commands that put the files of onnxruntime-gpu in place, and both at its version.
+
+    Its version was chosen for a release of CUDA, that of onnxruntime as a mere requirement.
+    """
+    version = versions[GPU_WHEEL]
+    command = "pip install --force-reinstall --no-deps"
+    last = f"{command} {GPU_WHEEL}=={version}"
+    if versions.get("onnxruntime") == version:
+        return last
+    return f"{command} onnxruntime=={version} &&\n{last}"
+
+
+def _of_providers(installation: Installation) -> Iterator[Check]:
+    """Each execution provider: whether nodes really run there."""
+    listed = installation.run(_providers).value
+    if listed is None:
+        return
+    versions, wanted = installation.versions, list(listed)
+    if GPU_WHEEL in versions and "CUDAExecutionProvider" not in wanted:
+        wanted.append("CUDAExecutionProvider")
+    for provider in wanted:
+        if provider == "AzureExecutionProvider":  # calls a service; runs nothing here
+            continue
+        ran = installation.run(_try_provider, provider)
+        where = ran.value or []
+        if provider in where:
+            words = f"{provider} runs nodes"
+            yield Check(name="providers", status="ok", message=words)
+        else:
+            why = ran.error or f"nodes ran on {', '.join(where)}"
+            yield _bad_provider(provider, why, listed, versions)
+
+
+def _bad_provider(
+    provider: str, why: str, listed: Sequence[str], versions: Mapping[str, str]
+) -> Check:
+    message = f"{provider} runs nothing: {why}"
+    if provider == "CPUExecutionProvider":
+        cure = "pip install --force-reinstall onnxruntime"
+        return Check(name="providers", status="broken", message=message, cure=cure)
+    if provider not in listed:
+        message = f"{provider} is not offered, though onnxruntime-gpu is installed"
+        return Check(name="providers", status="broken", message=message, cure=_gpu_cure(versions))
+    if not Path("/dev/nvidiactl").exists():
+        cure = "run optvet on a machine with an NVIDIA driver, or ask for the CPU"
+        return Check(
+            name="providers", status="warning", message=f"{message}; no NVIDIA device", cure=cure
+        )
+    extra = "TensorRT (pip install tensorrt)" if provider.startswith("Tensorrt") else "CUDA, cuDNN"
+    # TensorRT comes with no extra; only what an extra promises can be broken.
+    cure = f"install the libraries that its message names: {extra}"
+    return Check(
+        name="providers",
+        status="warning" if provider.startswith("Tensorrt") else "broken",
+        message=message,
+        cure=cure,
+    )
+
+
+def _providers() -> list[str]:
+    import onnxruntime
+
+    return list(onnxruntime.get_available_providers())
+
+
+def _try_provider(provider: str) -> list[str]:
+    """The providers on which the nodes of a tiny model really ran; raises if it is not loaded."""
+    import onnx.parser
+    import onnxruntime as ort
+
+    if provider != "CPUExecutionProvider" and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = ort.SessionOptions()
+        settings.enable_profiling = True
+        settings.profile_file_prefix = f"{folder}/profile"
+        settings.log_severity_level = 3
+        model = onnx.parser.parse_model(_TINY).SerializeToString()
+        session = ort.InferenceSession(model, settings, providers=[provider])
+        session.run(None, {"X": np.ones(1, np.float32)})
+        events = json.loads(Path(session.end_profiling()).read_text())
+    ran = {e.get("args", {}).get("provider") for e in events if e.get("cat") == "Node"}
+    return sorted(r for r in ran if r)
 
 
 @hookimpl

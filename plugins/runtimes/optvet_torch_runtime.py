@@ -9,14 +9,23 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl, version_of
+from optvet import (
+    Artifact,
+    Check,
+    Feeds,
+    Installation,
+    Runtime,
+    Session,
+    hookimpl,
+    version_of,
+)
 
 
 class TorchOptions(BaseModel):
@@ -36,6 +45,12 @@ class TorchRuntime:
     name = "torch"
     accepts = frozenset({"onnx"})
     preload: Sequence[str] = ("torch",)
+    # torchvision is not used here, but onnx2torch imports it where it is installed.
+    libraries: Mapping[str, str] = {
+        "torch": "torch",
+        "onnx2torch": "onnx2torch",
+        "torchvision": "torchvision",
+    }
     options: BaseModel = TorchOptions()
     deployed: BaseModel = TorchOptions(threads=0, deterministic=False)
 
@@ -44,6 +59,18 @@ class TorchRuntime:
         extra = "optvet[torch]"
         torch, converter = version_of("torch", extra=extra), version_of("onnx2torch", extra=extra)
         return f"{torch} (onnx2torch {converter})"
+
+    def diagnose(self, installation: Installation) -> Iterable[Check]:
+        """A torchvision that does not fit torch is no fault: the converter is run without it."""
+        for name, why in installation.unimportable.items():
+            if name == "torchvision" or (name == "onnx2torch" and "torchvision" in why):
+                yield Check(
+                    name="libraries",
+                    status="warning",
+                    message=f"{name} {installation.versions[name]} cannot be imported: {why}",
+                    cure="install a torchvision that was built for this torch",
+                    about=(name,),
+                )
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """Convert the model; raises NotImplementedError for an operator without a converter."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl, version_of
+from optvet import Artifact, Check, Feeds, Installation, Runtime, Session, hookimpl, version_of
 
 # What an executable cannot be built without, in TVM's order; nothing here optimizes.
 _LOWERING = (
@@ -18,6 +18,14 @@ _LOWERING = (
     "CallTIRRewrite LowerAllocTensor LowerRuntimeBuiltin ComputePrimValue VMShapeLower "
     "AttachGlobalSymbol"
 ).split()
+
+_KNOWN_BAD = {
+    "apache-tvm-ffi": (
+        "0.1.15.post2",
+        "TVM crashes when a module is saved or pickled",
+        "pip install apache-tvm-ffi==0.1.14.post0",
+    ),
+}
 
 
 class TvmRuntimeOptions(BaseModel):
@@ -62,12 +70,30 @@ class TvmRuntime:
     # "tvm-executable": a live executable, with the names of its inputs and outputs in the handle.
     accepts = frozenset({"onnx", "tvm-executable"})
     preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
+    libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
     options: BaseModel = TvmRuntimeOptions()
     deployed: BaseModel = TvmRuntimeOptions(threads=0)
 
     def version(self) -> str:
         """Version of the installed package."""
         return version_of("apache-tvm", extra="optvet[tvm]")
+
+    def diagnose(self, installation: Installation) -> Iterable[Check]:
+        """Releases that are known to crash, and a folder on which TVM's own import fails."""
+        for name, (bad, why, cure) in _KNOWN_BAD.items():
+            if installation.versions.get(name) == bad:
+                message = f"{name} {bad}: {why}"
+                yield Check(name="packages", status="broken", message=message, cure=cure)
+        folder = installation.folder
+        if (folder / "torch").is_dir() or (folder / "torch.py").is_file():
+            yield Check(
+                name="working directory",
+                status="warning",
+                message=f"{folder} holds 'torch', which may be imported in place of the library; "
+                "TVM cannot be imported there",
+                cure="run optvet in another directory",
+                about=("torch",),
+            )
 
     def load(self, artifact: Artifact, options: BaseModel) -> Session:
         """A virtual machine of the executable; a model in ONNX is lowered first."""

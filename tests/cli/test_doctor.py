@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from optvet.cli import doctor
-from optvet.engine.doctor import Check, Diagnosis, Status
+from optvet.spec.records import Check, Diagnosis, Status
 
 Run = Callable[..., Any]
 

@@ -15,7 +15,8 @@ from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Plugins
-from optvet.engine.doctor import Diagnosis, diagnose
+from optvet.engine.environment.doctor import diagnose
+from optvet.spec.records import Diagnosis
 
 _COLOURS = {"ok": "green", "absent": "dim", "warning": "yellow", "broken": "red"}
 

@@ -15,7 +15,7 @@ from optvet import (
     VetResult,
 )
 from optvet.cli.terminal import Terminal, one_line
-from optvet.engine.extras import extra_for
+from optvet.engine.environment.extras import extra_for
 
 CLEAN, FINDINGS, USAGE, ERROR, UNDECIDED, NOTHING = range(6)
 INTERRUPTED = 130

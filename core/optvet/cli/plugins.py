@@ -20,8 +20,8 @@ from optvet.cli.options import AsJson, Debug
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Loaded, Plugins
-from optvet.engine.extras import missing_extra, wanted_extra
-from optvet.engine.scaffold import Family, write_plugin
+from optvet.engine.environment.extras import missing_extra, wanted_extra
+from optvet.engine.environment.scaffold import Family, write_plugin
 
 app = typer.Typer(help="Plugins that are installed.", invoke_without_command=True)
 

@@ -86,6 +86,33 @@ def ask(
     return value
 
 
+def listed(
+    family: str,
+    plugin: Any,
+    method: str,
+    call: Callable[[], Any],
+    item: type[_T],
+    origin: str | None = None,
+) -> list[_T]:
+    """What ``call``, a call of ``method`` of ``plugin``, yields, if all of it is of type ``item``.
+
+    Raises:
+        ContractError: Something else came, or the method raised what plugins do not raise.
+    """
+
+    def gather() -> Any:
+        given = call()
+        return list(given) if isinstance(given, Iterable) else given
+
+    expected = f"an iterable of {item.__name__}"
+    items: list[Any] = ask(family, plugin, method, gather, list, expected, origin)
+    for each in items:
+        wrong = mismatch(f"{method}()", each, item, item.__name__)
+        if wrong is not None:
+            raise blame(family, plugin, wrong, origin)
+    return items
+
+
 # --- at discovery --------------------------------------------------------------------------------
 
 
@@ -306,20 +333,7 @@ def _metrics(method: str, metrics: Any) -> str | None:
 
 def cards(source: ModelSource) -> list[ModelCard]:
     """What ``models`` of ``source`` lists; ContractError if that is something else."""
-    expected = "an iterable of ModelCard"
-    listed: list[ModelCard] = ask(
-        "model source", source, "models", lambda: _listed(source), list, expected
-    )
-    for card in listed:
-        wrong = mismatch("models()", card, ModelCard, "ModelCard")
-        if wrong is not None:
-            raise blame("model source", source, wrong)
-    return listed
-
-
-def _listed(source: ModelSource) -> Any:
-    listed = source.models()
-    return list(listed) if isinstance(listed, Iterable) else listed
+    return listed("model source", source, "models", source.models, ModelCard)
 
 
 def files(source: ModelSource, reference: str, cache: Path) -> list[Path]:

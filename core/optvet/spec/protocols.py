@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from pydantic import BaseModel
 
+from optvet.spec.environment import Installation
+from optvet.spec.records.doctor import Check
 from optvet.spec.types import (
     Artifact,
     Comparison,
@@ -44,6 +46,38 @@ class Preferred(Protocol):
     """
 
     preference: int
+
+
+@runtime_checkable
+class UsesLibraries(Protocol):
+    """Optional part of every plugin: the libraries that decide whether it works.
+
+    ``optvet doctor`` lists their versions, imports each in a worker, and warns of a folder in the
+    working directory that may be taken for one.
+
+    Attributes:
+        libraries: The module that is imported, by distribution: ``{"Pillow": "PIL"}``.
+    """
+
+    libraries: Mapping[str, str]
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    """Optional part of every plugin: what it knows of its libraries, and may be wrong with them."""
+
+    def diagnose(self, installation: Installation) -> Iterable[Check]:
+        """Checks of what this plugin stands on; empty if there is nothing to say.
+
+        Called by ``optvet doctor``, in its own process, also where the library is absent or cannot
+        be imported. Import native code by ``installation.run`` only.
+
+        A check with the ``name`` and ``about`` of one of the engine's takes its place, where the
+        plugin knows better. The engine's are "packages" about the two names of a collision, or
+        about name and requirement of what is unmet; "libraries" about a distribution that cannot be
+        imported; "working directory" about the module that something there may be taken for.
+        """
+        ...
 
 
 @runtime_checkable

@@ -97,6 +97,7 @@ class ImagesDataset:
     """Images of a folder."""
 
     name = "images"
+    libraries: Mapping[str, str] = {"pillow": "PIL"}
     options: BaseModel = ImagesOptions()
 
     def samples(

@@ -6,6 +6,7 @@ A document of an earlier version is read by ``reading.read_document``, which bri
 from optvet.spec.records.base import Record
 from optvet.spec.records.bundle import Outcome, Replayed, Reproduction
 from optvet.spec.records.compare import Activation, Comparison, Layer, Parameter
+from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.vet import (
     ComparisonRecord,
@@ -35,13 +36,16 @@ DOCUMENTS: dict[str, type[Record]] = {
     "finding": Reproduction,
     "replay": Replayed,
     "compare": Comparison,
+    "doctor": Diagnosis,
     "error": ErrorRecord,
 }
 """Documents by the name that ``optvet schema`` takes."""
 
 __all__ = [
     "DOCUMENTS",
+    "STATUSES",
     "Activation",
+    "Check",
     "Comparison",
     "ComparisonRecord",
     "Control",
@@ -49,6 +53,7 @@ __all__ = [
     "Cost",
     "CrossCheck",
     "DatasetRecord",
+    "Diagnosis",
     "Divergence",
     "ErrorRecord",
     "Finding",
@@ -67,6 +72,7 @@ __all__ = [
     "RuntimeRecord",
     "Skipped",
     "StageCost",
+    "Status",
     "Verdict",
     "VetResult",
     "Witness",

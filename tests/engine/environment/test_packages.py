@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from optvet.engine.packages import Unmet, collisions, duplicates, unmet, usurpers
+from optvet.engine.environment.packages import Unmet, collisions, duplicates, unmet, usurpers
 
 Install = Callable[..., Distribution]
 

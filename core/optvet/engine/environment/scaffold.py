@@ -94,7 +94,7 @@ def plugin_files(family: Family, name: str, *, version: str) -> dict[str, str]:
 
 
 def _filled(source: str, values: dict[str, str]) -> str:
-    root = resources.files("optvet.engine").joinpath(_TEMPLATES)
+    root = resources.files("optvet.engine.environment").joinpath(_TEMPLATES)
     text = root.joinpath(f"{source}.tmpl").read_text(encoding="utf-8")
     return Template(text).substitute(values)
 

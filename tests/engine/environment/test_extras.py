@@ -1,7 +1,7 @@
 import pytest
 
 from optvet.engine.discovery import Loaded
-from optvet.engine.extras import extra_for, missing_extra, wanted_extra
+from optvet.engine.environment.extras import extra_for, missing_extra, wanted_extra
 
 REQUIRES = [
     "numpy>=1",

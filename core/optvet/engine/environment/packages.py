@@ -11,49 +11,13 @@ import csv
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import Distribution
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from optvet.engine.extras import canonical
-
-
-@dataclass(frozen=True)
-class Collision:
-    """Two distributions that own the same files with different contents.
-
-    Attributes:
-        names: Both distributions, canonical.
-        versions: Of both.
-        on_disk: How many of the files that differ are those of the first, of the second, and of
-            neither.
-        example: One of these files.
-    """
-
-    names: tuple[str, str]
-    versions: tuple[str, str]
-    on_disk: tuple[int, int, int]
-    example: str
-
-    @property
-    def winner(self) -> str | None:
-        """Whose files are all there; None if they are mixed or damaged."""
-        ours, theirs, other = self.on_disk
-        if other or (ours and theirs):
-            return None
-        return self.names[0] if ours else self.names[1]
-
-
-@dataclass(frozen=True)
-class Unmet:
-    """A requirement that is not fulfilled; ``found`` is None where nothing is installed."""
-
-    name: str
-    version: str
-    requirement: str
-    found: str | None
+from optvet.engine.environment.extras import canonical
+from optvet.spec.environment import Collision, Unmet
 
 
 def name_of(distribution: Distribution) -> str:

@@ -1,0 +1,163 @@
+"""Checks of the installed packages and of the libraries behind plugins, without naming any of them.
+
+Foreign libraries are imported in workers only, since one that is broken may well kill its process.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from optvet.engine.discovery import Loaded
+from optvet.engine.environment.extras import missing_extra, wanted_extra
+from optvet.engine.examine import describe
+from optvet.engine.sandbox import Sandbox
+from optvet.spec.environment import Collision, Unmet
+from optvet.spec.records.doctor import Check, Status
+
+
+def check_collisions(found: Iterable[Collision]) -> list[Check]:
+    """Distributions that write the same files."""
+    checks = [
+        Check(
+            name="packages",
+            status="warning",
+            message=collision.message,
+            cure=f"uninstall one of them, then: pip install --force-reinstall {collision.names[0]}",
+            about=collision.names,
+        )
+        for collision in found
+    ]
+    words = "no two distributions own the same file"
+    return checks or [Check(name="packages", status="ok", message=words)]
+
+
+def check_duplicates(found: Mapping[str, Sequence[str]]) -> list[Check]:
+    """Several versions of one distribution: which one is imported is chance."""
+    return [
+        Check(
+            name="packages",
+            status="broken",
+            message=f"{name} is installed in several versions: {', '.join(versions)}",
+            cure=f"pip uninstall {name}, until there is none; then: pip install {name}",
+        )
+        for name, versions in found.items()
+    ]
+
+
+def check_usurpers(found: Mapping[str, Sequence[str]]) -> list[Check]:
+    """Others that ship a module of optvet's name: they overwrite it, and delete it when they go."""
+    return [
+        Check(
+            name="packages",
+            status="broken",
+            message=f"{name} ships {', '.join(modules)}, which belongs to optvet",
+            cure=f"pip uninstall {name}, then: pip install --force-reinstall --no-deps optvet",
+        )
+        for name, modules in found.items()
+    ]
+
+
+def check_requirements(found: Iterable[Unmet]) -> list[Check]:
+    """Versions that do not fit together, such as of onnx and protobuf."""
+    return [
+        Check(
+            name="packages",
+            status="broken",
+            message=unmet.message,
+            cure=f"pip install '{unmet.requirement}'",
+            about=(unmet.name, unmet.requirement),
+        )
+        for unmet in found
+    ]
+
+
+def check_shadows(folder: Path, modules: Iterable[str]) -> list[Check]:
+    """Folders in the working directory that are taken for libraries."""
+    names = [n for n in modules if (folder / n).is_dir() or (folder / f"{n}.py").is_file()]
+    return [
+        Check(
+            name="working directory",
+            status="warning",
+            message=f"{folder} holds {name!r}, which may be imported in place of the library",
+            cure="run optvet in another directory",
+            about=(name,),
+        )
+        for name in names
+    ]
+
+
+def import_all(
+    sandbox: Sandbox,
+    modules: Mapping[str, str],
+    progress: Callable[[str, int, int | None], None],
+) -> dict[str, str]:
+    """Import the module of each distribution in a process of its own; why it failed, by name."""
+    # Waited for in turn, run at the same time.
+    futures = {n: sandbox.submit(_import, module, fresh=True) for n, module in modules.items()}
+    failed = {}
+    for done, (name, future) in enumerate(futures.items()):
+        progress(f"importing {name}", done, len(futures))
+        outcome = future.result()
+        if outcome.failure is not None:
+            failed[name] = one_paragraph(describe(outcome.failure))
+    return failed
+
+
+def check_imports(
+    failed: Mapping[str, str], versions: Mapping[str, str], required: Iterable[str], tried: int
+) -> list[Check]:
+    """Libraries that cannot be imported; what optvet does not require is no more than a warning."""
+    needed = set(required)
+    checks = [
+        Check(
+            name="libraries",
+            status="broken" if name in needed else "warning",
+            message=f"{name} {versions[name]} cannot be imported: {words}",
+            cure=f"pip install --force-reinstall {name}",
+            about=(name,),
+        )
+        for name, words in failed.items()
+    ]
+    words = f"{tried - len(failed)} libraries can be imported"
+    return [*checks, Check(name="libraries", status="ok", message=words)]
+
+
+def _import(module: str) -> None:
+    importlib.import_module(module)
+
+
+def one_paragraph(text: str, limit: int = 300) -> str:
+    """The first ``limit`` characters on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[:limit]}…"
+
+
+def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
+    """Plugins that cannot be used: for want of a library, or because they are broken."""
+    checks: list[Check] = []
+    absent: dict[str, list[str]] = {}
+    wanted: dict[str, list[str]] = {}
+    for plugin in plugins:
+        who = f"{plugin.family or 'plugin'} {plugin.name}"
+        extra = missing_extra(plugin)
+        if extra is not None:
+            absent.setdefault(extra, []).append(who)
+        elif plugin.problem is not None:
+            words = f"{who} ({plugin.origin}): {one_paragraph(plugin.problem)}"
+            cure = "reinstall or uninstall the distribution that it came with"
+            status: Status = "warning" if plugin.idle or plugin.displaced else "broken"
+            checks.append(Check(name="plugins", status=status, message=words, cure=cure))
+        elif (more := wanted_extra(plugin)) is not None:
+            wanted.setdefault(more, []).append(who)
+    for extra in sorted(absent.keys() | wanted.keys()):
+        words = "; ".join(
+            f"{what}: {', '.join(among[extra])}"
+            for what, among in (("not installed", absent), ("can do more", wanted))
+            if extra in among
+        )
+        cure = f"pip install '{extra}'"
+        checks.append(Check(name="plugins", status="absent", message=words, cure=cure))
+    usable = sum(p.problem is None for p in plugins)
+    return [*checks, Check(name="plugins", status="ok", message=f"{usable} can be used")]

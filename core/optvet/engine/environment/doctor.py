@@ -1,0 +1,196 @@
+"""``optvet doctor``: what optvet runs in, what is wrong with it, and what to do.
+
+The engine checks what can be checked of any package. What is known of one library alone, its
+plugin says (``UsesLibraries``, ``Diagnoses``). Nothing here changes anything but a probe file in
+the cache folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from optvet.engine import contract
+from optvet.engine.discovery import Loaded
+from optvet.engine.environment import checks, packages
+from optvet.engine.environment.extras import canonical
+from optvet.engine.environment.machine import check_cache, check_sandbox, environment
+from optvet.engine.environment.packages import name_of
+from optvet.engine.examine import describe
+from optvet.engine.sandbox import Limits, Sandbox
+from optvet.spec.environment import Installation, Ran
+from optvet.spec.errors import OptvetError
+from optvet.spec.protocols import Diagnoses, UsesLibraries
+from optvet.spec.records.doctor import STATUSES, Check, Diagnosis
+
+SELF = "optvet"
+IMPORT_S = 120.0
+_ALSO = {"ml-dtypes": "ml_dtypes", "protobuf": "google.protobuf"}
+"""Modules of what optvet does not require itself, but what onnx stands on."""
+_SHADOWS = ("numpy", "onnx")
+"""Libraries of the engine that a folder in the working directory may be taken for."""
+
+Progress = Callable[[str, int, int | None], None]
+
+
+def diagnose(
+    plugins: Sequence[Loaded],
+    cache: Path,
+    folder: Path,
+    *,
+    installed: Sequence[Distribution] | None = None,
+    progress: Progress = lambda text, done, total: None,
+) -> Diagnosis:
+    """Look at everything; takes seconds, since every library is imported once.
+
+    Args:
+        plugins: What was found, broken ones included.
+        cache: The cache folder.
+        folder: Where programs are started: the working directory.
+        installed: Distributions to look at; all that Python finds by default.
+        progress: Told what is being looked at.
+    """
+    found = list(distributions()) if installed is None else list(installed)
+    needed, modules = required(found), {**_ALSO, **declared_libraries(plugins)}
+    names = {SELF, *needed, *modules}
+    versions = {name_of(d): d.version for d in reversed(found)}
+    progress("packages", 0, None)
+    collisions = tuple(packages.collisions(found, names))
+    unmet = tuple(packages.unmet(found, names & versions.keys()))
+    general = [
+        *checks.check_collisions(collisions),
+        *checks.check_duplicates(packages.duplicates(found, names)),
+        *checks.check_usurpers(packages.usurpers(found, _own_modules(found), SELF)),
+        *checks.check_requirements(unmet),
+        *checks.check_shadows(folder, _shadowed(modules)),
+    ]
+    limits = Limits(IMPORT_S, 64 << 30)
+    jobs = min(len(os.sched_getaffinity(0)), 4)
+    with Sandbox(jobs=jobs, limits=limits, preload=("numpy",)) as sandbox:
+        progress("sandbox", 0, None)
+        general.append(check_sandbox(sandbox))
+        failed: dict[str, str] = {}
+        if general[-1].status != "broken":
+            wanted = _imported(sorted((needed | modules.keys()) & versions.keys()), modules)
+            failed = checks.import_all(sandbox, wanted, progress)
+            general += checks.check_imports(failed, versions, needed, len(wanted))
+        installation = Installation(versions, collisions, unmet, failed, folder, _runner(sandbox))
+        found_by_plugins = ask_plugins(plugins, installation, progress)
+    every = [
+        *merged(general, found_by_plugins),
+        *checks.check_plugins(plugins),
+        check_cache(cache),
+    ]
+    every = [_for_installer(c, found) for c in every]
+    return Diagnosis(
+        schema="optvet.doctor/1",
+        environment=environment(),
+        libraries={name: versions.get(name) for name in sorted(names - {SELF})},
+        checks=sorted(every, key=lambda c: STATUSES.index(c.status)),
+    )
+
+
+def merged(general: Iterable[Check], by_plugins: Sequence[Check]) -> list[Check]:
+    """All checks; what a plugin says takes the place of what the engine says of the same."""
+    told = {(c.name, c.about) for c in by_plugins if c.about}
+    return [*(c for c in general if (c.name, c.about) not in told), *by_plugins]
+
+
+# --- plugins -------------------------------------------------------------------------------------
+
+
+def declared_libraries(plugins: Iterable[Loaded]) -> dict[str, str]:
+    """Modules of the libraries that plugins declare, by distribution."""
+    modules: dict[str, str] = {}
+    for plugin in plugins:
+        if isinstance(plugin.plugin, UsesLibraries):
+            modules |= {canonical(n): m for n, m in plugin.plugin.libraries.items()}
+    return modules
+
+
+def ask_plugins(
+    plugins: Iterable[Loaded], installation: Installation, progress: Progress
+) -> list[Check]:
+    """What plugins themselves say; those too whose library is absent or broken."""
+    told: list[Check] = []
+    for entry in plugins:
+        if isinstance(entry.plugin, Diagnoses) and not entry.displaced:
+            progress(f"{entry.family} {entry.name}", 0, None)
+            told += [c for c in _diagnosis_of(entry, installation) if c not in told]
+    return told
+
+
+def _diagnosis_of(entry: Loaded, installation: Installation) -> list[Check]:
+    plugin, family = entry.plugin, entry.family or "plugin"
+    try:
+        found = contract.listed(
+            family, plugin, "diagnose", lambda: plugin.diagnose(installation), Check, entry.origin
+        )
+    except OptvetError as error:
+        cure = "report it to whoever maintains the plugin"
+        return [Check(name="plugins", status="broken", message=str(error), cure=cure)]
+    return found
+
+
+def _runner(sandbox: Sandbox) -> Callable[..., Ran]:
+    def run(function: Any, *arguments: Any) -> Ran:
+        try:
+            outcome = sandbox.call(function, *arguments, fresh=True)
+        except Exception as error:  # no worker can be started: the sandbox's own check says why
+            return Ran(error=checks.one_paragraph(f"{type(error).__name__}: {error}"))
+        if outcome.failure is not None:
+            return Ran(error=checks.one_paragraph(describe(outcome.failure)))
+        return Ran(outcome.value)
+
+    return run
+
+
+# --- packages ------------------------------------------------------------------------------------
+
+
+def _imported(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
+    """The module of each distribution; one that several distributions bring only once."""
+    found: dict[str, str] = {}
+    for name in names:
+        module = modules.get(name, name.replace("-", "_"))
+        if module not in found.values():
+            found[name] = module
+    return found
+
+
+def _shadowed(modules: Mapping[str, str]) -> list[str]:
+    tops = {m for n, m in modules.items() if n not in _ALSO and "." not in m}
+    return sorted({*_SHADOWS, *tops})
+
+
+def _for_installer(check: Check, installed: Iterable[Distribution]) -> Check:
+    """Cures as commands of uv, where that installed optvet: it need not bring pip."""
+    ours = next((d for d in installed if name_of(d) == SELF), None)
+    if ours is None or (ours.read_text("INSTALLER") or "").strip() != "uv":
+        return check
+    return check.model_copy(update={"cure": re.sub(r"\bpip (?=\w*install)", "uv pip ", check.cure)})
+
+
+def required(installed: Iterable[Distribution]) -> set[str]:
+    """What optvet requires, with all extras but those for its own development."""
+    names = set()
+    for distribution in installed:
+        if name_of(distribution) == SELF:
+            for line in distribution.requires or ():
+                name = canonical(re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0])
+                if not re.search(r"extra\s*==\s*['\"]dev['\"]", line):
+                    names.add(name)
+    return names
+
+
+def _own_modules(installed: Iterable[Distribution]) -> set[str]:
+    modules = {SELF}
+    for distribution in installed:
+        if name_of(distribution) == SELF:
+            points = distribution.entry_points
+            modules |= {p.value.partition(":")[0] for p in points if p.group == SELF}
+    return modules

@@ -1,0 +1,98 @@
+"""What is installed where optvet runs, as plugins see it when they are asked for a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Collision:
+    """Two distributions that own the same files with different contents.
+
+    Attributes:
+        names: Both distributions, canonical.
+        versions: Of both.
+        on_disk: How many of the files that differ are those of the first, of the second, and of
+            neither.
+        example: One of these files.
+    """
+
+    names: tuple[str, str]
+    versions: tuple[str, str]
+    on_disk: tuple[int, int, int]
+    example: str
+
+    @property
+    def winner(self) -> str | None:
+        """Whose files are all there; None if they are mixed or damaged."""
+        ours, theirs, other = self.on_disk
+        if other or (ours and theirs):
+            return None
+        return self.names[0] if ours else self.names[1]
+
+    @property
+    def message(self) -> str:
+        """Who owns what, and whose files are in place."""
+        both = " and ".join(f"{n} {v}" for n, v in zip(self.names, self.versions, strict=True))
+        files = sum(self.on_disk)
+        more = f" and {files - 1} files more" if files > 1 else ""
+        whose = f"those of {self.winner} are in place" if self.winner else "they are mixed"
+        return f"{both} both own {self.example}{more}; {whose}"
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A requirement that is not fulfilled; ``found`` is None where nothing is installed."""
+
+    name: str
+    version: str
+    requirement: str
+    found: str | None
+
+    @property
+    def message(self) -> str:
+        """Who needs what, and what there is instead."""
+        instead = f"{self.found} is installed" if self.found else "it is not installed"
+        return f"{self.name} {self.version} needs {self.requirement}; {instead}"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a function returned in a worker, or, in one line, how it failed."""
+
+    value: Any = None
+    error: str | None = None
+
+
+class RunsElsewhere(Protocol):
+    """Runs a function of a module in a worker process of its own, where it may crash."""
+
+    def __call__(self, function: Any, *arguments: Any) -> Ran:
+        """``function(*arguments)``; both, and what it returns, must be picklable."""
+        ...
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What is installed, and what of it was found to be wrong.
+
+    Names of distributions are canonical: lower case, hyphens.
+
+    Attributes:
+        versions: Version by distribution, of all that is installed.
+        collisions: Distributions that own the same files.
+        unmet: Requirements that are not fulfilled.
+        unimportable: Why a library cannot be imported, by distribution.
+        folder: Where programs are started: the working directory.
+        run: Imports of native code belong there.
+    """
+
+    versions: Mapping[str, str]
+    collisions: tuple[Collision, ...]
+    unmet: tuple[Unmet, ...]
+    unimportable: Mapping[str, str]
+    folder: Path
+    run: RunsElsewhere
