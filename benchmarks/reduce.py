@@ -39,7 +39,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
-from optvet.engine.reduce import Candidate, reduce_model
+from optvet.engine.reduce.search import Candidate, reduce_model
 from optvet.engine.vet import resolve_model
 
 Feeds = Mapping[str, np.ndarray]

@@ -23,13 +23,10 @@ from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict
 
 from optvet import Artifact, Feeds, Inner, Runtime, Session, hookimpl, version_of
-from optvet.graph import is_onnx, nodes_of
+from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
 
 _SUPPORTED = frozenset(
     "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
-)
-_RANDOM = frozenset(
-    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )
 _INT32 = np.iinfo(np.int32)
 
@@ -234,7 +231,7 @@ def _refuse_types(graph: onnx.GraphProto) -> None:
 def _refuse_random(graph: onnx.GraphProto) -> None:
     """Seeds are taken from the clock once per session, two operators' close to each other."""
     for node in nodes_of(graph):
-        if is_onnx(node) and node.op_type in _RANDOM:
+        if is_onnx(node) and node.op_type in RANDOM_OPERATORS:
             raise NotImplementedError(
                 f"operator {node.op_type} {node.name!r} draws random numbers whose distribution "
                 "depends on the session in OpenVINO; choose another runtime"

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.reduce import Budget
+from optvet.engine.reduce.search import Budget
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.shrink import Accused, Shrunk, reduce_finding
 from optvet.engine.trial import Judge

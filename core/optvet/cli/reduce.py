@@ -65,7 +65,7 @@ def command(
     """
     from optvet.engine.command import parse_command, reduce_by_command
     from optvet.engine.discovery import Plugins
-    from optvet.engine.reduce import Budget
+    from optvet.engine.reduce.search import Budget
     from optvet.engine.vet import resolve_model
 
     terminal = context.ensure_object(Terminal)

@@ -42,7 +42,7 @@ from optvet.engine.explain import Sketch, explain, sketches, told
 from optvet.engine.lab import Lab, Progress
 from optvet.engine.models import open_model
 from optvet.engine.options import parse_options
-from optvet.engine.reduce import Budget, Reduction
+from optvet.engine.reduce.search import Budget, Reduction
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible

@@ -16,7 +16,7 @@ from pathlib import Path
 from onnx import ModelProto, TypeProto
 
 from optvet.engine.lab import Progress
-from optvet.engine.reduce import Budget, Candidate, Reduction, reduce_model
+from optvet.engine.reduce.search import Budget, Candidate, Reduction, reduce_model
 from optvet.engine.sandbox import Sandbox
 from optvet.engine.shrink import infer
 from optvet.spec.errors import UsageError

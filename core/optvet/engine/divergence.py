@@ -36,6 +36,7 @@ from optvet.engine.sandbox import Sandbox, enter
 from optvet.engine.shrink import record_values
 from optvet.engine.trial import Judge
 from optvet.graph.cost import longest_reduction
+from optvet.graph.interface import graph_inputs
 from optvet.graph.sites import attributes_of
 from optvet.graph.text import attribute_text, node_text
 from optvet.graph.walk import opset_versions, reads
@@ -71,7 +72,7 @@ def compare_models(
     Raises:
         InputError: One of the models does not run on them.
     """
-    renamed = _refed(_fed(a), _fed(b), feeds)
+    renamed = _refed(a, b, feeds)
     ours, theirs = a.SerializeToString(), b.SerializeToString()
     outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, judge_by)
     if outcome.value is not None:
@@ -155,12 +156,13 @@ def _runs(data: bytes, feeds: Values, by: Judge) -> bool:
     return True
 
 
-def _refed(ours: list[str], theirs: list[str], feeds: Values) -> dict[str, np.ndarray]:
+def _refed(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.ndarray]:
     """``feeds`` as the second model calls them: by name, else by position.
 
     Raises:
         UsageError: The second model asks for other inputs.
     """
+    ours, theirs = ([i.name for i in graph_inputs(model)] for model in (a, b))
     if set(theirs) <= set(ours):
         return {name: feeds[name] for name in theirs if name in feeds}
     if len(ours) != len(theirs):
@@ -169,11 +171,6 @@ def _refed(ours: list[str], theirs: list[str], feeds: Values) -> dict[str, np.nd
             "compare models of the same inputs"
         )
     return {new: feeds[old] for old, new in zip(ours, theirs, strict=True) if old in feeds}
-
-
-def _fed(model: ModelProto) -> list[str]:
-    weights = {t.name for t in model.graph.initializer}
-    return [i.name for i in model.graph.input if i.name not in weights]
 
 
 def recorded(data: bytes, feeds: Values, by: Judge, jitters: int) -> Recorded:

@@ -28,7 +28,7 @@ from pydantic import BaseModel
 from optvet.engine.cache import Cache
 from optvet.engine.examine import Examiner, Findings, Observation
 from optvet.engine.lab import Lab, Ledger, Progress, Trial
-from optvet.engine.reduce import (
+from optvet.engine.reduce.search import (
     Budget,
     Candidate,
     Recorder,

@@ -5,6 +5,7 @@ What is listed here is public: plugins import it from ``optvet.graph``.
 
 from optvet.graph.walk import (
     ONNX_DOMAIN,
+    RANDOM_OPERATORS,
     attribute_of,
     bodies_of,
     domain_of,
@@ -19,6 +20,7 @@ from optvet.graph.walk import (
 
 __all__ = [
     "ONNX_DOMAIN",
+    "RANDOM_OPERATORS",
     "attribute_of",
     "bodies_of",
     "domain_of",

@@ -16,6 +16,7 @@ from onnx import ModelProto, NodeProto
 from optvet.graph.interface import graph_inputs, graph_outputs
 from optvet.graph.walk import (
     ONNX_DOMAIN,
+    RANDOM_OPERATORS,
     domain_of,
     graphs,
     node_count,
@@ -112,16 +113,13 @@ def portability(domain: str, operators: Mapping[str, int]) -> str:
     )
 
 
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
-_RANDOM |= {"Multinomial", "Bernoulli"}
-
-
 def draws_random(model: ModelProto) -> bool:
     """Whether an operator may draw random numbers; Dropout does if it is told to train."""
+    nodes = (n for body in (*graphs(model.graph), *model.functions) for n in body.node)
     return any(
-        n.op_type in _RANDOM or (n.op_type == "Dropout" and len(n.input) > 2 and n.input[2])
-        for body in (*graphs(model.graph), *model.functions)
-        for n in body.node
+        n.op_type in RANDOM_OPERATORS
+        or (n.op_type == "Dropout" and len(n.input) > 2 and bool(n.input[2]))
+        for n in nodes
     )
 
 

@@ -15,6 +15,11 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 ONNX_DOMAIN = "ai.onnx"
 """ONNX's own operator domain. In a file it may be spelled "" as well, which means the same."""
 
+RANDOM_OPERATORS = frozenset(
+    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
+"""Operators that always draw random numbers; Dropout may, too, where it is told to train."""
+
 
 class HasDomain(Protocol):
     """A node, a function or an operator-set import."""

@@ -14,6 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from optvet import ValueInfo
+from optvet.graph import bodies_of
 from optvet_random.values import FLOATS, INTEGER, WORDS, Domain
 
 # (operator, input) through which values pass unchanged, to all outputs. None: any input.
@@ -145,9 +146,8 @@ class Graph:
                     value = np.array(onnx.helper.get_attribute_value(attribute))
                     self.constants[node.output[0]] = value
                     self.shapes[node.output[0]] = value.shape
-                for body in (attribute.g, *attribute.graphs):
-                    if body.node or body.output:
-                        self._add_body(node, body)
+            for body in bodies_of(node):
+                self._add_body(node, body)
 
     def _add_body(self, node: onnx.NodeProto, body: onnx.GraphProto) -> None:
         self._add(body)

@@ -18,6 +18,7 @@ from optvet.engine.numerics.perturb import FLOATS, LAYOUTS
 from optvet.graph.types import element_types
 from optvet.graph.walk import (
     ONNX_DOMAIN,
+    RANDOM_OPERATORS,
     attribute_of,
     bodies_of,
     domain_of,
@@ -58,10 +59,6 @@ def random_ops(model: ModelProto) -> frozenset[str]:
     """Graph outputs that depend on a random operator, or on Dropout that may be training."""
     return _outputs_with(model, _Fact.RANDOM)
 
-
-_RANDOM = frozenset(
-    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
 
 # They copy, select, count or compare; where they do arithmetic, it is on integers or exact.
 _EXACT = frozenset(
@@ -241,7 +238,7 @@ class _Walk:
                 yield from every
 
     def is_random(self, node: NodeProto) -> bool:
-        if node.op_type in _RANDOM:
+        if node.op_type in RANDOM_OPERATORS:
             return True
         if node.op_type != "Dropout":
             return False

@@ -3,21 +3,3 @@
 ``reduce_model`` knows nothing of optimizers: it is given a condition, and a way to run the model
 that tells the values of all its tensors.
 """
-
-from optvet.engine.reduce.search import (
-    Budget,
-    Candidate,
-    Interesting,
-    Recorder,
-    Reduction,
-    reduce_model,
-)
-
-__all__ = [
-    "Budget",
-    "Candidate",
-    "Interesting",
-    "Recorder",
-    "Reduction",
-    "reduce_model",
-]

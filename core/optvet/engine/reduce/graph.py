@@ -37,15 +37,19 @@ from onnx import (
 
 from optvet.graph.cost import count_nodes
 from optvet.graph.types import agrees, declared_elements, is_cuttable, open_dims, type_of_array
-from optvet.graph.walk import all_names, bodies_of, captured, local_names, operator_of
+from optvet.graph.walk import (
+    RANDOM_OPERATORS,
+    all_names,
+    bodies_of,
+    captured,
+    local_names,
+    operator_of,
+)
 
 Size = tuple[int, ...]
 """What a reduction makes smaller, compared in order; see ``Graph.size``."""
 
 _GRADED_ELEMENTS = 1 << 16
-_RANDOM = frozenset(
-    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -298,7 +302,7 @@ class Graph:
         """Values that are the same for all inputs: weights, and what is computed from them."""
         known = {*self.weights, *self.sparse}
         for node in self.nodes:
-            if node.type[1] not in _RANDOM and all(name in known for name in node.uses):
+            if node.type[1] not in RANDOM_OPERATORS and all(name in known for name in node.uses):
                 known.update(node.makes)
         return frozenset(known)
 
