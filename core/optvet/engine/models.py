@@ -25,7 +25,7 @@ from onnx import TensorProto
 
 from optvet.engine.records import config_for
 from optvet.graph.interface import graph_inputs, graph_outputs
-from optvet.graph.types import dtype_name
+from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import Model
@@ -34,34 +34,6 @@ OPSET_FLOOR = 7
 """Runtimes and optimizers promise nothing for operator sets before this one."""
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes that one protobuf message can have at most."""
-
-_BITS = {
-    "FLOAT": 32,
-    "UINT8": 8,
-    "INT8": 8,
-    "UINT16": 16,
-    "INT16": 16,
-    "INT32": 32,
-    "INT64": 64,
-    "BOOL": 8,
-    "FLOAT16": 16,
-    "DOUBLE": 64,
-    "UINT32": 32,
-    "UINT64": 64,
-    "COMPLEX64": 64,
-    "COMPLEX128": 128,
-    "BFLOAT16": 16,
-    "FLOAT8E4M3FN": 8,
-    "FLOAT8E4M3FNUZ": 8,
-    "FLOAT8E5M2": 8,
-    "FLOAT8E5M2FNUZ": 8,
-    "FLOAT8E8M0": 8,
-    "UINT4": 4,
-    "INT4": 4,
-    "FLOAT4E2M1": 4,
-    "UINT2": 2,
-    "INT2": 2,
-}
 
 
 def open_model(path: Path, source: str, store: Path) -> Model:
@@ -360,13 +332,14 @@ def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: s
 
 
 def _needed_bytes(path: Path, tensor: onnx.TensorProto) -> int:
-    dtype = dtype_name(tensor.data_type).upper()
-    if dtype not in _BITS:
-        raise _unusable(path, tensor, f"has element type {dtype.lower()}, which cannot be external")
+    bits = element_bits(tensor.data_type)
+    if bits is None:
+        kind = dtype_name(tensor.data_type)
+        raise _unusable(path, tensor, f"has element type {kind}, which cannot be external")
     if any(dimension < 0 for dimension in tensor.dims):
         raise _unusable(path, tensor, f"has the negative shape {list(tensor.dims)}")
-    bits: int = math.prod(tensor.dims) * _BITS[dtype]
-    return -(-bits // 8)
+    elements: int = math.prod(tensor.dims)
+    return -(-elements * bits // 8)
 
 
 def _unusable(path: Path, tensor: onnx.TensorProto, problem: str) -> InputError:

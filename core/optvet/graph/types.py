@@ -24,6 +24,40 @@ def value_info(value: ValueInfoProto) -> ValueInfo:
     return ValueInfo(value.name, (kind or "undefined").removesuffix("_type"), None)
 
 
+_BITS = {
+    "FLOAT": 32,
+    "UINT8": 8,
+    "INT8": 8,
+    "UINT16": 16,
+    "INT16": 16,
+    "INT32": 32,
+    "INT64": 64,
+    "BOOL": 8,
+    "FLOAT16": 16,
+    "DOUBLE": 64,
+    "UINT32": 32,
+    "UINT64": 64,
+    "COMPLEX64": 64,
+    "COMPLEX128": 128,
+    "BFLOAT16": 16,
+    "FLOAT8E4M3FN": 8,
+    "FLOAT8E4M3FNUZ": 8,
+    "FLOAT8E5M2": 8,
+    "FLOAT8E5M2FNUZ": 8,
+    "FLOAT8E8M0": 8,
+    "UINT4": 4,
+    "INT4": 4,
+    "FLOAT4E2M1": 4,
+    "UINT2": 2,
+    "INT2": 2,
+}
+
+
+def element_bits(number: int) -> int | None:
+    """Bits of one element as files store it; None for strings and for types not known here."""
+    return _BITS.get(dtype_name(number).upper())
+
+
 def dtype_name(number: int) -> str:
     """ONNX's lower-case name of an element type; newer types than the library's get a number."""
     if number in TensorProto.DataType.values():
