@@ -17,6 +17,7 @@ from optvet.spec.errors import (
     Unsupported,
     UsageError,
 )
+from optvet.spec.files import file_sha256, write_file
 from optvet.spec.hooks import hookimpl
 from optvet.spec.memory import check_size
 from optvet.spec.protocols import (
@@ -132,10 +133,12 @@ __all__ = [
     "VetResult",
     "__version__",
     "check_size",
+    "file_sha256",
     "hookimpl",
     "reference_evaluator",
     "version_of",
     "vet",
+    "write_file",
 ]
 
 

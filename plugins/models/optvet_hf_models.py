@@ -19,7 +19,6 @@ import json
 import os
 import posixpath
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,6 +36,7 @@ from optvet import (
     UnknownName,
     UsageError,
     hookimpl,
+    write_file,
 )
 
 ZOO = "onnxmodelzoo"
@@ -228,8 +228,10 @@ def _listing(wanted: _Wanted, home: Path) -> _Listing:
         raise InputError(f"{wanted.label}: the hub names no commit ({commit!r}); try again later")
     files = {str(s.rfilename): _file(s) for s in info.siblings or ()}
     listing = _Listing(commit, {n: f for n, f in files.items() if _is_inside(n)})
-    _write(_record(wanted, home), listing.dump())
-    _write(_record(_Wanted(wanted.org, wanted.repo, commit, None), home), listing.dump())
+    write_file(_record(wanted, home), listing.dump(), private=True)
+    write_file(
+        _record(_Wanted(wanted.org, wanted.repo, commit, None), home), listing.dump(), private=True
+    )
     return listing
 
 
@@ -341,25 +343,6 @@ def _locations(message: Any) -> Iterator[str]:
         repeated = not hasattr(value, "ListFields")
         for inner in value if repeated else (value,):
             yield from _locations(inner)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of ``data`` as ``path``, or nothing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InfrastructureError(
-            f"cannot write {path}: {error.strerror or error}; make room, or choose another cache "
-            "folder"
-        ) from error
 
 
 def _unwritable(wanted: _Wanted, folder: Path, error: OSError) -> InfrastructureError:

@@ -51,7 +51,9 @@ from optvet import (
     ModelSource,
     UnknownName,
     UsageError,
+    file_sha256,
     hookimpl,
+    write_file,
 )
 
 _T = TypeVar("_T")
@@ -172,7 +174,7 @@ class HubSource:
                 f"({VARIABLE} chooses another hub)"
             ) from error
         manifest = _Manifest.parse(wanted.address, data)
-        _write(copy, data)
+        write_file(copy, data, private=True)
         entry = manifest.find(wanted)
         return entry, self._kept(wanted, entry, folder)
 
@@ -182,7 +184,7 @@ class HubSource:
             place = folder / f"{entry.archive_sha}-data"
             return entry.model_in(place) if place.is_dir() else None
         path = folder / entry.sha / PurePosixPath(entry.model_path).name
-        return path if path.is_file() and _sha256(path) == entry.sha else None
+        return path if path.is_file() and file_sha256(path) == entry.sha else None
 
     def _brought(self, wanted: _Wanted, entry: _Entry, folder: Path) -> Path:
         if wanted.data:
@@ -230,7 +232,7 @@ class HubSource:
             target.parent.mkdir(parents=True, exist_ok=True)
             with _locked(target.parent):
                 # Whoever held the lock before may have brought what is wanted.
-                if not (target.is_file() and _sha256(target) == sha):
+                if not (target.is_file() and file_sha256(target) == sha):
                     _bring(web, url, target, sha, size, size or limit, subject)
         except OSError as error:
             raise InfrastructureError(
@@ -763,11 +765,11 @@ def _bring(
     resumed = part.exists()
     try:
         web.save(url, part, size, limit)
-        found = _sha256(part)
+        found = file_sha256(part)
         if found != sha and resumed:
             part.unlink()
             web.save(url, part, size, limit)
-            found = _sha256(part)
+            found = file_sha256(part)
     except _Failed as error:
         kept = part.stat().st_size if part.exists() and error.resumable else 0
         advice = f"{kept:,} bytes are kept: run again to go on from there"
@@ -788,11 +790,6 @@ def _bring(
 # ── Files ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keeps other processes from writing to ``folder``; waits for those that do."""
@@ -802,25 +799,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of ``data`` as ``path``, or nothing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InfrastructureError(
-            f"cannot write {path}: {error.strerror or error}; make room, or choose another cache "
-            "folder"
-        ) from error
 
 
 class _Bounded(gzip.GzipFile):

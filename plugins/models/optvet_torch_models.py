@@ -14,7 +14,6 @@ source file tells what else it imports or reads. The file is named after its con
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -38,6 +37,7 @@ from optvet import (
     ModelSource,
     PluginError,
     UsageError,
+    file_sha256,
     hookimpl,
 )
 
@@ -80,8 +80,7 @@ class TorchSource:
         folder = cache / "torch"
         with _scratch(folder, reference) as scratch:
             _export_elsewhere(reference, scratch)
-            with (scratch / "model.onnx").open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = file_sha256(scratch / "model.onnx")
             place = folder / f"{match['module']}.{match['factory']}-{digest[:16]}"
             path = place / f"{match['factory'].rpartition('.')[2]}.onnx"
             if not path.is_file():

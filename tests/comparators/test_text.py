@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from tests.comparators.tiny_decoder import VOCABULARY, decoder
+from tests.data import DATA
 
 from optvet import (
     Artifact,
@@ -47,7 +48,7 @@ COMPARATOR = TextComparator()
 needs_bleu = pytest.mark.skipif(
     find_spec("sacrebleu") is None, reason="optvet[text] is not installed"
 )
-SHARED = Path(__file__).resolve().parents[3] / "shared"
+SHARED = DATA
 
 # Decoding -----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.data import DATA
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
 from optvet.engine.discovery import Plugins
@@ -31,7 +32,7 @@ from optvet_text.answers import (
 from optvet_text.measures import exact_match, f1, normalised
 
 COMPARATOR = TextComparator()
-SHARED = Path(__file__).resolve().parents[3] / "shared"
+SHARED = DATA
 texts = st.text("abct he.,'AT\n", max_size=20)
 
 # Measures -----------------------------------------------------------------------------------------

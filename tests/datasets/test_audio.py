@@ -7,14 +7,13 @@ import onnx
 import onnx.parser
 import pytest
 from scipy.io import wavfile
+from tests.data import DATA
 
 import optvet
 from optvet.engine.models import open_model
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.types import Deferred, Model, Sample
 from optvet_audio import AudioDataset, AudioOptions
-
-DATA = Path(__file__).parents[3] / "shared"
 
 
 def model_of(signature: str, folder: Path, name: str = "speech") -> Model:

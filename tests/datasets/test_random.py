@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import onnxruntime  # noqa: TID253 - the tests are about what the runtime accepts
 import pytest
+from tests.data import DATA
 
 from optvet import Feeds, InputError, Model, Sample, UsageError
 from optvet.engine.models import open_model
@@ -12,7 +13,7 @@ from optvet_random import RandomDataset, RandomOptions, optvet_datasets
 
 Maker = Callable[..., Model]
 
-SHARED = Path(__file__).resolve().parents[3] / "shared"
+SHARED = DATA
 
 
 class RuntimeProbe:

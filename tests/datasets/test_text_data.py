@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.data import DATA
 
 import optvet
 from optvet.engine.models import open_model
@@ -13,7 +14,7 @@ from optvet.spec.errors import InputError, UsageError
 from optvet.spec.types import Deferred, Model, Sample
 from optvet_text_data import TextDataOptions, TextDataset
 
-SHARED = Path(__file__).parents[3] / "shared"
+SHARED = DATA
 IDS = "int64[B,S] input_ids, int64[B,S] attention_mask, int64[B,S] token_type_ids"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "play", "##ing", "the", "good", "!", "who", "he"]
 

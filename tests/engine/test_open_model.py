@@ -13,7 +13,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optvet.engine import models
 from optvet.engine.models import open_model, tensors_of
 from optvet.graph.types import value_info
 from optvet.spec.errors import InfrastructureError, InputError
@@ -397,7 +396,7 @@ def test_a_failed_write_leaves_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(models.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(InfrastructureError, match="No space left on device; make room"):
         open_model(external(tmp_path), "", tmp_path / "store")
     assert os.listdir(tmp_path / "store" / "blobs") == []

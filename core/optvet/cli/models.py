@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import json
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +21,7 @@ from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
+from optvet.spec.files import file_sha256, replacing
 
 app = typer.Typer(help="Models that can be vetted by name.", invoke_without_command=True)
 
@@ -142,7 +140,7 @@ def _pull(
             {
                 "model": m.source,
                 "file": str(f),
-                "sha256": _sha256(f),
+                "sha256": file_sha256(f),
                 "size_bytes": f.stat().st_size,
             }
             for m, f in zip(found, files, strict=True)
@@ -343,7 +341,7 @@ def _copied(model: Model, folder: Path) -> Path:
         _copy(model.blob, target)
         if declared.is_file() and declared != model.path:
             _copy(declared, target.with_suffix(".toml"))
-        intact = _sha256(target) == model.digest
+        intact = file_sha256(target) == model.digest
     except OSError as error:
         raise InfrastructureError(
             f"cannot copy {model.source} to {target}: {error.strerror or error}; make room, or "
@@ -360,20 +358,8 @@ def _copied(model: Model, folder: Path) -> Path:
 def _copy(file: Path, target: Path) -> None:
     """All of ``file`` as ``target``; nothing where that is there already."""
     if target.exists():
-        if target.is_file() and _sha256(target) == _sha256(file):
+        if target.is_file() and file_sha256(target) == file_sha256(file):
             return
         raise UsageError(f"{target} exists and is another file; remove it, or choose another --to")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".")
-    os.close(handle)
-    try:
-        shutil.copyfile(file, temporary)
-        Path(temporary).chmod(0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with replacing(target) as copy, file.open("rb") as original:
+        shutil.copyfileobj(original, copy)

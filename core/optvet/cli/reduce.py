@@ -5,22 +5,20 @@ Here too: what ``optvet vet --reduce --out`` does with its findings.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optvet import InfrastructureError, UsageError, VetResult
+from optvet import UsageError, VetResult
 from optvet.cli.errors import CLEAN, UNDECIDED, Interrupted
 from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_of
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal
+from optvet.spec.files import write_file
 
 if TYPE_CHECKING:
     from optvet.engine.bundle import Bundle
@@ -84,7 +82,8 @@ def command(
             budget=Budget(checks=max_checks),
             progress=progress,
         )
-    _write(out, reduction.model.SerializeToString(deterministic=True))
+    data = reduction.model.SerializeToString(deterministic=True)
+    write_file(out, data, advice="choose another file")
     before, after = reduction.nodes
     end = "" if reduction.complete else "; stopped early"
     line = f"{count(before, 'node')} → {after:,} after {count(reduction.checks, 'check')}{end}"
@@ -92,22 +91,6 @@ def command(
     if reduction.end == "interrupted":
         raise Interrupted(f"{out} is the smallest model so far")
     raise typer.Exit(CLEAN if reduction.complete else UNDECIDED)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise InfrastructureError(
-            f"cannot write {path}: {error.strerror or error}; choose another file"
-        ) from error
 
 
 # --- for optvet vet -------------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +34,7 @@ from optvet.cli.options import (
 )
 from optvet.cli.render import Asked
 from optvet.cli.terminal import Report, Terminal
+from optvet.spec.files import write_file
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.error import ErrorSource
 
@@ -364,7 +363,8 @@ def command(
     if json_to == "-":
         terminal.write(f"{text}\n")
     elif json_to is not None:
-        _write(Path(json_to), f"{text}\n")
+        advice = "make room or choose another file, then run again"
+        write_file(Path(json_to), f"{text}\n", advice=advice)
     raise typer.Exit(code)
 
 
@@ -492,45 +492,3 @@ def _check_writable(path: Path) -> None:
         raise UsageError(f"--json {path}: folder {path.parent} does not exist; make it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"--json {path} cannot be written; choose another file")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        InfrastructureError: It cannot be written; what was there before still is.
-    """
-    # Only a regular file may be replaced: that would turn /dev/full into one.
-    special = path.exists() and not path.is_file()
-    write: Callable[[Path, str], object] = Path.write_text if special else _replace
-    try:
-        write(path, text)
-    except OSError as error:
-        raise InfrastructureError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another file, "
-            "then run again"
-        ) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    target = path.resolve()
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), _mode(target))
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _mode(path: Path) -> int:
-    """The permissions that ``path`` has, or that a new file gets; mkstemp's are for one user."""
-    with suppress(OSError):
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

@@ -20,7 +20,6 @@ import json
 import os
 import sqlite3
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +30,8 @@ from typing import Any, TypeVar
 import numpy as np
 import platformdirs
 from pydantic import BaseModel
+
+from optvet.spec.files import replacing
 
 JSON = Any
 T = TypeVar("T")
@@ -356,7 +357,8 @@ class Cache:
         inline = len(value) <= _INLINE_BYTES
         file = None if inline else f"{_digest(key.encode()).hex()[:32]}-{digest.hex()[:32]}"
         if file is not None:
-            self._write(file, value)
+            with replacing(self._blobs / file, private=True) as stream:
+                stream.write(value)
         row = (key, kind, len(value), digest, value if inline else None, file, self._clock())
         try:
             with _transaction(database):
@@ -372,18 +374,6 @@ class Cache:
         self._puts += 1
         self._total += len(value)
         self._bound(database)
-
-    def _write(self, file: str, value: bytes) -> None:
-        """Write a file whole or not at all."""
-        handle, name = tempfile.mkstemp(dir=self._blobs, prefix="new-")
-        try:
-            with open(handle, "wb") as stream:
-                stream.write(value)
-            os.replace(name, self._blobs / file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
 
     def _unlink(self, file: str) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -10,8 +10,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -28,6 +26,7 @@ from optvet.graph.interface import graph_inputs, graph_outputs
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
 from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.files import replacing
 from optvet.spec.types import Model
 
 OPSET_FLOOR = 7
@@ -363,14 +362,8 @@ def _stored(store: Path, digest: str, data: bytes) -> Path:
         if blob.is_file() and blob.stat().st_size == len(data):
             return blob
         blob.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=blob.parent, prefix=".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, blob)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(blob, private=True) as file:
+            file.write(data)
     except OSError as error:
         raise InfrastructureError(
             f"cannot write a self-contained copy ({len(data):,} bytes) to {blob}: {error}; "

@@ -9,7 +9,6 @@ becomes one in the parent.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
 from optvet.graph.walk import is_onnx
 from optvet.spec.errors import ContractError, FormatError, InfrastructureError
+from optvet.spec.files import replacing
 from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Saves, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, FailureKind, InterfaceChange, Model, Sample
 
@@ -441,12 +441,8 @@ def save_artifact(subject: Subject, target: Path) -> None:
     """Build and write the artifact to ``target``, whole or not at all."""
     enter("build")
     data = build(subject).data
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(target) as file:
+        file.write(data)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -155,8 +155,7 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
     ``Model.source`` says which revision it is, where the source knows revisions.
     """
     scheme, colon, rest = reference.partition(":")
-    paths = plugins.default("model source")
-    if colon and scheme in plugins.names("model source") and scheme != paths:
+    if colon and scheme in plugins.names("model source"):
         source = plugins.model_source(scheme)
         files = contract.files(source, rest, cache_dir / "models")
         if isinstance(source, Pins):
@@ -164,7 +163,8 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
     elif colon and scheme.isalpha() and len(scheme) > 1 and not Path(reference).exists():
         raise UnknownName("model source", scheme, plugins.names("model source"))
     else:
-        files = contract.files(plugins.model_source(paths), reference, cache_dir / "models")
+        paths = plugins.model_source(plugins.default("model source"))
+        files = contract.files(paths, reference, cache_dir / "models")
     several = len(files) > 1
     return [open_model(f, str(f) if several else reference, cache_dir) for f in files]
 

@@ -9,9 +9,7 @@ behaves the same from either.
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from optvet import (
     UnknownName,
     UsageError,
     hookimpl,
+    write_file,
 )
 
 _CATALOGUE = Path(__file__).with_name("catalogue.toml")
@@ -104,9 +103,11 @@ class StudySource:
                 reasons.append(f"{place}: {error}")
                 continue
             for file in files:
-                _write(file.with_suffix(".toml"), _toml(entry))
+                write_file(file.with_suffix(".toml"), _toml(entry), private=True)
             pin = getattr(source, "pinned", None)
-            _write(_note(entry, cache), pin(rest, cache) if pin is not None else place)
+            write_file(
+                _note(entry, cache), pin(rest, cache) if pin is not None else place, private=True
+            )
             return files
         hint = "" if entry.is_seen else " (its name in the catalogue was never verified)"
         raise UsageError(f"study model {entry.name!r} cannot be had{hint}: {'; '.join(reasons)}")
@@ -187,22 +188,3 @@ def _toml(entry: Entry) -> str:
             lines += ["", f"[{table}]"]
             lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    """All of ``text`` as ``path``, or nothing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InfrastructureError(
-            f"cannot write {path}: {error.strerror or error}; make room, or choose another cache "
-            "folder"
-        ) from error

@@ -9,13 +9,18 @@ package (``recipes/``), so accuracy can be measured with data that scikit-learn 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from optvet import InfrastructureError, InputError, ModelCard, ModelSource, UnknownName, hookimpl
+from optvet import (
+    InputError,
+    ModelCard,
+    ModelSource,
+    UnknownName,
+    hookimpl,
+    write_file,
+)
 from optvet_zoo import light
 
 _RECIPES = Path(__file__).with_name("recipes")
@@ -150,27 +155,9 @@ def _is_intact(path: Path) -> bool:
 
 def _store(path: Path, data: bytes) -> None:
     record = f"{len(data)} {hashlib.sha256(data).hexdigest()}\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, data)
-        _write_atomically(_record_of(path), record.encode("ascii"))
-    except OSError as error:
-        raise InfrastructureError(
-            f"zoo model {path.stem!r}: cannot write {len(data):,} bytes to {path} ({error}); "
-            "make room, or choose another cache folder"
-        ) from error
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    """All of ``data`` or nothing: two processes may make the same model at the same time."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    # Two processes may make the same model at the same time.
+    write_file(path, data, private=True)
+    write_file(_record_of(path), record, private=True)
 
 
 def _record_of(path: Path) -> Path:

@@ -1,0 +1,110 @@
+"""The sizes of what is in core, and that core names no plugin."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from optvet.engine.discovery import Plugins
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "core" / "optvet"
+FILES = sorted(p for p in CORE.rglob("*.py") if "templates" not in p.parts)
+MODULE_LINES, CLASS_LINES, BODY_LINES = 600, 400, 60
+TOO_LONG = frozenset(
+    {
+        "cli/vet.py",
+        "cli/vet.py command",
+        "engine/api.py vet",
+        "engine/bundle.py",
+        "engine/lab.py",
+        "engine/reduce/graph.py",
+        "engine/vet.py",
+        "engine/vet.py Vetting",
+        "engine/vet.py run",
+    }
+)
+"""What is longer than it may be; a list to shorten, never to lengthen."""
+WORDS = frozenset({"files", "image", "images", "local", "random", "tensor", "text", "token"})
+"""Names of plugins that are words of English or of ONNX too, and mean that in core."""
+NAMED = frozenset(
+    {
+        "engine/records.py classification",
+        "engine/records.py detection",
+        "engine/records.py embedding",
+        "engine/records.py segmentation",
+        "engine/records.py speech",
+        "engine/records.py tabular",
+    }
+)
+"""Where core still names a plugin; a list to shorten, never to lengthen."""
+
+
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def too_long(file: Path) -> Iterator[str]:
+    where = file.relative_to(CORE).as_posix()
+    if len(file.read_text(encoding="utf-8").splitlines()) > MODULE_LINES:
+        yield where
+    for node in ast.walk(parsed(file)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        is_class = isinstance(node, ast.ClassDef)
+        start = node.lineno if is_class else node.body[0].lineno
+        limit = CLASS_LINES if is_class else BODY_LINES
+        if (node.end_lineno or start) - start + 1 > limit:
+            yield f"{where} {node.name}"
+
+
+def test_classes_modules_and_functions_of_core_fit_the_eye() -> None:
+    found = {place for file in FILES for place in too_long(file)}
+    assert found - TOO_LONG == set()
+
+
+def texts(file: Path) -> Iterator[str]:
+    """String constants of a file other than docstrings and the texts below attributes."""
+    tree = parsed(file)
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in documentation:
+            yield node.value
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    """Names of built-in plugins, of their modules, and of the libraries below them."""
+    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    found = {entry.name for entry in Plugins().all()} | set(group["optvet"].values())
+    for entry in Plugins().all():
+        libraries = getattr(entry.plugin, "libraries", {})
+        found |= {*libraries, *libraries.values()}
+    assert {"onnxruntime", "onnxoptimizer", "tvm", "optvet_zoo"} <= found
+    return found - WORDS
+
+
+def test_core_names_no_built_in_plugin_and_no_library_of_one(names: set[str]) -> None:
+    found = {
+        f"{file.relative_to(CORE).as_posix()} {text}"
+        for file in FILES
+        for text in texts(file)
+        if text in names
+    }
+    assert found - NAMED == set()
+
+
+def test_core_imports_no_plugin_and_no_library_of_one(names: set[str]) -> None:
+    imported = set()
+    for file in FILES:
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.Import):
+                imported |= {(file.name, a.name.partition(".")[0]) for a in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add((file.name, node.module.partition(".")[0]))
+    assert {(file, module) for file, module in imported if module in names} == set()
