@@ -233,3 +233,10 @@ def grow_and_die(size: int) -> None:
     filled = b"x" * size
     assert filled
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forget_modules() -> int:
+    """Leave a process in which nothing can be imported; its number."""
+    sys.modules.clear()
+    sys.meta_path.clear()
+    return os.getpid()

@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 
 from optvet import (
+    Artifact,
     Comparison,
     ContractError,
     Deferred,
@@ -64,6 +65,35 @@ def test_an_optimizer_is_refused_by_the_method_that_is_wrong(
         plugins.optimizer("wrong")
     assert str(caught.value).startswith("optimizer 'wrong' (")
     assert caught.value.exit_code == 3
+
+
+class Endless(bytes):
+    """Bytes that are equal to anything, and have any length."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    __hash__ = bytes.__hash__
+
+
+class Every(str):
+    """A text that is equal to any other."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
+def test_an_artifact_is_made_of_plain_values() -> None:
+    given = Artifact(Every("acme"), Endless(b"model"), None, Every("twin"), (Every("fuse"),))
+    plain = contract.artifact(Planted(), given)
+    assert plain == Artifact("acme", b"model", None, "twin", ("fuse",))
+    assert (type(plain.format), type(plain.data), type(plain.fingerprint)) == (str, bytes, str)
+    assert plain.format != "onnx"
 
 
 def test_what_passes_raises_is_the_plugin_s_error() -> None:

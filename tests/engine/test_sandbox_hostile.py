@@ -160,6 +160,21 @@ def test_what_cannot_be_undone_costs_the_worker(sandbox: Sandbox) -> None:
     assert sandbox.call(faults.process_id).value != first
 
 
+def test_a_process_that_can_import_nothing_is_replaced(sandbox: Sandbox) -> None:
+    first = sandbox.call(hostile.forget_modules).value
+    assert sandbox.call(faults.process_id).value != first
+
+
+def test_a_caller_whose_folder_is_gone_has_workers_all_the_same(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert sandbox.call(faults.echo, "here", fresh=True) == Outcome("here", None)
+
+
 # Descriptors
 
 

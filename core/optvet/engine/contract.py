@@ -185,9 +185,16 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     wrong = wrong or _names("apply()", value.touched, " as what the Artifact's passes touched")
     if wrong is not None:
         raise blame("optimizer", optimizer, wrong)
-    # Not a class of the plugin's own, which need not be known where it goes.
-    names = None if value.touched is None else tuple(value.touched)
-    return Artifact(value.format, value.data, value.handle, value.fingerprint, names)
+    # Not of classes of the plugin's own: they need not be known where the artifact goes, and may
+    # have a length and an equality of their own.
+    names = None if value.touched is None else tuple(_plain(n) for n in value.touched)
+    fingerprint = None if value.fingerprint is None else _plain(value.fingerprint)
+    data = value.data if type(value.data) is bytes else memoryview(value.data).tobytes()
+    return Artifact(_plain(value.format), data, value.handle, fingerprint, names)
+
+
+def _plain(text: str) -> str:
+    return str.__str__(text)
 
 
 def touched(optimizer: TellsTouched, value: Any) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class Server:
         Raises:
             OSError: The server has died.
         """
-        request = b"f" + pickle.dumps((os.getcwd(), sys.path))
+        request = b"f" + pickle.dumps((_folder(), sys.path))
         socket.send_fds(self._socket, [request], fds)
 
     def kill(self, pid: int) -> None:
@@ -192,6 +192,14 @@ class Servers:
             self._all.remove(server)
             server.stop()
         return words
+
+
+def _folder() -> str:
+    """Where this process is; the root if somebody deleted its folder."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
 
 
 def _environment(base: Mapping[str, str]) -> dict[str, str]:

@@ -131,6 +131,10 @@ class Worker:
         try:
             words = json.loads(bytes(data))
             if tag in b"uU":
+                if len(self._tickets) > 1:
+                    # An earlier task may have broken what is imported here; a new process tells.
+                    self.spent = True
+                    return "not begun"
                 raise PluginError(
                     f"a worker cannot load task {name!r}: {words[0]}; what a task needs must be "
                     "defined at the top level of an importable module, not in __main__"
