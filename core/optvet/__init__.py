@@ -20,6 +20,7 @@ from optvet.spec.errors import (
 from optvet.spec.files import file_sha256, write_file
 from optvet.spec.hooks import hookimpl
 from optvet.spec.memory import check_size
+from optvet.spec.parsing import parse_json, read_json, read_toml
 from optvet.spec.protocols import (
     Comparator,
     Dataset,
@@ -135,6 +136,9 @@ __all__ = [
     "check_size",
     "file_sha256",
     "hookimpl",
+    "parse_json",
+    "read_json",
+    "read_toml",
     "reference_evaluator",
     "version_of",
     "vet",

@@ -6,7 +6,6 @@ vocabulary says what the symbols are; models that give symbols or words themselv
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Sensitive, Summary, hookimpl
+from optvet import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Sample,
+    Sensitive,
+    Summary,
+    hookimpl,
+    parse_json,
+)
 
 _TASK = re.compile(
     r"speech.recognition|\basr\b|speech.to.text|transcri|\bctc\b|phoneme|text.recognition|\bocr\b"
@@ -160,6 +169,9 @@ def output_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     return (words or frames or fitting)[0]
 
 
+_MOST_SYMBOLS = 1 << 24
+
+
 def vocabulary_of(given: str | Sequence[str]) -> list[str]:
     """Symbols by number.
 
@@ -174,9 +186,11 @@ def vocabulary_of(given: str | Sequence[str]) -> list[str]:
         text = Path(given).read_text(encoding="utf-8")
         if not text.lstrip().startswith(("{", "[")):
             return text.splitlines()
-        data = json.loads(text)
+        data = parse_json(text, given, "listing")
         if isinstance(data, dict):
             symbols = {int(v): str(k) for k, v in data.items()}
+            if any(not 0 <= number < _MOST_SYMBOLS for number in symbols):
+                raise ValueError(f"a number of a symbol is not below {_MOST_SYMBOLS:,}")
             return [symbols.get(i, "") for i in range(max(symbols, default=-1) + 1)]
         return [str(s) for s in data]
     except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:

@@ -19,7 +19,6 @@ import csv
 import functools
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +43,8 @@ from optvet import (
     ValueInfo,
     check_size,
     hookimpl,
+    parse_json,
+    read_json,
 )
 
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -383,16 +384,18 @@ def _tokenizer_in(path: Path, modified_ns: int) -> _Tokenizer:
         text = data.decode("utf-8")
         # The first line of a list of tokens may well be "[PAD]", which looks like JSON.
         plain = path.suffix == ".txt" or text.lstrip()[:1] not in ("{", "[")
-        content = text.splitlines() if plain else json.loads(text)
+        content = text.splitlines() if plain else parse_json(text, str(path), "listing")
     except ValueError as error:
         raise InputError(f"dataset 'text': tokenizer {path} cannot be read: {error}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         return _of_library(path, text, digest)
     about = content if isinstance(content, Mapping) else {}
     listed = next((about[k] for k in ("chars", "vocab", "tokens") if k in about), content)
-    pairs = (
-        listed.items() if isinstance(listed, Mapping) else ((t, i) for i, t in enumerate(listed))
-    )
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(listed, Mapping):
+        pairs = listed.items()
+    elif isinstance(listed, list):
+        pairs = ((t, i) for i, t in enumerate(listed))
     tokens = {t: i for t, i in pairs if isinstance(t, str) and type(i) is int}
     if not tokens:
         raise InputError(
@@ -406,10 +409,14 @@ def _tokenizer_in(path: Path, modified_ns: int) -> _Tokenizer:
         partial(encode, tokens),
         _one_of(tokens, _PAD) or 0,
         context,
-        tuple(labels) if all(isinstance(x, str) for x in labels) else (),
+        tuple(labels) if _are_texts(labels) else (),
         path.name,
         digest,
     )
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(x, str) for x in value)
 
 
 def _of_library(path: Path, text: str, digest: str) -> _Tokenizer:
@@ -529,11 +536,18 @@ def _read(id_: str, path: Path, label: Any) -> Iterator[_Text]:
                 yield from _rows(id_, csv.DictReader(_lines(path, file), delimiter=comma))
         elif suffix == ".jsonl":
             with path.open(encoding="utf-8") as file:
-                yield from _rows(id_, (json.loads(n) for n in _lines(path, file) if n.strip()))
+                yield from _rows(
+                    id_,
+                    (
+                        parse_json(n, f"a line of {path}", "annotations")
+                        for n in _lines(path, file)
+                        if n.strip()
+                    ),
+                )
         elif suffix == ".json":
             what = f"dataset 'text': {path}, whole (JSON lines are read one by one)"
             check_size(what, _BYTES_PER_BYTE * path.stat().st_size)
-            yield from _of_json(id_, json.loads(path.read_text("utf-8")))
+            yield from _of_json(id_, read_json(path, "annotations"))
         else:
             with path.open(encoding="utf-8") as file:
                 for number, line in enumerate(_lines(path, file)):

@@ -36,6 +36,7 @@ from optvet import (
     UnknownName,
     UsageError,
     hookimpl,
+    parse_json,
     write_file,
 )
 
@@ -192,8 +193,8 @@ class _Listing:
 
     @classmethod
     def load(cls, data: bytes) -> _Listing:
-        """As it was kept; ValueError, KeyError or TypeError for anything else."""
-        value = json.loads(data)
+        """As it was kept; InputError, KeyError or TypeError for anything else."""
+        value = parse_json(data, "what is kept of a repository", "listing")
         return cls(value["commit"], {n: _File(**f) for n, f in value["files"].items()})
 
 
@@ -202,7 +203,7 @@ def _record(wanted: _Wanted, home: Path) -> Path:
 
 
 def _kept_listing(wanted: _Wanted, home: Path) -> _Listing | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with contextlib.suppress(OSError, InputError, KeyError, TypeError, AttributeError):
         return _Listing.load(_record(wanted, home).read_bytes())
     return None
 

@@ -24,7 +24,6 @@ import gzip
 import hashlib
 import http.client
 import ipaddress
-import json
 import os
 import re
 import shutil
@@ -53,6 +52,7 @@ from optvet import (
     UsageError,
     file_sha256,
     hookimpl,
+    parse_json,
     write_file,
 )
 
@@ -451,8 +451,8 @@ class _Manifest:
     def parse(cls, address: str, data: bytes) -> _Manifest:
         """The manifest in ``data``, which came from ``address``."""
         try:
-            items = json.loads(data)
-        except (ValueError, RecursionError) as error:
+            items = parse_json(data, f"hub {address}", "listing")
+        except InputError as error:
             raise InputError(
                 f"hub {address} sends {_kind_of(data)} for its manifest, expected JSON; "
                 "give the address of the manifest's raw file"

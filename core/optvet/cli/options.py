@@ -95,7 +95,7 @@ def mapping_of(option: str, pairs: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"{option} {pair!r}: expected KEY=VALUE, such as fixed_point=true")
         try:
             values[key.strip()] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             values[key.strip()] = value
     return values
 

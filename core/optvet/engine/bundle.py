@@ -52,6 +52,7 @@ from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.parsing import read_json
 from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
 from optvet.spec.records import (
     Divergence,
@@ -624,13 +625,12 @@ def _try_script(script: Path) -> int | None:
 def read_record(bundle: Path) -> Reproduction:
     """``finding.json`` of a bundle."""
     path = bundle / "finding.json"
-    try:
-        return read_document(Reproduction, json.loads(path.read_bytes()))
-    except OSError as error:
+    if not path.is_file():
         raise UsageError(
-            f"{bundle}: no bundle, {path.name} cannot be read ({error.strerror}); give a folder "
-            "that optvet vet --out wrote"
-        ) from error
+            f"{bundle}: no bundle, it has no {path.name}; give a folder that optvet vet --out wrote"
+        )
+    try:
+        return read_document(Reproduction, read_json(path, "listing"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

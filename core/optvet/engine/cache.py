@@ -174,6 +174,22 @@ class Cache:
         with self._lock:
             return self._guarded(lambda database: self._get(database, key), None)
 
+    def read(self, key: str, decode: Callable[[bytes], T]) -> T | None:
+        """What ``decode`` makes of the value under ``key``; None if there is none it understands.
+
+        A value with a right digest may still be what no version of optvet wrote.
+        """
+        value = self.get(key)
+        if value is None:
+            return None
+        try:
+            return decode(value)
+        except Exception:  # whatever bytes may lead to: they are worth as much as none
+            with self._lock:
+                forget = self._forget_key
+                self._guarded(lambda database: forget(database, key), None)
+            return None
+
     def put(self, key: str, kind: str, value: bytes) -> None:
         """Store ``value`` under ``key``, replacing what is there.
 
@@ -351,6 +367,12 @@ class Cache:
             database.execute("DELETE FROM entries WHERE key = ? AND digest IS ?", (key, digest))
         if isinstance(file, str):
             self._unlink(file)
+
+    def _forget_key(self, database: sqlite3.Connection, key: str) -> None:
+        query = "SELECT digest, file FROM entries WHERE key = ?"
+        row = database.execute(query, (key,)).fetchone()
+        if row is not None:
+            self._forget(database, key, *row)
 
     def _put(self, database: sqlite3.Connection, key: str, kind: str, value: bytes) -> None:
         digest = _digest(value)

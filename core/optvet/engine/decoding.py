@@ -103,9 +103,9 @@ class Decoder:
         missing: dict[str, Sample] = {}
         for sample in samples:
             key = self._key(passes, sample)
-            data = self.lab.cache.get(key)
-            if data is not None:
-                self._known[key] = run_from_bytes(data)
+            answer = self.lab.cache.read(key, run_from_bytes)
+            if answer is not None:
+                self._known[key] = answer
             else:
                 missing[key] = sample
         rest = list(missing.values())

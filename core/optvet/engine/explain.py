@@ -93,9 +93,9 @@ def explain(
     key = caching.key(
         "divergence", VERSION, CODE_VERSION, lab.identity, about, lab.sample_digest(sample)
     )
-    data = lab.cache.get(key)
-    if data is not None:
-        return Divergence.model_validate_json(data)
+    kept = lab.cache.read(key, Divergence.model_validate_json)
+    if kept is not None:
+        return kept
     outcome = lab.submit(task.optimized, look, task).result()
     lab.ledger.add("explain", applications=1, inferences=2 + JITTERS)
     if outcome.value is None:

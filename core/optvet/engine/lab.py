@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from optvet.engine import cache as caching
 from optvet.engine import candidate
@@ -43,7 +43,7 @@ from optvet.spec.errors import (
 )
 from optvet.spec.protocols import Optimizer
 from optvet.spec.records import Cost, StageCost
-from optvet.spec.types import Failure, InterfaceChange, Model, Sample, ValueInfo
+from optvet.spec.types import Failure, InterfaceChange, Model, Sample
 
 CODE_VERSION = 8
 """Raised when the meaning of a cached fact changes."""
@@ -216,9 +216,9 @@ class Lab:
         subject = self.subject(passes)
         digests = [self.sample_digest(s) for s in samples]
         key = caching.key("fresh", purpose, self._build_key(subject), self.identity, digests)
-        data = self.cache.get(key)
-        if data is not None:
-            return self._compose(subject, *_replay_from_bytes(data, samples), samples)
+        kept = self.cache.read(key, lambda data: _replay_from_bytes(data, samples))
+        if kept is not None:
+            return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
         # The original reads no memory that it never wrote, or shows it here.
         judge = judge_artifact if subject.optimizer else judge_poisoned
@@ -410,10 +410,10 @@ class Lab:
     def _recall_build(self, subject: Subject) -> Build | None:
         key = self._build_key(subject)
         if key not in self._builds:
-            data = self.cache.get(key)
-            if data is None:
+            build = self.cache.read(key, _build_from_json)
+            if build is None:
                 return None
-            self._learn(key, _build_from_json(data))
+            self._learn(key, build)
         return self._builds[key]
 
     def _learn(self, key: str, build: Build) -> None:
@@ -431,10 +431,10 @@ class Lab:
         for sample in samples:
             key = self._run_key(subject, build.canonical, sample)
             if key not in self._runs:
-                data = self.cache.get(key)
-                if data is None:
+                run = self.cache.read(key, run_from_bytes)
+                if run is None:
                     return None
-                self._runs[key] = run_from_bytes(data)
+                self._runs[key] = run
             runs[sample.id] = self._runs[key]
             if isinstance(self._runs[key], Failure):
                 break
@@ -580,23 +580,16 @@ def _read(
 # --- facts as bytes -------------------------------------------------------------------------------
 
 
+_BUILD: TypeAdapter[Build] = TypeAdapter(Build)
+_FAILURE: TypeAdapter[Failure] = TypeAdapter(Failure)
+
+
 def _build_to_json(build: Build) -> bytes:
     return json.dumps(asdict(build)).encode()
 
 
 def _build_from_json(data: bytes) -> Build:
-    raw: dict[str, Any] = json.loads(data)
-    facts = raw["facts"]
-    if facts is not None:
-        for side in ("inputs", "outputs"):
-            facts[side] = tuple(
-                ValueInfo(v["name"], v["dtype"], None if v["shape"] is None else tuple(v["shape"]))
-                for v in facts[side]
-            )
-        facts = Facts(**facts)
-    failure = Failure(**raw["failure"]) if raw["failure"] else None
-    touched = None if raw["touched"] is None else tuple(raw["touched"])
-    return Build(raw["digest"], raw["canonical"], facts, failure, touched, raw["loads"])
+    return _BUILD.validate_python(json.loads(data))
 
 
 def _replay_to_bytes(
@@ -630,5 +623,5 @@ def run_from_bytes(data: bytes) -> Outputs | Failure:
     """What ``run_to_bytes`` wrote."""
     arrays, meta = caching.load_arrays(data)
     if meta["failure"] is not None:
-        return Failure(**meta["failure"])
+        return _FAILURE.validate_python(meta["failure"])
     return arrays

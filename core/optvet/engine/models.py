@@ -190,7 +190,7 @@ def _kind_of(data: bytes) -> tuple[str, str]:
 
 
 def _is_json(data: bytes) -> bool:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         json.loads(data)
         return True
     return False

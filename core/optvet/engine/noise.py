@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from pydantic import TypeAdapter
 
 from optvet.engine import cache as caching
 from optvet.engine.lab import CODE_VERSION, Lab
@@ -53,8 +54,8 @@ class Analysis:
 def analysis(lab: Lab) -> Analysis:
     """The analysis of the lab's model, remembered."""
     key = caching.key("analysis", CODE_VERSION, lab.model.digest)
-    data = lab.cache.get(key)
-    if data is None:
+    kept = lab.cache.read(key, _analysis_from_json)
+    if kept is None:
         subject = Subject(lab.model.blob, lab.model.digest)
         outcome = lab.sandbox.call(_analyze, subject, role="referee")
         if outcome.value is None:
@@ -65,10 +66,14 @@ def analysis(lab: Lab) -> Analysis:
         }
         lab.cache.put(key, "analysis", json.dumps(raw).encode())
         return outcome.value
-    raw = json.loads(data)
-    for name in ("exact", "discontinuous", "random"):
-        raw[name] = frozenset(raw[name])
-    return Analysis(**raw)
+    return kept
+
+
+_ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
+
+
+def _analysis_from_json(data: bytes) -> Analysis:
+    return _ANALYSIS.validate_python(json.loads(data))
 
 
 def _analyze(subject: Subject) -> Analysis:
@@ -158,11 +163,11 @@ def _jitter(
     todo = []
     for sample in samples:
         key = _key(lab, "jitter", sample, list(seeds), ulps)
-        data = lab.cache.get(key)
-        if data is None:
+        kept = lab.cache.read(key, _unpack)
+        if kept is None:
             todo.append(sample)
         else:
-            runs[sample.id] = _unpack(data)
+            runs[sample.id] = kept
     if todo:
         order = _JitterOrder(
             lab.subject(None), lab.reference_judge, tuple(todo), tuple(seeds), ulps
@@ -213,16 +218,15 @@ def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
 
 def _float64(lab: Lab, sample: Sample) -> Outputs | None:
     key = _key(lab, "float64", sample)
-    data = lab.cache.get(key)
-    if data is None:
+    runs = lab.cache.read(key, _unpack)
+    if runs is None:
         limit = min(FLOAT64_TIMEOUT_S, lab.sandbox.limits.timeout_s)
         outcome = lab.sandbox.call(
             _evaluate, lab.subject(None), sample, timeout_s=limit, role="referee"
         )
         lab.ledger.add("noise", inferences=1)
-        data = _pack([outcome.value] if outcome.value is not None else [])
-        lab.cache.put(key, "noise", data)
-    runs = _unpack(data)
+        runs = [outcome.value] if outcome.value is not None else []
+        lab.cache.put(key, "noise", _pack(runs))
     return runs[0] if runs else None
 
 
@@ -247,9 +251,9 @@ def repeat(lab: Lab, passes: Sequence[str] | None, sample: Sample, runs: int) ->
     """``runs`` outputs of the model after ``passes`` (None: as it is), one after the other."""
     subject = lab.subject(passes)
     key = _key(lab, "repeat", sample, None if passes is None else list(passes), runs)
-    data = lab.cache.get(key)
-    if data is not None:
-        return _unpack(data)
+    kept = lab.cache.read(key, _unpack)
+    if kept is not None:
+        return kept
     order = lab.order(subject, [sample])
     outcome = lab.submit(subject, run_again, order, runs).result()
     lab.ledger.add("noise", int(passes is not None), runs)

@@ -45,9 +45,7 @@ all is inferred.
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,6 +53,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from optvet.spec.errors import InputError
+from optvet.spec.parsing import read_json, read_toml
 from optvet.spec.types import ModelConfig
 
 CATALOGUE = "models.json"
@@ -198,10 +197,7 @@ def config_for(path: Path) -> ModelConfig:
 
 
 def _from_toml(file: Path) -> ModelConfig:
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{file} cannot be read: {error}; mend it, or rename it") from error
+    data = read_toml(file, "record")
     try:
         declared = _Declared.model_validate(data)
     except ValidationError as error:
@@ -233,10 +229,7 @@ def _complaint(file: Path, error: ValidationError) -> str:
 
 def _entry(catalogue: Path, file: str) -> Mapping[str, Any] | None:
     """The catalogue's entry for ``file``; None if it has none, or is something else altogether."""
-    try:
-        data = json.loads(catalogue.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{catalogue} cannot be read: {error}; mend it, or rename it") from error
+    data = read_json(catalogue, "listing")
     if not isinstance(data, list):
         return None
     return next((e for e in data if isinstance(e, dict) and e.get("file") == file), None)

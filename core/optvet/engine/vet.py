@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from optvet.engine import cache as caching
 from optvet.engine import contract, localize
@@ -74,6 +74,8 @@ from optvet.spec.records import (
 from optvet.spec.types import NOTES, Failure, InterfaceChange, Model, Pass, Sample, Symptom
 
 Strategy = Literal["auto", "walk", "subset", "each"]
+_PROBED: TypeAdapter[tuple[str | None]] = TypeAdapter(tuple[str | None])
+"""What a probe answered, as it is kept."""
 STRATEGIES: tuple[Strategy, ...] = ("auto", "walk", "subset", "each")
 
 PAIR_BYTES = 64 << 20
@@ -448,14 +450,14 @@ class Vetting:
         ]
         answers: dict[int, str | None] = {}
         for i, key in enumerate(keys):
-            data = self.cache.get(key)
-            if data is not None:
-                answers[i] = json.loads(data)
+            known = self.cache.read(key, _PROBED.validate_json)
+            if known is not None:
+                (answers[i],) = known
         todo = [i for i in range(len(samples)) if i not in answers]
         fresh = self._ask(lab, [samples[i] for i in todo]) if todo else []
         for i, answer in zip(todo, fresh, strict=True):
             answers[i] = answer
-            self.cache.put(keys[i], "probe", json.dumps(answer).encode())
+            self.cache.put(keys[i], "probe", json.dumps([answer]).encode())
         return [answers[i] for i in range(len(samples))]
 
     def _ask(self, lab: Lab, samples: Sequence[Sample]) -> list[str | None]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from optvet import InputError, Model
+from optvet import InputError, Model, parse_json
 
 MAX_BYTES = 64 << 20
 """Larger vocabularies are refused; those of large language models have some ten megabytes."""
@@ -98,7 +97,7 @@ def vocabulary_of(path: Path | None) -> Vocabulary:
         text = _bytes(path).decode("utf-8")
         # The first line of a list of tokens may well be "[PAD]", which looks like JSON.
         plain = path.suffix == ".txt" or text.lstrip()[:1] not in ("{", "[")
-        data = text.split("\n") if plain else json.loads(text)
+        data = text.split("\n") if plain else parse_json(text, str(path), "listing")
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are such
         raise _unusable(path, str(error)) from error
     if isinstance(data, Mapping) and isinstance(data.get("model"), Mapping):

@@ -14,13 +14,12 @@ Instead of a file, ``folders`` numbers the folders that hold the images, in the 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from optvet import InputError, check_size
+from optvet import InputError, check_size, parse_json
 
 FOLDERS = "folders"
 _BYTES_PER_BYTE = 8
@@ -120,21 +119,21 @@ def _of_lines(source: str, text: str) -> dict[str, Any]:
 
 
 def _of_csv(source: str, text: str, key: str) -> dict[str, Any]:
-    rows = list(csv.DictReader(text.splitlines()))
+    try:
+        rows = list(csv.DictReader(text.splitlines()))
+    except csv.Error as error:
+        raise _bad(source, f"is no CSV: {error}") from error
     if not rows or not {"file", key} <= rows[0].keys():
         raise _bad(source, f"expected columns 'file' and {key!r}; see option label_key")
     return {row["file"]: _label(row[key]) for row in rows if row["file"] and row[key]}
 
 
 def _of_json(source: str, text: str, key: str) -> tuple[dict[str, Any], tuple[int, ...]]:
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise _bad(source, f"is no JSON: {error}") from error
+    data = parse_json(text, f"dataset 'images': labels {source}", "annotations")
     if isinstance(data, dict) and {"images", "annotations"} <= data.keys():
         try:
             return _of_coco(data)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise _bad(source, f"is not of COCO's form: {error!r}") from error
     if isinstance(data, dict) and isinstance(data.get("files"), list):
         data = data["files"]

@@ -1,0 +1,151 @@
+"""JSON and TOML from files that anybody may have written: bounded in size, depth and numbers.
+
+The parsers of the standard library end deep nesting in a RecursionError and long numbers in a
+ValueError without a place; ``tomllib`` takes time by the square of the length of a dotted key.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from optvet.spec.errors import InputError
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a document may have at most: bytes, and levels of nesting."""
+
+    size_bytes: int
+    depth: int = 32
+
+
+Purpose = Literal["record", "listing", "annotations"]
+"""record: what a person writes of one model. listing: what tells of many models, of a finding, of
+the tokens of a vocabulary. annotations: data, such as the labels of a whole dataset."""
+_BOUNDS: Mapping[Purpose, Bounds] = {
+    "record": Bounds(256 << 10),
+    "listing": Bounds(64 << 20),
+    # COCO's largest file has 450 MB.
+    "annotations": Bounds(1 << 30),
+}
+
+_KEY_PARTS = 32
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
+_PIECES = re.compile(r"[=,{}\[\]\n]")
+
+
+def read_bytes(file: Path, purpose: Purpose) -> bytes:
+    """The content of ``file``.
+
+    Raises:
+        InputError: It cannot be read, or has more bytes than allowed.
+    """
+    bounds = _BOUNDS[purpose]
+    try:
+        with file.open("rb") as stream:
+            # One more byte tells whether there is more; sizes of special files say nothing.
+            data = stream.read(bounds.size_bytes + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{file} cannot be read: {reason}") from error
+    if len(data) > bounds.size_bytes:
+        raise InputError(
+            f"{file} has more than {bounds.size_bytes:,} bytes, the most that is read of such a "
+            "file; give a smaller one"
+        )
+    return data
+
+
+def read_json(file: Path, purpose: Purpose) -> Any:
+    """The JSON document in ``file``.
+
+    Raises:
+        InputError: It cannot be read, is none, or exceeds the bounds.
+    """
+    return parse_json(read_bytes(file, purpose), str(file), purpose)
+
+
+def parse_json(data: bytes | str, name: str, purpose: Purpose) -> Any:
+    """The JSON document ``data``, which messages call ``name``; raises as ``read_json``."""
+    bounds = _BOUNDS[purpose]
+    if len(data) > bounds.size_bytes:
+        raise InputError(f"{name} has more than {bounds.size_bytes:,} bytes; give a smaller one")
+    return _checked(json.loads, data, name, bounds)
+
+
+def read_toml(file: Path, purpose: Purpose) -> dict[str, Any]:
+    """The TOML document in ``file``.
+
+    Raises:
+        InputError: It cannot be read, is none, or exceeds the bounds.
+    """
+    data = read_bytes(file, purpose)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} cannot be read: {error}; mend it, or rename it") from error
+    for piece in _PIECES.split(_STRING.sub("_", text)):
+        if piece.count(".") >= _KEY_PARTS and not piece.lstrip().startswith("#"):
+            shown = f"{piece.strip()[:40]}…"
+            raise InputError(f"{file}: key {shown!r} has more than {_KEY_PARTS} parts; shorten it")
+    found: dict[str, Any] = _checked(tomllib.loads, text, str(file), _BOUNDS[purpose])
+    return found
+
+
+def _checked(parse: Callable[[Any], Any], data: Any, name: str, bounds: Bounds) -> Any:
+    try:
+        value = parse(data)
+    except RecursionError as error:
+        raise InputError(f"{name} is nested too deeply; flatten it") from error
+    except ValueError as error:  # the errors of both parsers, of text that is no UTF-8, of digits
+        raise InputError(f"{name} cannot be read: {error}; mend it, or rename it") from error
+    _check(value, name, bounds.depth)
+    return value
+
+
+def _check(value: Any, name: str, depth: int) -> None:
+    """Refuse nesting beyond ``depth`` and integers beyond 64 bits, which few libraries take."""
+    level: list[tuple[Any, Any]] = [((), value)]
+    for _ in range(depth + 1):
+        inner: list[tuple[Any, Any]] = []
+        for path, item in level:
+            for key, part in _items(item):
+                kind = type(part)
+                if kind is dict or kind is list:
+                    inner.append(((path, key), part))
+                elif kind is int and not -(1 << 63) <= part < 1 << 64:
+                    raise InputError(
+                        f"{name}: key {_dotted((path, key))!r} is a number of "
+                        f"{part.bit_length()} bits, expected at most 64"
+                    )
+        if not inner:
+            return
+        level = inner
+    raise InputError(
+        f"{name}: key {_dotted(level[0][0])!r} is nested more than {depth} levels deep; flatten it"
+    )
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list):
+        yield from enumerate(value)
+    else:
+        yield "(the whole)", value
+
+
+def _dotted(path: Any) -> str:
+    """``((((), "a"), 0), "b")`` as "a.0.b"."""
+    parts = []
+    while path:
+        path, key = path
+        parts.append(str(key)[:40])
+    text = ".".join(reversed(parts))
+    return text if len(text) <= 100 else f"{text[:99]}…"
