@@ -8,7 +8,9 @@ a model alone, most builds end in an artifact that was run before.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeVar
@@ -217,7 +219,7 @@ class Lab:
         digests = [self.sample_digest(s) for s in samples]
         key = caching.key("fresh", purpose, self._build_key(subject), self.identity, digests)
         kept = self.cache.read(key, lambda data: _replay_from_bytes(data, samples))
-        if kept is not None:
+        if kept is not None and all(self._fits(run, kept[0]) for run in kept[1].values()):
             return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
         # The original reads no memory that it never wrote, or shows it here.
@@ -432,13 +434,20 @@ class Lab:
             key = self._run_key(subject, build.canonical, sample)
             if key not in self._runs:
                 run = self.cache.read(key, run_from_bytes)
-                if run is None:
+                if run is None or not self._fits(run, build):
                     return None
                 self._runs[key] = run
             runs[sample.id] = self._runs[key]
             if isinstance(self._runs[key], Failure):
                 break
         return runs
+
+    def _fits(self, run: Outputs | Failure, build: Build) -> bool:
+        """Whether a kept run has the outputs of the model, or of what was built."""
+        if isinstance(run, Failure):
+            return True
+        sides = [self.model.outputs, *([build.facts.outputs] if build.facts else [])]
+        return any(_has_outputs(run, {o.name for o in side}) for side in sides)
 
     def _remember(
         self,
@@ -535,6 +544,14 @@ def _refuse_killed(failure: Failure | None) -> None:
             f"the original model could not be run: {failure.message}; find out who kills processes "
             "here (an operator, a memory watchdog, a batch system) and run again"
         )
+
+
+def _has_outputs(run: Outputs, names: AbstractSet[str]) -> bool:
+    """Whether ``run`` has all outputs ``names``, flattened as ``flatten`` does, and no others."""
+    return run.keys() == names or {_OUTPUT.sub("", name) for name in run} == names
+
+
+_OUTPUT = re.compile(r"(\[\d+\]|\.keys|\.length|\.is_none)+\Z")
 
 
 def _died_running(outcome: Outcome[Report]) -> bool:
