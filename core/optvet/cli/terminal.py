@@ -35,6 +35,16 @@ def one_line(text: str, limit: int = 0) -> str:
     return f"{line[: limit - 1].rstrip()}…" if 0 < limit < len(line) else line
 
 
+_MESSAGE_CHARS = 2000
+"""An error says what is wrong in a line or two; what is longer quotes foreign text."""
+
+
+def shortened(text: str, limit: int = _MESSAGE_CHARS) -> str:
+    """``text`` without its middle if it is longer than ``limit``: both ends say most."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
+
+
 class Terminal:
     """Where a command writes to.
 
@@ -82,7 +92,7 @@ class Terminal:
     def error(self, message: str, label: str = "error: ") -> None:
         """One line about what is wrong and what to do."""
         text = Text(label, style="bold red")
-        text.append(plain(one_line(message)), style="not bold default")
+        text.append(plain(shortened(one_line(message))), style="not bold default")
         self._to_stderr(text)
 
     def complain(self, text: str) -> None:

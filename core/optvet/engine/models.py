@@ -22,10 +22,11 @@ from google.protobuf.message import (  # type: ignore[import-untyped]  # ships n
 from onnx import TensorProto
 
 from optvet.engine.records import config_for
+from optvet.engine.soundness import check_model, check_tensor, shape_words
 from optvet.graph.interface import graph_inputs, graph_outputs
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
-from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.errors import InfrastructureError, InputError, quoted
 from optvet.spec.files import replacing
 from optvet.spec.types import Model
 
@@ -56,6 +57,9 @@ def open_model(path: Path, source: str, store: Path) -> Model:
     if external:
         _embed(path, len(data), external)
         data = _serialized(path, proto)
+    for tensor in tensors_of(proto):
+        check_tensor(path, tensor)
+    check_model(path, proto)
     digest = hashlib.sha256(data).hexdigest()
     if external:
         blob = _stored(store, digest, data)
@@ -134,6 +138,11 @@ def _parsed(path: Path, data: bytes) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
+        if "MaxDepth" in str(error) or "recursion" in str(error):
+            raise InputError(
+                f"model {path} nests graphs or types more deeply than protobuf reads (100 levels); "
+                "flatten it"
+            ) from error
         raise InputError(_not_onnx(path, data)) from error
     if not proto.HasField("graph"):
         raise InputError(_not_onnx(path, data))
@@ -274,7 +283,10 @@ def _embed(path: Path, size_bytes: int, tensors: list[onnx.TensorProto]) -> None
         try:
             with extent.file.open("rb") as file:
                 file.seek(extent.offset)
-                extent.tensor.raw_data = file.read(extent.length)
+                data = file.read(extent.length)
+                if len(data) < extent.length:
+                    raise _unusable(path, extent.tensor, "became shorter while it was read")
+                extent.tensor.raw_data = data
         except OSError as error:
             raise _unusable(path, extent.tensor, f"cannot be read: {error}") from error
         extent.tensor.ClearField("data_location")
@@ -288,9 +300,12 @@ def _extent(path: Path, tensor: onnx.TensorProto) -> _Extent:
     needed = _needed_bytes(path, tensor)
     length = _count(path, tensor, entries, "length")
     if length is not None and length != needed:
-        shape = f"{dtype_name(tensor.data_type)}{list(tensor.dims)}"
+        shape = shape_words(tensor)
         raise _unusable(path, tensor, f"gives length {length:,}, but {shape} has {needed:,} bytes")
-    size = file.stat().st_size
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        raise _unusable(path, tensor, f"cannot be read: {error.strerror}") from error
     if offset + needed > size:
         raise _unusable(
             path,
@@ -305,19 +320,40 @@ def _external_file(path: Path, tensor: onnx.TensorProto, location: str) -> Path:
     if not location:
         raise _unusable(path, tensor, "names no file (no 'location')")
     if PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
-        raise _unusable(path, tensor, f"lies at {location!r}; only relative paths are read")
+        raise _unusable(path, tensor, f"lies at {quoted(location)}; only relative paths are read")
+    if "\0" in location or len(location.encode("utf-8", "replace")) > _PATH_BYTES:
+        raise _unusable(path, tensor, f"lies at {quoted(location)}, which can be no path")
     folder = path.parent.resolve()
     file = folder / location
-    if "\0" in location or not file.resolve().is_relative_to(folder):
+    if not _is_inside(file, folder):
         raise _unusable(
             path,
             tensor,
-            f"lies at {location!r}, outside of the model's folder; copy the model and its data "
-            "into one folder (cp -L follows links)",
+            f"lies at {quoted(location)}, outside of the model's folder; copy the model and its "
+            "data into one folder (cp -L follows links)",
         )
-    if not file.is_file():
-        raise _unusable(path, tensor, f"lies in {location!r}, which is not in the model's folder")
+    if not _is_file(file):
+        raise _unusable(
+            path, tensor, f"lies in {quoted(location)}, which is not in the model's folder"
+        )
     return file
+
+
+_PATH_BYTES = 4095
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    try:
+        return file.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # a loop of links, a part that is too long
+        return False
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:
+        return False
 
 
 def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: str) -> int | None:
@@ -326,7 +362,9 @@ def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: s
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise _unusable(path, tensor, f"gives {key} {text!r}, expected a number of bytes")
+        raise _unusable(path, tensor, f"gives {key} {quoted(text)}, expected a number of bytes")
+    if len(text) > 18:  # more than any file has
+        raise _unusable(path, tensor, f"gives {key} {quoted(text)}, beyond the end of any file")
     return int(text)
 
 
@@ -336,13 +374,13 @@ def _needed_bytes(path: Path, tensor: onnx.TensorProto) -> int:
         kind = dtype_name(tensor.data_type)
         raise _unusable(path, tensor, f"has element type {kind}, which cannot be external")
     if any(dimension < 0 for dimension in tensor.dims):
-        raise _unusable(path, tensor, f"has the negative shape {list(tensor.dims)}")
+        raise _unusable(path, tensor, f"has the negative shape {shape_words(tensor)}")
     elements: int = math.prod(tensor.dims)
     return -(-elements * bits // 8)
 
 
 def _unusable(path: Path, tensor: onnx.TensorProto, problem: str) -> InputError:
-    return InputError(f"model {path}: external data of tensor {tensor.name!r} {problem}")
+    return InputError(f"model {path}: external data of tensor {quoted(tensor.name)} {problem}")
 
 
 def _serialized(path: Path, proto: onnx.ModelProto) -> bytes:

@@ -1,0 +1,149 @@
+"""What the rest of optvet takes for granted of a model, checked in Python as it is opened.
+
+The checker of ONNX is native code and runs in a worker, later; until then sizes, element types and
+shapes are read here, and a file may say anything. What the checker finds by itself is left to it.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from onnx import FunctionProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+
+from optvet.graph.types import dtype_name, element_bits
+from optvet.graph.walk import domain_of, graphs, inner_nodes, operator_of, qualified
+from optvet.spec.errors import InputError, quoted
+
+MAX_RANK = 64
+"""Dimensions that an array of numpy can have."""
+_AGAIN = "export or download the model again"
+# Types whose elements are kept in a field of their own, with how many entries hold one.
+_FIELDS: dict[int, tuple[str, int]] = {
+    TensorProto.FLOAT: ("float_data", 1),
+    TensorProto.COMPLEX64: ("float_data", 2),
+    TensorProto.DOUBLE: ("double_data", 1),
+    TensorProto.COMPLEX128: ("double_data", 2),
+    TensorProto.INT64: ("int64_data", 1),
+    TensorProto.UINT32: ("uint64_data", 1),
+    TensorProto.UINT64: ("uint64_data", 1),
+    TensorProto.STRING: ("string_data", 1),
+}
+
+
+def check_tensor(path: Path, tensor: TensorProto) -> None:
+    """Refuse a tensor whose type, shape and data do not agree.
+
+    Raises:
+        InputError: They do not.
+    """
+    name = f"model {path}: tensor {quoted(tensor.name)}"
+    kind, dims = tensor.data_type, list(tensor.dims)
+    bits = element_bits(kind)
+    if bits is None and kind != TensorProto.STRING:
+        problem = f"has the element type {dtype_name(kind)}, which optvet cannot read; {_AGAIN}"
+        raise InputError(f"{name} {problem}")
+    if len(dims) > MAX_RANK:
+        raise InputError(f"{name} has {len(dims)} dimensions, expected at most {MAX_RANK}")
+    if any(size < 0 for size in dims):
+        raise InputError(f"{name} has the negative shape {shape_words(tensor)}; {_AGAIN}")
+    needed, present = math.prod(dims), _elements(tensor, bits)
+    if needed != present:
+        shape = shape_words(tensor)
+        raise InputError(
+            f"{name} has data for {present:,} elements, but {shape} has {needed:,}; {_AGAIN}"
+        )
+
+
+def shape_words(tensor: TensorProto) -> str:
+    """Element type and shape, such as "float[2, 3]"; of many dimensions, how many."""
+    dims = list(tensor.dims)
+    shown = str(dims) if len(dims) <= 8 else f"[{len(dims)} dimensions]"
+    return f"{dtype_name(tensor.data_type)}{shown}"
+
+
+def _elements(tensor: TensorProto, bits: int | None) -> int:
+    """How many elements there are data for."""
+    if tensor.HasField("raw_data"):
+        size = len(tensor.raw_data)
+        if bits is None:
+            return 0  # strings have no raw form
+        # Types of less than a byte leave the rest of the last byte unused.
+        elements, wanted = size * 8 // bits, math.prod(tensor.dims)
+        return wanted if bits < 8 and 0 <= elements - wanted < 8 // bits else elements
+    field, entries = _FIELDS.get(tensor.data_type, ("int32_data", 1))
+    count: int = len(getattr(tensor, field))
+    if bits is not None and bits < 8:
+        wanted = math.prod(tensor.dims)
+        return wanted if count == -(-wanted * bits // 8) else count * 8 // bits
+    return count // entries
+
+
+def check_model(path: Path, proto: ModelProto) -> None:
+    """Refuse a model whose interface or calls nothing could be made of.
+
+    Raises:
+        InputError: A type is left out or unknown, a shape has too many dimensions, a node has no
+            operator, or functions call each other in a circle.
+    """
+    for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+        for value in values:
+            _check_value(f"model {path}: {what} {quoted(value.name)}", value)
+    for graph in graphs(proto.graph):
+        for node in graph.node:
+            if not node.op_type:
+                where = f"node {quoted(node.name)} of graph {quoted(graph.name)}"
+                raise InputError(f"model {path}: {where} has no operator; {_AGAIN}")
+    circle = _circle(proto.functions)
+    if circle:
+        raise InputError(
+            f"model {path}: function {quoted(qualified(*circle))} calls itself, directly or "
+            "through others, which ONNX does not allow"
+        )
+
+
+def _check_value(name: str, value: ValueInfoProto) -> None:
+    if value.type.WhichOneof("value") is None:
+        raise InputError(f"{name} has no type; {_AGAIN}")
+    for tensor in _tensors(value.type):
+        kind = dtype_name(tensor.elem_type)
+        if kind == "undefined" or kind.startswith("type"):
+            raise InputError(
+                f"{name} has the element type {kind}, expected one of ONNX's; {_AGAIN}"
+            )
+        rank = len(tensor.shape.dim)
+        if rank > MAX_RANK:
+            raise InputError(f"{name} has {rank} dimensions, expected at most {MAX_RANK}")
+
+
+def _tensors(kind: TypeProto) -> Iterator[TypeProto.Tensor | TypeProto.SparseTensor]:
+    """The tensor types inside ``kind``; parsing has bounded how deep it is nested."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        yield kind.tensor_type
+    elif which == "sparse_tensor_type":
+        yield kind.sparse_tensor_type
+    elif which == "sequence_type":
+        yield from _tensors(kind.sequence_type.elem_type)
+    elif which == "optional_type":
+        yield from _tensors(kind.optional_type.elem_type)
+    elif which == "map_type":
+        yield from _tensors(kind.map_type.value_type)
+
+
+def _circle(functions: Sequence[FunctionProto]) -> tuple[str, str] | None:
+    """A function that calls itself, directly or not; None if there is none."""
+    calls = {
+        (domain_of(function), function.name): {
+            operator_of(inner) for node in function.node for inner in (node, *inner_nodes(node))
+        }
+        for function in functions
+    }
+    try:
+        graphlib.TopologicalSorter(calls).prepare()
+    except graphlib.CycleError as error:
+        found: tuple[str, str] = error.args[1][0]
+        return found
+    return None
