@@ -12,13 +12,20 @@ from tests.answers import detail
 from optvet.engine.cache import Cache
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
-from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
+from optvet.engine.sandbox import Limits, Sandbox, enter
+from optvet.engine.trial import Subject
+from optvet.engine.vet import SHORT_WAITS_S, Settings, vet_model
+from optvet.spec.errors import (
+    InfrastructureError,
+    InputError,
+    NothingTested,
+    UnknownName,
+    UsageError,
+)
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.types import Traits
 from optvet.testing import FILLERS, Planted, PlantedOptions
-from optvet.testing.faults import nothing
+from optvet.testing.faults import nothing, segfault
 from optvet_onnxoptimizer import OnnxOptimizer
 
 PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "onnxoptimizer", "optvet.testing")
@@ -155,7 +162,7 @@ def test_the_size_of_a_wrong_output_is_told_with_its_noise(vet: Vet) -> None:
 def test_a_hang_is_a_timeout_and_takes_no_longer_than_it_must(vet: Vet) -> None:
     # Four sequences hang: the first look, a prefix, the culprit alone, and its replay.
     result = vet(NET, planted("hang", count=4), Limits(0.7, 1 << 30))
-    assert elapsed[-1] < 4 * 0.7 + 2
+    assert elapsed[-1] < 4 * 0.7 + 10
     (finding,) = faults(result)
     assert (finding.symptom, finding.stage, finding.culprit) == ("timeout", "build", ["hang"])
     assert finding.confirmed
@@ -168,6 +175,71 @@ def test_a_hang_in_the_runtime_is_a_timeout_of_its_stage(vet: Vet) -> None:
     assert finding.culprit == ["spin_at_run"]
     assert finding.confirmed
     assert finding.witness is not None
+
+
+def test_a_second_hang_ends_the_search(vet: Vet) -> None:
+    limit_s = 3.0
+    optimizer = planted("hang", "spin_at_run", count=6)
+    result = vet(NET, optimizer, Limits(limit_s, 1 << 30), limit=1)
+    assert elapsed[-1] < 5 * limit_s + SHORT_WAITS_S
+    (finding,) = faults(result)
+    assert (finding.culprit, finding.confirmed, result.verdict) == (["hang"], True, "faulty")
+    assert result.safe_pipeline == []
+    (words,) = [c.detail for c in result.controls if c.name == "time limit"]
+    assert words == "something else runs into the time limit as well, and was not searched"
+
+
+def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
+    limit_s = 3.0
+    spin = planted("spin_at_run", count=2)
+    model = onnx.parser.parse_model(NET).SerializeToString()
+    path = tmp_path / "endless.onnx"
+    path.write_bytes(spin.apply(model, ("spin_at_run",), PlantedOptions()).data)
+    with Sandbox(jobs=2, limits=Limits(limit_s, 1 << 30), preload=PRELOAD) as own:
+        own.call(nothing)
+        started = time.monotonic()
+        with pytest.raises(NothingTested, match="does not end within 3 s, twice; give it more"):
+            vet_path(path, tmp_path, planted(count=2), own, limit=20, timeout_s=limit_s)
+    assert time.monotonic() - started < 2 * limit_s + 10
+
+
+def test_a_death_in_the_check_of_the_original_does_not_weaken_the_checker(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(NET), path)
+    with Sandbox(jobs=1, limits=Limits(60, 1 << 30), preload=("numpy", "onnx")) as own:
+        optimizer = planted(count=2)
+        dying = Dying(own, times=1)
+        result = vet_path(path, tmp_path, optimizer, dying)  # type: ignore[arg-type]
+        assert result.verdict == "clean"
+        assert "checker" not in {c.name for c in result.controls}
+        with pytest.raises(
+            InfrastructureError, match=r"onnx.checker did not end .* twice: SIGSEGV"
+        ):
+            vet_path(path, tmp_path / "other", optimizer, Dying(own, times=2))  # type: ignore[arg-type]
+        # And what died is asked again, not remembered.
+        assert vet_path(path, tmp_path / "other", optimizer, own).verdict == "clean"
+
+
+class Dying:
+    """A sandbox in which the first ``times`` checks of the original die."""
+
+    def __init__(self, sandbox: Sandbox, times: int) -> None:
+        self.sandbox, self.times = sandbox, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sandbox, name)
+
+    def submit(self, function: Any, /, *args: Any, **options: Any) -> Any:
+        original = args and isinstance(args[0], Subject) and args[0].optimizer is None
+        if original and function.__name__ == "_build_then" and self.times:
+            self.times -= 1
+            return self.sandbox.submit(die_checking, **options)
+        return self.sandbox.submit(function, *args, **options)
+
+
+def die_checking() -> None:
+    enter("check")
+    segfault()
 
 
 def test_a_memory_hog_is_out_of_memory(vet: Vet) -> None:

@@ -448,7 +448,12 @@ def _is_nan(value: np.ndarray) -> bool:
 
 def _base(name: str) -> str:
     """Graph output that a flattened sequence or map entry came from."""
-    return re.sub(r"(\[\d+\]|\.(keys|length|is_none))+$", "", name)
+    suffixes = _SUFFIXES_BACKWARDS.match(name[::-1])
+    return name[: len(name) - suffixes.end()] if suffixes else name
+
+
+# From the end: a search for suffixes from the start takes quadratic time on "[0][0][0]…x".
+_SUFFIXES_BACKWARDS = re.compile(r"(?:\]\d+\[|syek\.|htgnel\.|enon_si\.)+")
 
 
 def _keep_worst(judgements: dict[str, Judgement], j: Judgement) -> None:

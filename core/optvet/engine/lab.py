@@ -146,6 +146,7 @@ class Lab:
         self.full_check = True
         self.excused = ""
         self.timeout_s: float | None = None
+        self._late = 0
         self._live = optimizer.traits.produces != "onnx"
         self._required = {p.name for p in optimizer.passes() if p.required}
         self._interface = interface
@@ -198,11 +199,15 @@ class Lab:
 
     def both(
         self, passes: Sequence[str], samples: Sequence[Sample], purpose: Purpose
-    ) -> tuple[Trial, Trial]:
-        """Reference and candidate side by side, for the first look at a model."""
+    ) -> tuple[Trial, Trial | None]:
+        """Reference and candidate side by side, for the first look at a model.
+
+        None for the candidate where the reference does not end: nothing can be compared.
+        """
         original = self._start(self.subject(None), samples, "reference")
         candidate = self._start(self.subject(passes), samples, purpose)
-        return self._finish(original), self._finish(candidate)
+        reference = self._finish(original)
+        return reference, None if is_late(reference) else self._finish(candidate)
 
     def fresh(
         self,
@@ -268,6 +273,10 @@ class Lab:
         if passes is None:
             return Subject(model.blob, model.digest)
         return Subject(model.blob, model.digest, self.optimizer, self.options, tuple(passes))
+
+    def forget_original(self) -> None:
+        """Build the original again when it is asked for: its failure may have been chance."""
+        self._builds.pop(self._build_key(self.subject(None)), None)
 
     def excuse(self, complaint: str) -> None:
         """From now on, pass over this gist of a complaint of the checker."""
@@ -368,13 +377,20 @@ class Lab:
             if subject.optimizer is None:
                 _refuse_killed(outcome.failure)
             self._count(pending.purpose, subject, outcome, samples)
-            if _died_running(outcome) and len(samples) > 1:
+            if _died_running(outcome) and len(samples) > 1 and not self._is_second(outcome):
                 return self._one_by_one(pending)
             self._remember(subject, samples, outcome)
         build = self._recall_build(subject)
         assert build is not None
         runs = self._recall_runs(subject, build, samples) or {}
         return self._compose(subject, build, runs, samples)
+
+    def _is_second(self, outcome: Outcome[Report]) -> bool:
+        """Whether samples ran into the time limit before: which of them is known well enough."""
+        if outcome.failure is None or outcome.failure.kind != "timeout":
+            return False
+        self._late += 1
+        return self._late > 1
 
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Which of several samples killed the worker: the build first, then each alone."""
@@ -466,9 +482,11 @@ class Lab:
             build = replace(
                 twin, digest=build.digest, touched=build.touched, facts=build.facts or twin.facts
             )
-        lasting = not is_circumstantial(build.failure)
+        # Of the original a refusal is a fact; a death may be anybody's.
+        died = build.failure is not None and build.failure.kind != "error"
+        chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
         self._learn(key, build)
-        if lasting:
+        if not chance:
             self.cache.put(key, "build", _build_to_json(build))
         for sample in samples:
             run = runs.get(sample.id)
@@ -561,6 +579,11 @@ def _died_running(outcome: Outcome[Report]) -> bool:
 def is_circumstantial(failure: Failure | None) -> bool:
     """Whether a failure may be this machine's: not to be remembered beyond the session."""
     return failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
+
+
+def is_late(trial: Trial) -> bool:
+    """Whether some run of ``trial`` reached the time limit."""
+    return any(isinstance(r, Failure) and r.kind == "timeout" for r in trial.runs.values())
 
 
 def _read(

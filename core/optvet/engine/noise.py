@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from pydantic import TypeAdapter
 
 from optvet.engine import cache as caching
-from optvet.engine.lab import CODE_VERSION, Lab
+from optvet.engine.lab import CODE_VERSION, Lab, is_circumstantial
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.sandbox import enter
@@ -179,8 +179,9 @@ def _jitter(
         lab.ledger.add("noise", inferences=sum(len(r) for r in measured.values()))
         for sample in todo:
             runs[sample.id] = measured.get(sample.id, [])
-            key = _key(lab, "jitter", sample, list(seeds), ulps)
-            lab.cache.put(key, "noise", _pack(runs[sample.id]))
+            if not is_circumstantial(outcome.failure):
+                key = _key(lab, "jitter", sample, list(seeds), ulps)
+                lab.cache.put(key, "noise", _pack(runs[sample.id]))
     return runs
 
 
@@ -226,7 +227,9 @@ def _float64(lab: Lab, sample: Sample) -> Outputs | None:
         )
         lab.ledger.add("noise", inferences=1)
         runs = [outcome.value] if outcome.value is not None else []
-        lab.cache.put(key, "noise", _pack(runs))
+        # That it takes too long is worth remembering; that the process was killed is not.
+        if outcome.failure is None or outcome.failure.kind in ("error", "timeout"):
+            lab.cache.put(key, "noise", _pack(runs))
     return runs[0] if runs else None
 
 
@@ -258,7 +261,8 @@ def repeat(lab: Lab, passes: Sequence[str] | None, sample: Sample, runs: int) ->
     outcome = lab.submit(subject, run_again, order, runs).result()
     lab.ledger.add("noise", int(passes is not None), runs)
     outputs = outcome.value or []
-    lab.cache.put(key, "repeat", _pack(outputs))
+    if not is_circumstantial(outcome.failure):
+        lab.cache.put(key, "repeat", _pack(outputs))
     return outputs
 
 

@@ -28,7 +28,15 @@ from optvet.engine.examine import Examiner, Findings, Observation, alike, descri
 from optvet.engine.explain import explain
 from optvet.engine.impact import Answers, Assessment, choose, fallback
 from optvet.engine.inputs import Inputs, OnBad, Slice
-from optvet.engine.lab import CODE_VERSION, Lab, Ledger, Progress, Trial, refuse_misuse
+from optvet.engine.lab import (
+    CODE_VERSION,
+    Lab,
+    Ledger,
+    Progress,
+    Trial,
+    is_late,
+    refuse_misuse,
+)
 from optvet.engine.models import OPSET_FLOOR, open_model
 from optvet.engine.numerics.oracle import THRESHOLDS, Judgement
 from optvet.engine.options import parse_options
@@ -40,6 +48,7 @@ from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import (
     ContractError,
     FormatError,
+    InfrastructureError,
     InputError,
     NothingTested,
     UnknownName,
@@ -82,6 +91,9 @@ PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000
 """``each`` tries pairs unasked while trials x model size, and trials x nodes, stay below these."""
 MAX_ROUNDS = 24
+SHORT_WAITS_S = 20.0
+"""What the search of a hang may spend on trials that hang; the time limit, if that is longer."""
+STOPPED = "a second one runs into the time limit"
 OTHER_KERNELS = replace(
     THRESHOLDS,
     rounding=4 * THRESHOLDS.rounding,
@@ -310,6 +322,8 @@ class Vetting:
         self.judged = 0
         self.complete = True
         self.refused: dict[str, str] = {}
+        self.late_probes = 0
+        self.stopped = False
 
     # --- the story ---------------------------------------------------------------------------
 
@@ -468,6 +482,10 @@ class Vetting:
         if outcome.value is not None:
             return outcome.value
         refuse_misuse(outcome.failure)
+        if outcome.failure is not None and outcome.failure.kind == "timeout":
+            self.late_probes += 1
+            if self.late_probes > 1:
+                raise self._no_answer()
         if outcome.failure is not None and outcome.failure.stage == "load":
             raise self._cannot_load(outcome.failure)
         if len(samples) == 1:
@@ -489,6 +507,8 @@ class Vetting:
         for chunk in chunks:
             self.progress("comparing", self.judged, None)
             samples = self._usable(lab, self._run_both(lab, chunk), chunk)
+            if not samples:
+                break
             sound, here = self._look(lab, examiner, gate, samples)
             self.judged += len(samples)
             if sound:
@@ -499,11 +519,22 @@ class Vetting:
                 # Each further chunk would end in the same failure.
                 self.complete = next(chunks, None) is None
                 break
+            if self.stopped:
+                break
         return examiner, found
 
     def _run_both(self, lab: Lab, samples: Sequence[Sample]) -> Trial:
         """The reference's trial; the candidate's is made at the same time, and remembered."""
         reference, _ = lab.both(self.pipeline, samples, "detect")
+        if _is_death(reference.build.failure):
+            lab.forget_original()
+            reference, _ = lab.both(self.pipeline, samples, "detect")
+        if _is_death(reference.build.failure):
+            assert reference.build.failure is not None
+            raise InfrastructureError(
+                f"{self.model.source}: onnx.checker did not end on the original model, twice: "
+                f"{describe(reference.build.failure)}; give it more with --timeout or --memory"
+            )
         if reference.build.failure is not None and lab.full_check:
             # Strict shape inference fails on the original already: it is no test then.
             lab.full_check = False
@@ -513,7 +544,7 @@ class Vetting:
                 "the original passes onnx.checker but not strict shape inference, "
                 "so candidates are checked without it",
             )
-            reference, _ = lab.both(self.pipeline, samples, "detect")
+            return self._run_both(lab, samples)
         if reference.build.failure is not None:
             words = describe(reference.build.failure)
             raise InputError(f"{self.model.source}: not a valid ONNX model: {words}")
@@ -594,9 +625,14 @@ class Vetting:
         return self.with_required(())
 
     def _usable(self, lab: Lab, reference: Trial, samples: Sequence[Sample]) -> list[Sample]:
-        """Samples that the reference runs on; why it refused the others is kept."""
+        """Samples that the reference runs on; why it refused the others is kept.
+
+        After one that does not end no other is tried: each might take its full time too.
+        """
         usable = list(samples)
         while True:
+            if is_late(reference):
+                return self._those_that_end(reference, usable)
             failed = {i: r for i, r in reference.runs.items() if isinstance(r, Failure)}
             if not failed:
                 return usable
@@ -612,6 +648,30 @@ class Vetting:
                     f"the last error was: {describe(failure)}"
                 )
             reference = lab.reference(usable)
+
+    def _those_that_end(self, reference: Trial, samples: Sequence[Sample]) -> list[Sample]:
+        """Samples before the one that does not end; the others are refused, and what follows."""
+        self.stopped = True
+        limit = f"{self.settings.timeout_s:g} s"
+        usable = []
+        for sample in samples:
+            run = reference.runs.get(sample.id)
+            if run is None:
+                self.refused[sample.id] = f"not tried: the original did not end within {limit}"
+            elif isinstance(run, Failure):
+                self.refused[sample.id] = describe(run)
+            else:
+                usable.append(sample)
+        if not usable and not self.judged:
+            raise self._no_answer()
+        return usable
+
+    def _no_answer(self) -> NothingTested:
+        limit = self.settings.timeout_s
+        return NothingTested(
+            f"{self.model.source}: the original model does not end within {limit:g} s, twice; give "
+            "it more with --timeout, or take other inputs"
+        )
 
     def _cannot_load(self, failure: Failure) -> InputError:
         opset = self.model.opsets.get(ONNX_DOMAIN, OPSET_FLOOR)
@@ -648,7 +708,7 @@ class Vetting:
         while found.observation is not None:
             rounds += 1
             observation = found.observation
-            if self._is_unexplained(observation):
+            if self._is_unexplained(observation) or self._stops(observation):
                 return tuple(n for n in pipeline if n in self.required)
             self.progress(f"localizing {observation.symptom}", rounds, None)
             witness = observation.sample
@@ -677,6 +737,7 @@ class Vetting:
                     self.reasons.append(f"no safe pipeline was found in {rounds} rounds")
                     return tuple(n for n in pipeline if n in self.required)
                 pipeline = tuple(n for n in pipeline if n not in drop)
+            lab.timeout_s = None
             trial = lab.trial(pipeline, samples, "verify")
             found = examiner.examine(trial, samples)
             if found.observation is None and self.inputs.several and not as_deployed:
@@ -688,6 +749,18 @@ class Vetting:
         if observation.unexplained and observation.message not in self.reasons:
             self.reasons.append(observation.message)
         return observation.unexplained
+
+    def _stops(self, observation: Observation) -> bool:
+        """Whether it is the second hang: each further one would take the whole limit, twice."""
+        if observation.symptom != Symptom.TIMEOUT:
+            return False
+        if not any(f.symptom == Symptom.TIMEOUT for f in self.findings):
+            return False
+        words = "something else runs into the time limit as well, and was not searched"
+        self._control("time limit", "limited", words)
+        if words not in self.reasons:
+            self.reasons.append(words)
+        return True
 
     def _excuse(self, lab: Lab) -> None:
         """Pass over what the checker says of the round trip: passes may do worse behind it."""
@@ -727,11 +800,18 @@ class Vetting:
     ) -> tuple[str, ...]:
         samples = [observation.sample] if observation.sample is not None else []
         seen: dict[tuple[str, ...], Observation | None] = {}
+        # What may be spent on trials that hang, beside the first and its confirmation.
+        left = max(self.settings.timeout_s, SHORT_WAITS_S)
 
         def observe(passes: tuple[str, ...], purpose: str) -> Observation | None:
+            nonlocal left
             if passes not in seen:
+                if left <= 0:
+                    return _NOT_TRIED
                 trial = lab.trial(passes, samples, purpose)  # type: ignore[arg-type]
-                seen[passes] = examiner.examine(trial, samples).observation
+                here = seen[passes] = examiner.examine(trial, samples).observation
+                if here is not None and here.symptom == Symptom.TIMEOUT:
+                    left -= lab.timeout_s or self.settings.timeout_s
             return seen[passes]
 
         def akin(other: Observation | None) -> bool:
@@ -883,11 +963,16 @@ class Vetting:
     def _study(self, lab: Lab, examiner: Examiner, samples: Sequence[Sample]) -> list[PassRecord]:
         empty = lab.trial(self._base(), samples, "control")
         inherited = examiner.examine(empty, samples).observation
+        if inherited is not None and inherited.symptom == Symptom.TIMEOUT:
+            words = "import and export alone run into the time limit, so no pass was tried"
+            self._control("every pass alone", "limited", words)
+            return []
         # Where import and export alone already fail, nothing can be said of a pass.
         judgeable = inherited is None or bool(inherited.outputs)
         original = lab.reference(samples).build.facts
         names = [n for n in self.passes if n not in self.required]
-        records, alone = [], dict[str, Observation | None]()
+        records: list[PassRecord] = []
+        alone: dict[str, Observation | None] = {}
         changed = []
         for name, trial in zip(
             names,
@@ -897,6 +982,11 @@ class Vetting:
             observation = examiner.examine(trial, samples).observation
             if observation is not None and inherited is not None:
                 observation = None if alike(observation, inherited) else observation
+            known = any(f.culprit == [name] for f in self.findings)
+            if observation is not None and not known and self._stops(observation):
+                words = f"stopped after {len(records)} of {len(names)}: {STOPPED}"
+                self._control("every pass alone", "limited", words)
+                return records
             alone[name] = observation
             explained = observation is not None and not self._is_unexplained(observation)
             same = trial.build.canonical == empty.build.canonical
@@ -961,6 +1051,9 @@ class Vetting:
             observation = examiner.examine(trial, samples).observation
             if observation is None or self._is_unexplained(observation):
                 continue
+            if self._stops(observation):
+                self._control("pairs", "limited", f"stopped: {STOPPED}")
+                return
             # One enabling pass with many partners, each with the same words, is one defect.
             defect = (pair[0], observation.signature)
             mirrored = (pair[1], observation.signature)
@@ -997,7 +1090,7 @@ class Vetting:
         lab.full_check = False
         reference, candidate = lab.both(self.safe, samples, "detect")
         failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
-        if failures:
+        if failures or candidate is None:
             words = f"the original itself fails: {describe(failures[0])}"
             self._control("as deployed", "limited", words)
             return
@@ -1394,6 +1487,15 @@ class Vetting:
         if calls <= {"same"}:
             return "clean", ""
         return "drift", ""
+
+
+_NOT_TRIED = Observation(Symptom.OUT_OF_MEMORY, "build", "not tried: the search took too long")
+"""Like no hang, so it is no evidence for a pass or against one."""
+
+
+def _is_death(failure: Failure | None) -> bool:
+    """Whether a process ended, or was ended: no word of the checker's."""
+    return failure is not None and failure.kind != "error"
 
 
 def _answer(

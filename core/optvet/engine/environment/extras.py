@@ -14,7 +14,7 @@ from optvet.engine.discovery import Loaded
 _NAMED = re.compile(r"install ([\w.-]+\[[\w.,-]+\])")
 _NO_MODULE = re.compile(r"No module named '([\w]+)")
 _OWNER = re.compile(r"\(([\w.-]+) \S+\)$")
-_REQUIREMENT = re.compile(r"^([\w.-]+).*;.*\bextra\s*==\s*['\"]([\w.-]+)['\"]")
+_REQUIREMENT = re.compile(r"^([\w.-]++)[^;]*+;.*\bextra\s*==\s*['\"]([\w.-]+)['\"]")
 
 Requires = Callable[[str], Sequence[str] | None]
 
