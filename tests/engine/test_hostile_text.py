@@ -30,7 +30,7 @@ HOSTILE = {
 def matchers() -> dict[str, Callable[[str], object]]:
     """What is matched against names, messages and logs of others."""
     from optvet.cli import render
-    from optvet.engine import extras
+    from optvet.engine.environment import extras
     from optvet.engine.sandbox.messages import NO_MEMORY
 
     plugins = {
