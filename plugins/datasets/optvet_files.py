@@ -141,6 +141,9 @@ def _single(path: Path, id: str) -> _Source:
         raise InputError(
             f"dataset 'files': {path} is a {path.suffix or 'nameless'} file; expected {_EXPECTED}"
         )
+    if not path.is_file():
+        # Reading it might never end.
+        raise InputError(f"dataset 'files': {path} is a device or a pipe; expected {_EXPECTED}")
     return _Source(id, (path,))
 
 
@@ -427,7 +430,8 @@ def _fit_strings(array: np.ndarray, info: ValueInfo, where: str) -> np.ndarray:
 
 def _cast(array: np.ndarray, expected: np.dtype[Any], info: ValueInfo, where: str) -> np.ndarray:
     _check(where, array.nbytes + array.size * expected.itemsize)
-    exact = array.dtype.kind != "c" or expected.kind == "c"
+    # Dates and durations are no numbers, although numpy casts them.
+    exact = array.dtype.kind not in "cmM" or expected.kind == array.dtype.kind
     if exact:
         with np.errstate(all="ignore"):
             cast = array.astype(expected)
