@@ -28,7 +28,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import machine
@@ -39,7 +39,7 @@ from corpus import READERS, Case, Mode, judge_mode
 from optvet import OptvetError, Symptom, VetResult, vet
 from optvet.engine.bundle import Bundle, read_arrays, replay_bundle, write_bundles
 from optvet.engine.discovery import Plugins
-from optvet.engine.vet import Settings
+from optvet.spec.request import VetRequest
 
 LIBRARIES = ("onnx", "numpy", "onnxruntime")
 AIM_NODES, AIM_ELEMENTS, AIM_BYTES = 3, 4096, 10_000
@@ -92,20 +92,22 @@ def cases_of(where: str, optimizer: str, pipeline: str) -> list[Case]:
     ]
 
 
-def settings_of(case: Case, mode: Mode, optimizer: str, timeout_s: float, jobs: int) -> Settings:
+def settings_of(case: Case, mode: Mode, optimizer: str, timeout_s: float, jobs: int) -> VetRequest:
     """What ``optvet.vet`` would be asked for this mode."""
     options = dict(mode.options)
     pipeline = options.pop("pipeline", "default")
     if not isinstance(pipeline, str):
         pipeline = ",".join(pipeline)
     datasets = tuple(f"files:{path}" for path in case.inputs) or ("random",)
-    return Settings(
+    return VetRequest(
+        model=str(case.model),
+        reduce=True,
         optimizer=optimizer,
         pipeline=pipeline,
-        datasets=datasets,
-        timeout_s=timeout_s,
+        dataset=datasets,
+        timeout=timeout_s,
         jobs=jobs,
-        use_cache=False,
+        cache=False,
         **options,
     )
 
@@ -124,14 +126,12 @@ def shown(
             return
 
 
-def vet_as(model: str, asked: Settings) -> VetResult:
-    """Vet with these settings."""
-    given = {k: v for k, v in vars(asked).items() if k not in ("datasets", "pipeline")}
-    given |= {"dataset": list(asked.datasets), "pipeline": asked.pipeline}
-    return vet(model, **given)
+def vet_as(model: str, asked: VetRequest) -> VetResult:
+    """Vet another model with these settings."""
+    return vet(asked.model_copy(update={"model": model}))
 
 
-def still(bundle: Bundle, asked: Settings, scratch: Path) -> str:
+def still(bundle: Bundle, asked: VetRequest, scratch: Path) -> str:
     """Whether the reduced model, vetted, shows the same: "yes", or what it shows."""
     record = bundle.record
     if record.finding.symptom == Symptom.BLOAT:
@@ -142,11 +142,12 @@ def still(bundle: Bundle, asked: Settings, scratch: Path) -> str:
     path, arrays = scratch / "again.onnx", scratch / "again.npz"
     onnx.save(model, path)
     np.savez(arrays, **feeds)
-    again = replace(
-        asked,
-        pipeline=",".join(record.passes) or asked.pipeline,
-        strategy="auto",
-        datasets=(f"files:{arrays}",) if feeds else ("random",),
+    again = asked.model_copy(
+        update={
+            "pipeline": ",".join(record.passes) or asked.pipeline,
+            "strategy": "auto",
+            "dataset": (f"files:{arrays}",) if feeds else ("random",),
+        }
     )
     try:
         result = vet_as(str(path), again)
@@ -173,9 +174,7 @@ def run_case(
         for finding in result.findings:
             one = result.model_copy(update={"findings": [finding]})
             checks[0], began = 0, time.perf_counter()
-            bundles = write_bundles(
-                str(case.model), one, asked, out / case.id, plugins, progress=progress
-            )
+            bundles = write_bundles(one, asked, out / case.id, plugins, progress=progress)
             seconds = time.perf_counter() - began
             for bundle in bundles:
                 if bundle.path in written:
@@ -187,7 +186,7 @@ def run_case(
 def measure(
     case: Case,
     bundle: Bundle,
-    asked: Settings,
+    asked: VetRequest,
     checks: int,
     seconds: float,
     python: Path,

@@ -437,8 +437,8 @@ def run_mode(case: Case, mode: Mode, plan: Plan) -> Row:
             case.model,
             optimizer=plan.optimizer,
             dataset=datasets,
-            timeout_s=plan.timeout_s,
-            use_cache=False,
+            timeout=plan.timeout_s,
+            cache=False,
             **mode.options,
         )
     except NothingTested as error:

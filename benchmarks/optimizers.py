@@ -19,8 +19,9 @@ from optvet import OptvetError, vet
 from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.trial import ask_touched
-from optvet.engine.vet import Settings, open_vetting, resolve_model
+from optvet.engine.vet import open_vetting, resolve_model
 from optvet.spec.protocols import TellsTouched
+from optvet.spec.request import VetRequest
 
 MODELS = (
     "zoo:wine-logreg,zoo:diabetes-mlp,zoo:digits-mlp,zoo:digits-cnn,zoo:squeezenet,zoo:shufflenet,"
@@ -33,7 +34,7 @@ HEAD = ("model", "optimizer", "passes", "changed", "verdict", "applications", "i
 def changed(plugins: Plugins, name: str, reference: str) -> str:
     """Number of default passes that changed the model."""
     (model,) = resolve_model(reference, plugins, cache_root())
-    settings = Settings(optimizer=name, use_cache=False)
+    settings = VetRequest(model="model", optimizer=name, cache=False)
     with open_vetting(model, settings, plugins) as vetting:
         pipeline = vetting.pipeline
         lab = vetting.lab_of(vetting.judge)
@@ -53,7 +54,7 @@ def row(plugins: Plugins, name: str, reference: str, limit: int) -> tuple[str, .
     optimizer = plugins.optimizer(name)
     seen = f"{len(set(optimizer.pipelines()['default']))} of {len(optimizer.passes())}"
     try:
-        result = vet(reference, optimizer=name, limit=limit, use_cache=False)
+        result = vet(reference, optimizer=name, limit=limit, cache=False)
     except OptvetError as error:
         return reference, name, seen, "", f"refused: {error}"[:60], "", "", ""
     cost = result.cost

@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 dataset=dataset or (),
                 limit=options.limit,
                 on_bad="skip",
-                use_cache=False,
+                cache=False,
             )
         except OptvetError as error:
             failed += 1

@@ -136,7 +136,8 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     from optvet.engine.api import default_jobs
     from optvet.engine.discovery import Plugins
     from optvet.engine.sandbox import Limits, Sandbox
-    from optvet.engine.vet import Settings, resolve_model, vet_model
+    from optvet.engine.vet import resolve_model, vet_model
+    from optvet.spec.request import VetRequest
 
     plugins = Plugins()
     jobs = jobs or default_jobs()
@@ -144,7 +145,9 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     with Sandbox(jobs=jobs, limits=Limits(), preload=preload) as sandbox:
         for future in [sandbox.submit(time.sleep, 0.3) for _ in range(jobs)]:
             future.result()
-        settings = Settings(datasets=(dataset,), limit=limit, jobs=jobs, cache_dir=Path(cache))
+        settings = VetRequest(
+            model="model", dataset=(dataset,), limit=limit, jobs=jobs, cache_dir=Path(cache)
+        )
         cpu, started = tree_cpu_s(os.getpid()), time.perf_counter()
         (model,) = resolve_model(path, plugins, Path(cache))
         result = vet_model(model, settings, plugins, sandbox=sandbox)
@@ -443,12 +446,14 @@ def profile(path: str, strategy: str, limit: int, lines: int) -> Any:
     import onnxruntime
 
     from optvet.engine.discovery import Plugins
-    from optvet.engine.vet import Settings, resolve_model, vet_model
+    from optvet.engine.vet import resolve_model, vet_model
+    from optvet.spec.request import VetRequest
 
     assert {onnxoptimizer, onnxruntime} <= set(sys.modules.values())  # not to be timed
     plugins = Plugins()
     with tempfile.TemporaryDirectory(prefix="optvet-bench-") as folder:
-        settings = Settings(
+        settings = VetRequest(
+            model="model",
             strategy=strategy,  # type: ignore[arg-type]
             limit=limit,
             jobs=1,

@@ -45,6 +45,7 @@ from optvet.spec.protocols import (
     UsesLibraries,
 )
 from optvet.spec.records import Check, Finding, VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.sensitive import Harmless, Sensitive
 from optvet.spec.types import (
     NOTES,
@@ -69,7 +70,7 @@ from optvet.spec.types import (
 from optvet.spec.versions import version_of
 
 if TYPE_CHECKING:
-    from optvet.engine.api import vet
+    from optvet.engine.api import compare, reduce, replay, vet, write_bundles
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
 
 __version__ = "0.1.0"
@@ -131,28 +132,33 @@ __all__ = [
     "UsageError",
     "UsesLibraries",
     "ValueInfo",
+    "VetRequest",
     "VetResult",
     "__version__",
     "check_size",
+    "compare",
     "file_sha256",
     "hookimpl",
     "parse_json",
     "read_json",
     "read_toml",
+    "reduce",
     "reference_evaluator",
+    "replay",
     "version_of",
     "vet",
+    "write_bundles",
     "write_file",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # The engine takes half a second to import; `optvet --version` and plugins do without it.
-    if name == "vet":
-        from optvet.engine.api import vet
+    if name in ("compare", "reduce", "replay", "vet", "write_bundles"):
+        from optvet.engine import api
 
-        globals()["vet"] = vet
-        return vet
+        globals()[name] = getattr(api, name)
+        return globals()[name]
     if name == "reference_evaluator":
         from optvet.engine.numerics.float64 import evaluator
 

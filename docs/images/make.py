@@ -43,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         onnx.save(onnx.parser.parse_model(MODEL), "detector.onnx")
-        result = optvet.vet("detector.onnx", use_cache=False, cache_dir=folder)
+        result = optvet.vet("detector.onnx", cache=False, cache_dir=folder)
     console = Console(
         file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="truecolor"
     )

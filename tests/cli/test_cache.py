@@ -19,19 +19,19 @@ def test_looking_makes_no_folder(run: Run, tmp_path: Path) -> None:
 
 def test_what_was_computed_is_counted_and_cleared(run: Run, clean: Path) -> None:
     run("vet", clean)
-    before = json.loads(run("cache", "info", "--json").out)
+    before = json.loads(run("cache", "info", "--json", "-").out)
     assert before["entries"] == sum(k["entries"] for k in before["kinds"].values()) > 0
-    cleared = json.loads(run("cache", "clear", "--json").out)
+    cleared = json.loads(run("cache", "clear", "--json", "-").out)
     assert cleared["entries"] == before["entries"]
     assert cleared["removed_bytes"] == before["size_bytes"]
-    assert json.loads(run("cache", "info", "--json").out)["entries"] == 0
+    assert json.loads(run("cache", "info", "--json", "-").out)["entries"] == 0
 
 
 def test_models_are_removed_only_when_asked_for(run: Run, tmp_path: Path) -> None:
     model = tmp_path / "cache" / "models" / "zoo" / "x.onnx"
     model.parent.mkdir(parents=True)
     model.write_bytes(b"12345")
-    assert json.loads(run("cache", "info", "--json").out)["models_size_bytes"] == 5
+    assert json.loads(run("cache", "info", "--json", "-").out)["models_size_bytes"] == 5
     run("cache", "clear")
     assert model.exists()
     assert "(5 B)" in run("cache", "clear", "--models").out

@@ -54,7 +54,7 @@ def test_the_table_of_layers_fits_the_screen_whatever_the_names(
 
 def test_json_has_the_statistics_of_every_layer(run: Run, net: Path, write: Write) -> None:
     other = write("b.onnx", HEAD + NET.replace("{1, 2, 3", "{1, 2, 9"))
-    ran = run("compare", net, other, "--json")
+    ran = run("compare", net, other, "--json", "-")
     found = json.loads(ran.out)
     assert (ran.code, found["schema"], found["diverges_at"]) == (1, "optvet.compare/1", "h")
     (layer,) = (la for la in found["layers"] if la["name"] == "h")
@@ -97,7 +97,7 @@ def ir(net: Path, tmp_path: Path) -> Path:
 def test_a_model_of_another_format_is_compared_by_the_values_inside(
     run: Run, net: Path, ir: Path
 ) -> None:
-    ran = run("compare", net, ir, "--json")
+    ran = run("compare", net, ir, "--json", "-")
     found = json.loads(ran.out)
     assert ran.code == 0
     assert [la["name"] for la in found["layers"]] == [NAME, "h", "y"]

@@ -44,6 +44,6 @@ def test_only_what_is_broken_fails(
 
 def test_json_holds_the_whole_diagnosis(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "diagnose", lambda *_, **__: diagnosis("broken"))
-    ran = run("doctor", "--json")
+    ran = run("doctor", "--json", "-")
     assert ran.code == 1
     assert Diagnosis.model_validate(json.loads(ran.out)) == diagnosis("broken")

@@ -76,7 +76,7 @@ def test_a_source_that_needs_a_network_is_asked_if_it_is_named(run: Run, away: N
 
 
 def test_json_is_complete(run: Run) -> None:
-    cards = json.loads(run("models", "list", "--json", "--source", "zoo").out)
+    cards = json.loads(run("models", "list", "--json", "-", "--source", "zoo").out)["models"]
     assert {card["model"].partition(":")[0] for card in cards} == {"zoo"}
     (card,) = (c for c in cards if c["name"] == "digits-cnn")
     assert card["task"] == "image-classification"
@@ -99,8 +99,8 @@ def test_json_is_complete(run: Run) -> None:
     ],
 )
 def test_filters_narrow_the_list(run: Run, options: list[str], names: set[str]) -> None:
-    ran = run("models", "list", "--json", "--source", "zoo", *options)
-    assert {card["name"] for card in json.loads(ran.out)} == names
+    ran = run("models", "list", "--json", "-", "--source", "zoo", *options)
+    assert {card["name"] for card in json.loads(ran.out)["models"]} == names
 
 
 def test_an_empty_list_says_so(run: Run) -> None:
@@ -142,14 +142,14 @@ def test_show_tells_the_card_of_a_named_model(run: Run) -> None:
     ran = run("models", "show", "zoo:digits-mlp")
     assert "MatMul, Add, Relu" in ran.out
     assert "trained, dynamic-batch" in ran.out
-    told = json.loads(run("models", "show", "zoo:digits-mlp", "--json").out)
+    (told,) = json.loads(run("models", "show", "zoo:digits-mlp", "--json", "-").out)["models"]
     assert told["card"]["name"] == "digits-mlp"
     assert told["opsets"]["ai.onnx"] == 17
 
 
 def test_show_warns_of_an_old_opset_and_ir(run: Run, write: Write) -> None:
     path = write("old.onnx", OLD)
-    notes = json.loads(run("models", "show", path, "--json").out)["notes"]
+    notes = json.loads(run("models", "show", path, "--json", "-").out)["models"][0]["notes"]
     assert [note.partition(":")[0] for note in notes] == ["opset 6", "IR 3"]
     assert "opset 7 and later only" in " ".join(run("models", "show", path).out.split())
 
@@ -162,7 +162,7 @@ def test_show_names_the_revision(run: Run, write: Write, away: None) -> None:
 def test_show_of_a_folder_tells_of_each_model(run: Run, write: Write) -> None:
     folder = write("all/a.onnx", CLEAN).parent
     write("all/b.onnx", OLD)
-    told = json.loads(run("models", "show", folder, "--json").out)
+    told = json.loads(run("models", "show", folder, "--json", "-").out)["models"]
     assert [Path(t["file"]).name for t in told] == ["a.onnx", "b.onnx"]
 
 
@@ -182,7 +182,7 @@ def test_pull_says_where_the_model_lies(run: Run, clean: Path) -> None:
 def test_pull_copies_model_and_declaration(run: Run, clean: Path, tmp_path: Path) -> None:
     clean.with_suffix(".toml").write_text('task = "numeric"\n')
     target = tmp_path / "deep" / "folder"
-    (told,) = json.loads(run("models", "pull", clean, "--to", target, "--json").out)
+    (told,) = json.loads(run("models", "pull", clean, "--to", target, "--json", "-").out)["models"]
     assert told["file"] == str(target / "clean.onnx")
     assert told["sha256"] == hashlib.sha256((target / "clean.onnx").read_bytes()).hexdigest()
     assert (target / "clean.toml").read_text() == 'task = "numeric"\n'

@@ -26,7 +26,7 @@ def test_plugins_are_listed_by_family(run: Run) -> None:
         "onnxoptimizer",
         onnxoptimizer.__version__,
     ]
-    entries = json.loads(run("plugins", "--json").out)
+    entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
     names = {(e["family"], e["name"]) for e in entries}
     assert {("runtime", "onnxruntime"), ("dataset", "files"), ("model source", "zoo")} <= names
     assert all("optvet" in e["origin"] for e in entries)
@@ -43,7 +43,7 @@ def test_absent_library_is_told_with_its_extra(run: Run, monkeypatch: pytest.Mon
         return installed(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    (entry,) = json.loads(run("plugins", "show", "onnxslim", "--json").out)
+    (entry,) = json.loads(run("plugins", "show", "onnxslim", "--json", "-").out)["plugins"]
     assert entry["extra"] == "optvet[onnxslim]"
     listed = " ".join(run("plugins").out.split())
     assert "not installed; install optvet[onnxslim]" in listed
@@ -55,7 +55,7 @@ def test_what_a_bare_install_lacks_is_told_with_its_extra(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "find_spec", lambda name: None)
-    entries = json.loads(run("plugins", "--json").out)
+    entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
     assert {e["name"]: e["more_with"] for e in entries if e["more_with"]} == {
         "detection": "optvet[detection]",
         "huggingface": "optvet[huggingface]",
@@ -67,9 +67,9 @@ def test_what_a_bare_install_lacks_is_told_with_its_extra(
 
 
 def test_options_are_described(run: Run) -> None:
-    entries = json.loads(run("plugins", "--json").out)
+    entries = json.loads(run("plugins", "--json", "-").out)["plugins"]
     for name in {e["name"] for e in entries if e["problem"] is None}:
-        for shown in json.loads(run("plugins", "show", name, "--json").out):
+        for shown in json.loads(run("plugins", "show", name, "--json", "-").out)["plugins"]:
             options = shown.get("options", [])
             assert [o["name"] for o in options if not o["description"]] == [], name
 
@@ -95,7 +95,7 @@ def test_optimizer_is_shown_with_options_passes_and_limits(run: Run) -> None:
         assert name in ran.out
     assert "changes the interface" in ran.out
     assert "pipeline default: " in ran.out
-    (shown,) = json.loads(run("plugins", "show", "onnxoptimizer", "--json").out)
+    (shown,) = json.loads(run("plugins", "show", "onnxoptimizer", "--json", "-").out)["plugins"]
     passes = {p["name"]: p for p in shown["passes"]}
     assert passes["fuse_bn_into_conv"]["kind"] == "fuse"
     assert passes["fuse_bn_into_conv"]["default"] is True
@@ -109,7 +109,7 @@ def test_optimizer_is_shown_with_options_passes_and_limits(run: Run) -> None:
 
 
 def test_runtime_is_shown_with_clean_room_and_deployed_options(run: Run) -> None:
-    shown = json.loads(run("plugins", "show", "onnxruntime", "--json").out)
+    shown = json.loads(run("plugins", "show", "onnxruntime", "--json", "-").out)["plugins"]
     runtime = next(s for s in shown if s["family"] == "runtime")
     options = {o["name"]: o for o in runtime["options"]}
     assert options["optimization"]["type"] == "disable_all|basic|extended|layout|all"
@@ -133,9 +133,9 @@ def test_models_are_listed(run: Run) -> None:
     assert ran.code == 0
     assert "zoo:squeezenet-ir3" in ran.out
     assert run("models", "list").out == ran.out
-    cards = json.loads(run("models", "--json").out)
+    cards = json.loads(run("models", "--json", "-").out)["models"]
     assert "zoo:digits-cnn" in {c["model"] for c in cards}
-    assert json.loads(run("models", "list", "--json").out) == cards
+    assert json.loads(run("models", "list", "--json", "-").out)["models"] == cards
 
 
 def test_every_document_has_a_schema(run: Run) -> None:
@@ -148,7 +148,7 @@ def test_every_document_has_a_schema(run: Run) -> None:
 
 
 def test_a_document_that_does_not_exist_is_refused(run: Run) -> None:
-    ran = run("schema", "vets")
+    ran = run("schema", "vetz")
     assert ran.code == 2
     assert "did you mean 'vet'" in ran.err
 

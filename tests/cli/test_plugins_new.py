@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from optvet.engine import scaffold
+from optvet.engine.environment import scaffold
 
 Run = Callable[..., Any]
 

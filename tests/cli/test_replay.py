@@ -31,7 +31,7 @@ def test_a_bundle_is_written_and_replayed(run: Run, faulty: Path, tmp_path: Path
     assert "before" in ran.out
     ran = run("replay", bundle)
     assert (ran.code, ran.out.splitlines()[0]) == (1, f"STILL THERE  {bundle.name}")
-    ran = run("replay", bundle, "--json")
+    ran = run("replay", bundle, "--json", "-")
     assert (ran.code, json.loads(ran.out)["outcome"]) == (1, "still there")
 
 
@@ -98,7 +98,7 @@ def test_one_finding_in_two_models_is_told_once(
     ran = run("vet", folder, "--reduce", "--out", out, "--json", tmp_path / "all.json")
     assert ran.code == 1
     (bundle,) = out.iterdir()
-    sound, *faults = json.loads((tmp_path / "all.json").read_text())
+    sound, *faults = json.loads((tmp_path / "all.json").read_text())["results"]
     assert sound["findings"] == []
     assert [f["bundle"] for r in faults for f in r["findings"]] == [bundle.name] * 2
     (fingerprint,) = {f["fingerprint"] for r in faults for f in r["findings"]}

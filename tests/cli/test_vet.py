@@ -18,11 +18,10 @@ import pytest
 import optvet
 from optvet import NOTES, Finding, NothingTested, VetResult
 from optvet.cli import render
-from optvet.cli import vet as cli_vet
 from optvet.cli.errors import worst
 from optvet.cli.options import Note
-from optvet.engine.vet import STRATEGIES
 from optvet.spec.records import CrossCheck
+from optvet.spec.request import VetRequest
 
 Run = Callable[..., Any]
 Write = Callable[[str, str], Path]
@@ -54,11 +53,14 @@ def test_faulty_model_exits_1_and_blames_the_pass(run: Run, faulty: Path) -> Non
     assert ran.out.startswith("FAULTY")
     assert "optimizer-error" in ran.out
     assert "confirmed in a fresh process" in ran.out
-    assert f"the pipeline 'default' without {BLAMED}" in words(ran.out)
+    assert f"--pipeline default,-{BLAMED}" in words(ran.out)
     assert f"optvet vet {faulty} --pipeline {BLAMED}" in ran.out
 
 
-def test_next_command_shows_the_same_finding(run: Run, faulty: Path) -> None:
+def test_next_command_shows_the_same_finding(
+    run: Run, faulty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(faulty.parent)  # it writes a bundle
     first = run("vet", faulty, "--seed", "3")
     command = re.search(r"^next +optvet (.*)$", first.out, re.MULTILINE)
     assert command is not None
@@ -132,65 +134,92 @@ def test_escape_sequence_in_a_name_does_not_reach_the_terminal(run: Run, clean: 
 
 
 def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Any] = {}
+    seen: list[VetRequest] = []
 
-    def vet(model: str, **settings: Any) -> VetResult:
-        seen.update(settings, model=model)
+    def vet(request: VetRequest, *, progress: object) -> VetResult:
+        seen.append(request)
         raise NothingTested("nothing; --dataset")
 
     monkeypatch.setattr(optvet, "vet", vet)
-    options = """--optimizer o --pipeline a,b --strategy subset --dataset random --dataset files:x
-        --start 2 --shuffle --on-bad skip
-        --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs
+    options = """--optimizer o --pipeline a,b --exclude z --strategy subset --dataset random
+        --dataset files:x --start 2 --shuffle --on-bad skip --fail-on bloat --out o
+        --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs --reduce
         --runtime r --no-cache --cache-dir c --option k=true --option l=O2 --dataset-option m=3
         --runtime-option n=[1,2] --cross-check x,y --cross-check x --comparator c
-        --comparator-option k=0.5"""
+        --comparator-options k=0.5"""
     assert run("vet", clean, *options.split()).code == 5
-    del seen["progress"]
-    assert seen == {
-        "model": str(clean),
-        "optimizer": "o",
-        "pipeline": "a,b",
-        "strategy": "subset",
-        "dataset": ["random", "files:x"],
-        "start": 2,
-        "limit": 3,
-        "shuffle": True,
-        "on_bad": "skip",
-        "seed": 4,
-        "jobs": 5,
-        "timeout_s": 1.5,
-        "memory_bytes": 3 << 29,
-        "as_deployed": True,
-        "pairs": False,
-        "runtime": "r",
-        "use_cache": False,
-        "cache_dir": Path("c"),
-        "optimizer_options": {"k": True, "l": "O2"},
-        "dataset_options": {"m": 3},
-        "runtime_options": {"n": [1, 2]},
-        "cross_check": ["x", "y"],
-        "comparator": "c",
-        "comparator_options": {"k": 0.5},
-    }
+    assert seen == [
+        VetRequest(
+            model=str(clean),
+            optimizer="o",
+            pipeline="a,b",
+            exclude=("z",),
+            strategy="subset",
+            dataset=("random", "files:x"),
+            start=2,
+            limit=3,
+            shuffle=True,
+            on_bad="skip",
+            seed=4,
+            jobs=5,
+            timeout=1.5,
+            memory=3 << 29,
+            as_deployed=True,
+            pairs=False,
+            runtime="r",
+            cache=False,
+            cache_dir=Path("c"),
+            optimizer_options={"k": True, "l": "O2"},
+            dataset_options={"m": 3},
+            runtime_options={"n": [1, 2]},
+            cross_check=("x", "y"),
+            comparator="c",
+            comparator_options={"k": 0.5},
+            reduce=True,
+            out=Path("o"),
+            fail_on=("bloat",),
+        )
+    ]
+    # What a request prints is what it is made of.
+    assert run("vet", *seen[0].arguments()).code == 5
+    assert seen[1] == seen[0]
 
 
-def test_what_is_not_asked_for_is_left_to_the_engine(
-    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch
+def test_options_of_a_file_hold_unless_they_are_typed(
+    run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen: dict[str, Any] = {}
+    seen: list[VetRequest] = []
 
-    def vet(model: str, **settings: Any) -> VetResult:
-        seen.update(settings)
+    def vet(request: VetRequest, *, progress: object) -> VetResult:
+        seen.append(request)
         raise NothingTested("nothing; --dataset")
 
     monkeypatch.setattr(optvet, "vet", vet)
-    run("vet", clean)
-    assert (seen["runtime"], seen["cross_check"], seen["comparator"]) == (None, [], None)
+    file = tmp_path / "optvet.toml"
+    file.write_text('timeout = "90s"\nlimit = 3\n[optimizer_options]\nk = 1\n')
+    assert run("vet", clean, "--config", file, "--limit", "4").code == 5
+    (asked,) = seen
+    assert (asked.timeout, asked.limit, asked.optimizer_options) == (90.0, 4, {"k": 1})
+    file.write_text("timeot = 3\n")
+    ran = run("vet", clean, "--config", file)
+    assert ran.code == 2
+    assert "unknown option 'timeot'; did you mean 'timeout'" in words(ran.err)
+    assert str(file) in ran.err.replace("\n", "")
+    file.write_text('strategy = "eech"\n')
+    assert "did you mean 'each'" in run("vet", clean, "--config", file).err
+    file.write_text("x = " + "[" * 100_000)
+    assert run("vet", clean, "--config", file).code == 2
 
 
-def test_strategies_are_those_of_the_engine() -> None:
-    assert cli_vet.STRATEGIES == STRATEGIES
+def test_what_looks_like_an_option_is_no_value(run: Run, clean: Path) -> None:
+    for arguments in (("--json", "--quiet"), ("--pipeline", "--reduce"), ("--out", "-q")):
+        ran = run("vet", clean, *arguments)
+        assert ran.code == 2
+        assert f"{arguments[0]} needs a value" in words(ran.err)
+    ran = run("doctor", "--json", "--debug")
+    assert ran.code == 2
+    assert "--json needs a value" in words(ran.err)
+    assert run("vet", clean, "--pipeline", "-nop").code == 0  # a pass that is left out
 
 
 def test_empty_name_in_a_list_is_refused(run: Run, clean: Path) -> None:
@@ -327,7 +356,7 @@ def test_disk_that_fills_up_leaves_the_old_file(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("optvet.cli.vet.os.replace", full)
+    monkeypatch.setattr("optvet.spec.files.os.replace", full)
     ran = run("vet", clean, "--json", report, "--no-cache")
     assert ran.code == 3
     assert report.read_text() == "old"
@@ -365,7 +394,9 @@ def test_folder_is_vetted_model_by_model(run: Run, clean: Path, faulty: Path) ->
     assert "broken.onnx is cut short" in ran.err
     assert f"CLEAN     {clean}" in ran.out
     assert f"optimizer-error: {BLAMED}" in words(ran.out)
-    as_json = json.loads(run("vet", clean.parent, "--json", "-").out)
+    answer = json.loads(run("vet", clean.parent, "--json", "-").out)
+    assert answer["schema"] == "optvet.vets/1"
+    as_json = answer["results"]
     assert [e["schema"] for e in as_json] == ["optvet.error/1", "optvet.vet/2", "optvet.vet/2"]
     assert as_json[0]["exit_code"] == 2
 
@@ -412,7 +443,7 @@ BAD_OPTIONS = [
     (["--option", "fixed_point"], "--option 'fixed_point': expected KEY=VALUE"),
     (["--dataset-option", "sampels=3"], "did you mean 'samples'?"),
     (["--runtime-option", "threds=1"], "did you mean 'threads'?"),
-    (["--strategy", "eech"], "unknown strategy 'eech'; did you mean 'each'?"),
+    (["--strategy", "eech"], "unknown choice for --strategy 'eech'; did you mean 'each'?"),
 ]  # fmt: skip
 
 
@@ -549,7 +580,7 @@ def test_interrupt_exits_130_and_says_what_is_kept(
 
 
 def entries(run: Run) -> int:
-    found = json.loads(run("cache", "info", "--json").out)
+    found = json.loads(run("cache", "info", "--json", "-").out)
     return int(found["entries"])
 
 
@@ -599,7 +630,7 @@ def test_empty_cache_variable_is_no_folder(
 ) -> None:
     monkeypatch.setenv("OPTVET_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    found = json.loads(run("cache", "info", "--json").out)
+    found = json.loads(run("cache", "info", "--json", "-").out)
     assert found["path"] == str(tmp_path / "home" / "optvet")
 
 

@@ -29,7 +29,8 @@ from optvet import (
 )
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
+from optvet.spec.request import VetRequest
 from optvet.testing import PlantedOptions
 from optvet_text import TextComparator, TextOptions, measures
 from optvet_text.generation import (
@@ -808,7 +809,8 @@ class Careless:
 def vetted(path: Path, folder: Path, pipeline: str, **options: Any) -> VetResult:
     plugins = Plugins()
     plugins.register("optimizer", Careless())
-    chosen = Settings(
+    chosen = VetRequest(
+        model="model",
         optimizer="careless",
         pipeline=pipeline,
         comparator_options=options,

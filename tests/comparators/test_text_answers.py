@@ -19,7 +19,8 @@ from tests.data import DATA
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
+from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 from optvet_text import TextComparator, TextOptions
 from optvet_text.answers import (
@@ -306,7 +307,7 @@ def test_a_whole_vet_compares_answers(tmp_path: Path, name: str, same: bool) -> 
     )
     plugins = Plugins()
     plugins.register("optimizer", Planted(default=(name,)))
-    chosen = Settings(optimizer="planted", limit=6, cache_dir=tmp_path / "cache")
+    chosen = VetRequest(model="model", optimizer="planted", limit=6, cache_dir=tmp_path / "cache")
     result = vet_model(open_model(path, str(path), tmp_path / "cache"), chosen, plugins)
     assert result.impact is not None
     assert result.impact.comparator == "text"

@@ -199,7 +199,7 @@ def test_a_voice_is_heard() -> None:
         dataset=f"audio:{DATA / 'data' / 'audio' / 'jfk_16k.wav'}",
         dataset_options={"hop": 512},
         limit=8,
-        use_cache=False,
+        cache=False,
     )
     assert result.verdict in ("clean", "drift")
     (record,) = result.datasets

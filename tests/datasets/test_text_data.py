@@ -250,7 +250,7 @@ def test_a_trained_model_is_right_as_often_as_its_record_says() -> None:
     result = optvet.vet(
         SHARED / "models" / "tiny-bert-sentiment.onnx",
         dataset=f"text:{SHARED / 'data' / 'text' / 'sentiment_sentences.json'}",
-        use_cache=False,
+        cache=False,
     )
     assert result.impact is not None
     accuracy = result.impact.metrics["accuracy_top1_reference"]

@@ -26,11 +26,12 @@ from optvet.engine.bundle import (
 from optvet.engine.discovery import Plugins
 from optvet.engine.lab import Progress
 from optvet.engine.repro import fenced
-from optvet.engine.vet import Settings, resolve_model, vet_model
+from optvet.engine.vet import resolve_model, vet_model
 from optvet.graph.identity import structure_of
 from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import Finding
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Symptom
 from optvet.testing import Planted
 
@@ -75,13 +76,16 @@ def bundles(
 ) -> list[Bundle]:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
-    asked = Settings(cache_dir=folder / "cache", **settings)  # type: ignore[arg-type]
+    asked = VetRequest(
+        model=str(path),
+        cache_dir=folder / "cache",
+        reduce=reduce,
+        **settings,  # type: ignore[arg-type]
+    )
     plugins = plugins or Plugins()
     (model,) = resolve_model(str(path), plugins, folder / "cache")
     result = vet_model(model, asked, plugins)
-    return write_bundles(
-        str(path), result, asked, folder / "out", plugins, reduce=reduce, progress=progress
-    )
+    return write_bundles(result, asked, folder / "out", plugins, progress=progress)
 
 
 def run_script(bundle: Path) -> subprocess.CompletedProcess[str]:
@@ -146,7 +150,7 @@ def test_an_output_that_flips_by_rounding_is_reduced_with_the_values_that_flip_i
         a = Identity(x)  s = Softmax <axis = 1> (a)  y = Log(s)  z = Neg(y) }}"""
     np.savez(tmp_path / "x.npz", x=np.float32([[0, -170, 1]]))
     datasets = (f"files:{tmp_path / 'x.npz'}",)
-    (bundle,) = bundles(text, tmp_path, pipeline="fuse_consecutive_log_softmax", datasets=datasets)
+    (bundle,) = bundles(text, tmp_path, pipeline="fuse_consecutive_log_softmax", dataset=datasets)
     record = bundle.record
     assert (record.finding.symptom, record.nodes) == (Symptom.SENSITIVITY, (4, 2))
     (values,) = read_arrays(bundle.path / "inputs.npz", record.inputs).values()
@@ -213,8 +217,8 @@ def test_whatever_goes_wrong_is_written_down_and_there_again(
     planted = Explained(default=(culprit,))
     plugins = Plugins().register("optimizer", planted)
     limits = {
-        "timeout_s": 3.0 if culprit == "hang" else 60.0,
-        "memory_bytes": 1 << (29 if culprit == "eat_memory" else 33),
+        "timeout": 3.0 if culprit == "hang" else 60.0,
+        "memory": 1 << (29 if culprit == "eat_memory" else 33),
     }
     # Each candidate would be waited for.
     reduce = culprit != "hang"
@@ -345,13 +349,11 @@ def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
 def test_a_bundle_tells_where_in_the_graph_the_fault_is_and_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(WRONG), path)
-    asked = Settings(cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
+    asked = VetRequest(model=str(path), cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
     plugins = Plugins()
     (model,) = resolve_model(str(path), plugins, tmp_path / "cache")
     result = vet_model(model, asked, plugins)
-    (bundle,) = write_bundles(
-        str(path), result, asked, tmp_path / "out", plugins, reduce=False, draw=draw
-    )
+    (bundle,) = write_bundles(result, asked, tmp_path / "out", plugins, draw=draw)
     found = bundle.record.finding.divergence
     assert found is not None
     assert (found.value, found.agreeing) == ("y", ["r"])
@@ -368,12 +370,10 @@ def test_a_picture_that_cannot_be_drawn_costs_no_bundle(tmp_path: Path) -> None:
 
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(WRONG), path)
-    asked = Settings(cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
+    asked = VetRequest(model=str(path), cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
     plugins = Plugins()
     (model,) = resolve_model(str(path), plugins, tmp_path / "cache")
     result = vet_model(model, asked, plugins)
-    (bundle,) = write_bundles(
-        str(path), result, asked, tmp_path / "out", plugins, reduce=False, draw=fails
-    )
+    (bundle,) = write_bundles(result, asked, tmp_path / "out", plugins, draw=fails)
     assert bundle.note == "no pictures: ValueError: no room"
     assert script_exit(bundle.path) == 1

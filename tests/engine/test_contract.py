@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from optvet import (
 )
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
-from optvet.engine.vet import Settings, resolve_model, vet_model
+from optvet.engine.vet import resolve_model, vet_model
+from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 from optvet_tensor import TensorComparator
 
@@ -231,14 +231,14 @@ def test_a_comparator_that_gives_nothing_costs_the_impact_and_not_the_verdict(
     onnx.save(onnx.parser.parse_model(SUM), model)
     plugins = Plugins().register("comparator", Silent()).register("optimizer", Planted())
     (opened,) = resolve_model(str(model), plugins, tmp_path)
-    settings = Settings(optimizer="planted", use_cache=False, jobs=1)
+    settings = VetRequest(model="model", optimizer="planted", cache=False, jobs=1)
     result = vet_model(opened, settings, plugins)
     (control,) = [c for c in result.controls if c.name == "comparator"]
     assert "'silent'" in control.detail
     assert "compare() gave None, expected Comparison" in control.detail
     assert result.impact is not None
     assert result.impact.comparator == plugins.default("comparator")
-    wanted = replace(settings, comparator="silent")
+    wanted = settings.model_copy(update={"comparator": "silent"})
     with pytest.raises(ContractError, match=r"compare\(\) gave None, expected Comparison"):
         vet_model(opened, wanted, plugins)
 

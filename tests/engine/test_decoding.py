@@ -14,8 +14,9 @@ from optvet import Comparison, InputError, Model, Run, Sample, Summary
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.records import Impact, VetResult
+from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 
 
@@ -107,7 +108,8 @@ def vet(tmp_path: Path) -> Vet:
         plugins = Plugins()
         plugins.register("optimizer", Planted(default=passes))
         plugins.register("comparator", Orbit(release))
-        settings = Settings(
+        settings = VetRequest(
+            model="model",
             optimizer="planted",
             comparator="orbit",
             comparator_options=options,
@@ -170,6 +172,6 @@ def test_a_model_that_cannot_be_decoded_is_no_error_of_the_model(vet: Vet, kind:
 
 def test_a_candidate_that_is_too_slow_is_left_out(vet: Vet) -> None:
     vet("drop_relu")  # so that but decoding is left to do under the short limit
-    told = impact(vet("drop_relu", timeout_s=2, harm="hang", where="negative"))
+    told = impact(vet("drop_relu", timeout=2, harm="hang", where="negative"))
     assert (told.changed, told.samples) == (0, 0)
     assert told.headline.startswith("3 not decoded: ")

@@ -11,8 +11,9 @@ import pytest
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.records import Divergence, VetResult
+from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
@@ -37,7 +38,7 @@ def vetted(
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
     model = open_model(path, str(path), folder / "cache")
-    asked = Settings(limit=2, cache_dir=folder / "cache", **settings)
+    asked = VetRequest(model="model", limit=2, cache_dir=folder / "cache", **settings)
     return vet_model(model, asked, plugins, sandbox=sandbox)
 
 

@@ -17,9 +17,10 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.inputs import Inputs, Slice
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
 from optvet.spec.records import VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Deferred, Model, Sample
 from optvet.testing import FILLERS, Planted
 
@@ -226,8 +227,8 @@ def vet(tmp_path: Path, model: Model, sandbox: Sandbox) -> Vet:
         plugins.register("dataset", dataset)
         planted = Planted(default=(*FILLERS[:3], *passes), offered=(*FILLERS[:3], *passes))
         plugins.register("optimizer", planted)
-        chosen = {"cache_dir": tmp_path / "cache", "use_cache": False} | settings
-        asked = Settings(optimizer=planted.name, datasets=("numbers",), **chosen)
+        chosen = {"cache_dir": tmp_path / "cache", "cache": False} | settings
+        asked = VetRequest(model="model", optimizer=planted.name, dataset=("numbers",), **chosen)
         return vet_model(model, asked, plugins, sandbox=sandbox)
 
     return run
@@ -289,7 +290,7 @@ def test_memory_is_that_of_a_chunk_however_many_samples_there_are(
     dataset = Numbers(120, rows=1 << 16, negative=119)
     tracemalloc.start()
     try:
-        result = vet(dataset, "drop_relu", use_cache=use_cache)
+        result = vet(dataset, "drop_relu", cache=use_cache)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -22,9 +22,10 @@ from pydantic import BaseModel, ConfigDict
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import ContractError
 from optvet.spec.records import VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
 PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime")
@@ -233,7 +234,7 @@ def vet(optimizer: Any, root: Path, sandbox: Sandbox, text: str = NET, **more: A
     plugins.register("optimizer", optimizer)
     chosen = {"limit": 3, "optimizer": optimizer.name, "cache_dir": root / "cache", "jobs": 1}
     model = open_model(path, str(path), root / "cache")
-    return vet_model(model, Settings(**chosen | more), plugins, sandbox=sandbox)
+    return vet_model(model, VetRequest(model="model", **chosen | more), plugins, sandbox=sandbox)
 
 
 @pytest.mark.parametrize("trick", TRICKS)

@@ -15,8 +15,9 @@ from optvet.engine.reduce.search import Budget
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.shrink import Accused, Shrunk, reduce_finding
 from optvet.engine.trial import Judge
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import UsageError
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample, Symptom
 from optvet.testing import Planted
 from optvet_onnxoptimizer import OnnxOptimizer
@@ -108,10 +109,11 @@ def vetted_culprits(result: Shrunk, who: Accused, folder: Path, sandbox: Sandbox
     path = folder / "reduced.onnx"
     onnx.save(result.reduction.model, path)
     np.savez(folder / "feeds.npz", **(result.reduction.feeds or {}))
-    settings = Settings(
+    settings = VetRequest(
+        model="model",
         optimizer=who.optimizer.name,
         pipeline=",".join(who.culprit),
-        datasets=(f"files:{folder / 'feeds.npz'}",),
+        dataset=(f"files:{folder / 'feeds.npz'}",),
         cache_dir=folder / "cache",
     )
     answer = vet_model(open_model(path, "reduced", folder), settings, Plugins(), sandbox=sandbox)

@@ -153,19 +153,19 @@ def test_a_record_s_dataset_elsewhere_is_refused_unless_another_is_asked_for(
     os.symlink(path.parent.parent / "out.npz", path.parent / "link.npz")
     path.with_suffix(".toml").write_text(f'dataset = "{spec}"\n')
     with pytest.raises(InputError, match=r"net.toml: key 'dataset' is .* --dataset"):
-        optvet.vet(path, use_cache=False)
-    assert optvet.vet(path, dataset="random", limit=1, use_cache=False).verdict == "clean"
+        optvet.vet(path, cache=False)
+    assert optvet.vet(path, dataset="random", limit=1, cache=False).verdict == "clean"
 
 
 def test_a_trusted_record_s_dataset_may_lie_elsewhere(path: Path) -> None:
     path.with_suffix(".toml").write_text('dataset = "files:../out.npz"\n')
-    result = optvet.vet(path, use_cache=False, trust=True)
+    result = optvet.vet(path, cache=False, trust=True)
     assert (result.verdict, result.datasets[0].samples) == ("clean", 1)
 
 
 def test_a_record_s_dataset_in_its_folder_is_read(path: Path) -> None:
     path.with_suffix(".toml").write_text('dataset = "files:in.npz"\n')
-    assert optvet.vet(path, use_cache=False).datasets[0].samples == 1
+    assert optvet.vet(path, cache=False).datasets[0].samples == 1
     config = config_for(path)
     assert dataset_from(config, trust=False) == f"files:{path.parent / 'in.npz'}"
 
@@ -174,7 +174,7 @@ def test_a_catalogue_is_trusted_no_more_than_a_record(path: Path) -> None:
     entry = {"file": path.name, "dataset": "files:../out.npz"}
     (path.parent / "models.json").write_text(json.dumps([entry]))
     with pytest.raises(InputError, match=r"models.json: key 'dataset'"):
-        optvet.vet(path, use_cache=False)
+        optvet.vet(path, cache=False)
 
 
 def test_options_in_a_record_are_checked_before_the_work_and_give_way_to_typed_ones(
@@ -186,6 +186,6 @@ def test_options_in_a_record_are_checked_before_the_work_and_give_way_to_typed_o
         'comparator = "speech"\n[comparator_options]\nvocabulary = "../secret.txt"\n'
     )
     with pytest.raises(InputError, match=r"key 'comparator_options\.vocabulary' is '../secret"):
-        optvet.vet(path, use_cache=False)
+        optvet.vet(path, cache=False)
     typed = {"vocabulary": str(secret)}
-    assert optvet.vet(path, use_cache=False, limit=1, comparator_options=typed).verdict == "clean"
+    assert optvet.vet(path, cache=False, limit=1, comparator_options=typed).verdict == "clean"

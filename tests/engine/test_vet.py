@@ -14,7 +14,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.trial import Subject
-from optvet.engine.vet import SHORT_WAITS_S, Settings, vet_model
+from optvet.engine.vet import SHORT_WAITS_S, vet_model
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -23,6 +23,7 @@ from optvet.spec.errors import (
     UsageError,
 )
 from optvet.spec.records import Finding, VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Traits
 from optvet.testing import FILLERS, Planted, PlantedOptions
 from optvet.testing.faults import nothing, segfault
@@ -51,7 +52,7 @@ def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
         onnx.save(onnx.parser.parse_model(text), path)
         if limits is None:
             return vet_path(path, tmp_path, optimizer, sandbox, **settings)
-        settings["timeout_s"] = limits.timeout_s
+        settings["timeout"] = limits.timeout_s
         with Sandbox(jobs=2, limits=limits, preload=PRELOAD) as own:
             own.call(nothing)  # the server is up before anybody looks at the clock
             started = time.monotonic()
@@ -70,7 +71,7 @@ def vet_path(
         plugins.register("optimizer", optimizer)
     chosen = {"limit": 3, "optimizer": optimizer.name, "cache_dir": root / "cache"} | settings
     model = open_model(path, str(path), root / "cache")
-    return vet_model(model, Settings(**chosen), plugins, sandbox=sandbox)
+    return vet_model(model, VetRequest(model="model", **chosen), plugins, sandbox=sandbox)
 
 
 def numbers(*shape: int, seed: int = 0) -> str:
@@ -199,7 +200,7 @@ def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
         own.call(nothing)
         started = time.monotonic()
         with pytest.raises(NothingTested, match="does not end within 3 s, twice; give it more"):
-            vet_path(path, tmp_path, planted(count=2), own, limit=20, timeout_s=limit_s)
+            vet_path(path, tmp_path, planted(count=2), own, limit=20, timeout=limit_s)
     assert time.monotonic() - started < 2 * limit_s + 10
 
 
@@ -549,7 +550,7 @@ def test_a_label_that_flips_in_a_near_tie_is_a_note_on_the_model(vet: Vet, tmp_p
     """
     half = np.random.default_rng(1).normal(size=(200, 32)).astype(np.float32)
     data = files(tmp_path, x=np.concatenate([half, half[:, ::-1]], axis=1))
-    result = vet(text, planted("benign_reassociate"), datasets=(data,))
+    result = vet(text, planted("benign_reassociate"), dataset=(data,))
     assert faults(result) == []
     assert result.verdict == "drift"
     (note,) = result.findings
@@ -569,7 +570,7 @@ def test_a_floor_at_an_integer_is_sensitivity(vet: Vet, tmp_path: Path) -> None:
     steps (float[300,16] x) => (float[300,1] y) <float[16,1] w = {ones}>
     {{ s = MatMul(x, w)  y = Floor(s) }}
     """
-    result = vet(text, planted("benign_reassociate"), datasets=(files(tmp_path, x=rows),))
+    result = vet(text, planted("benign_reassociate"), dataset=(files(tmp_path, x=rows),))
     assert faults(result) == []
     assert [f.symptom for f in result.findings] == ["sensitivity"]
 
@@ -614,8 +615,8 @@ def test_a_second_vet_runs_nothing(vet: Vet, name: str) -> None:
 
 
 def test_without_the_cache_everything_is_done_again(vet: Vet) -> None:
-    first = vet(NET, planted("drop_relu"), use_cache=False)
-    second = vet(NET, planted("drop_relu"), use_cache=False)
+    first = vet(NET, planted("drop_relu"), cache=False)
+    second = vet(NET, planted("drop_relu"), cache=False)
     assert second.cost.applications == first.cost.applications > 0
 
 
@@ -668,7 +669,7 @@ def test_a_dataset_gets_only_the_options_that_it_has(vet: Vet, tmp_path: Path) -
     np.savez(tmp_path / "x.npz", x=np.ones((4, 8), np.float32))
     datasets = ("random", f"files:{tmp_path / 'x.npz'}")
     result = vet(
-        NET, planted(count=2), datasets=datasets, dataset_options={"samples": 2}, limit=None
+        NET, planted(count=2), dataset=datasets, dataset_options={"samples": 2}, limit=None
     )
     assert result.samples == 3
 
@@ -706,7 +707,7 @@ def test_a_model_that_runs_on_no_sample_tests_nothing(vet: Vet, tmp_path: Path) 
     """
     data = files(tmp_path, i=np.array([7, 8]))
     with pytest.raises(NothingTested, match="runs on none of the 1 samples"):
-        vet(text, planted(), datasets=(data,))
+        vet(text, planted(), dataset=(data,))
 
 
 # As deployed

@@ -15,9 +15,10 @@ import pytest
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.records import VetResult
+from optvet.spec.request import VetRequest
 from optvet.testing.faults import nothing
 from optvet.testing.optimizers import Planted
 
@@ -38,9 +39,9 @@ def vet(folder: Path, sandbox: Sandbox, **settings: Any) -> VetResult:
     plugins = Plugins()
     if "planted" not in plugins.names("optimizer"):
         plugins.register("optimizer", Planted(default=("identity", "drop_relu", "heal")))
-    chosen: dict[str, Any] = {"optimizer": "planted", "limit": 2, "use_cache": False} | settings
+    chosen: dict[str, Any] = {"optimizer": "planted", "limit": 2, "cache": False} | settings
     model = open_model(path, str(path), folder / "cache")
-    return vet_model(model, Settings(**chosen), plugins, sandbox=sandbox)
+    return vet_model(model, VetRequest(model="model", **chosen), plugins, sandbox=sandbox)
 
 
 def workers(sandbox: Sandbox) -> list[int]:

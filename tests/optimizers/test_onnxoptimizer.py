@@ -11,7 +11,8 @@ from optvet import Symptom, VetResult
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
+from optvet.spec.request import VetRequest
 from optvet_onnxoptimizer import OnnxOptimizer, OnnxOptimizerOptions
 
 NET = """
@@ -58,7 +59,9 @@ def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
     def run(text: str, pipeline: str, **more: str) -> VetResult:
         path = tmp_path / "model.onnx"
         onnx.save(onnx.parser.parse_model(text), path)
-        settings = Settings(pipeline=pipeline, limit=3, cache_dir=tmp_path / "cache", **more)  # type: ignore[arg-type]
+        settings = VetRequest(
+            model="model", pipeline=pipeline, limit=3, cache_dir=tmp_path / "cache", **more
+        )  # type: ignore[arg-type]
         return vet_model(open_model(path, str(path), tmp_path), settings, plugins, sandbox=sandbox)
 
     return run

@@ -11,9 +11,10 @@ import pytest
 import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import UnknownName
 from optvet.spec.records import VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
 from optvet_onnxscript import Onnxscript, _groups
 
@@ -178,7 +179,9 @@ def vet(root: Path, text: str, optimizer: Any) -> VetResult:
     path = root / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     plugins = Plugins().register("optimizer", optimizer)
-    settings = Settings(optimizer=optimizer.name, limit=2, jobs=1, cache_dir=root / "cache")
+    settings = VetRequest(
+        model="model", optimizer=optimizer.name, limit=2, jobs=1, cache_dir=root / "cache"
+    )
     return vet_model(open_model(path, str(path), root / "cache"), settings, plugins)
 
 

@@ -68,7 +68,7 @@ def serialized(text: str) -> bytes:
 
 def vet(folder: Path, text: str, pipeline: str | Sequence[str] = "default") -> VetResult:
     (folder / "model.onnx").write_bytes(serialized(text))
-    options: dict[str, Any] = {"limit": 4, "jobs": 1, "use_cache": False, "cache_dir": folder}
+    options: dict[str, Any] = {"limit": 4, "jobs": 1, "cache": False, "cache_dir": folder}
     return optvet.vet(folder / "model.onnx", optimizer="openvino", pipeline=pipeline, **options)
 
 

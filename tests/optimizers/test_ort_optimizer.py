@@ -13,9 +13,10 @@ import optvet
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import Finding, VetResult
+from optvet.spec.request import VetRequest
 from optvet.testing import check_optimizer
 from optvet_ort_optimizer import OrtOptimizer
 
@@ -191,8 +192,13 @@ def test_a_runtime_that_takes_models_is_refused_where_the_session_optimizes(tmp_
 def vet_by(optimizer: OrtOptimizer, path: Path, cross_check: tuple[str, ...] = ()) -> VetResult:
     plugins, cache = Plugins(), path.with_name("cache")
     plugins.register("optimizer", optimizer)
-    settings = Settings(
-        optimizer=optimizer.name, cross_check=cross_check, limit=2, jobs=1, cache_dir=cache
+    settings = VetRequest(
+        model="model",
+        optimizer=optimizer.name,
+        cross_check=cross_check,
+        limit=2,
+        jobs=1,
+        cache_dir=cache,
     )
     return vet_model(open_model(path, str(path), cache), settings, plugins)
 

@@ -12,9 +12,10 @@ from pydantic import BaseModel
 import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import PluginError, UnknownName
 from optvet.spec.records import Finding, VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass
 from optvet_ort_transformers import OrtTransformers, OrtTransformersOptions
 
@@ -184,7 +185,9 @@ def vet(root: Path, text: str, optimizer: Any) -> VetResult:
     plugins = Plugins()
     if optimizer.name not in plugins.names("optimizer"):
         plugins.register("optimizer", optimizer)
-    settings = Settings(optimizer=optimizer.name, limit=2, jobs=1, cache_dir=root / "cache")
+    settings = VetRequest(
+        model="model", optimizer=optimizer.name, limit=2, jobs=1, cache_dir=root / "cache"
+    )
     return vet_model(open_model(path, str(path), root / "cache"), settings, plugins)
 
 

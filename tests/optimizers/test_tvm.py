@@ -14,9 +14,10 @@ from tests.answers import detail
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import Unsupported, UsageError
 from optvet.spec.records import Finding, VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
 from optvet.testing import check_optimizer
 from optvet_tvm_optimizer import TvmOptimizer, TvmOptions
@@ -129,7 +130,7 @@ def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
         onnx.save(onnx.parser.parse_model(text), path)
         chosen = {"optimizer": "tvm", "limit": 2, "cache_dir": tmp_path / "cache"} | settings
         model = open_model(path, str(path), tmp_path / "cache")
-        return vet_model(model, Settings(**chosen), Plugins(), sandbox=sandbox)
+        return vet_model(model, VetRequest(model="model", **chosen), Plugins(), sandbox=sandbox)
 
     return run
 
@@ -328,7 +329,7 @@ def test_half_precision_is_judged_by_what_it_declares(vet: Vet) -> None:
 def test_a_fault_of_the_importer_is_no_passes_fault(vet: Vet, tmp_path: Path) -> None:
     feeds = {"x": np.array([[[1], [2], [3]]], np.float32), "shape": np.array([3, 1, 3])}
     np.savez(tmp_path / "sample.npz", **feeds)
-    result = vet(EXPAND, datasets=(f"files:{tmp_path / 'sample.npz'}",))
+    result = vet(EXPAND, dataset=(f"files:{tmp_path / 'sample.npz'}",))
     (finding,) = faults(result)
     assert (finding.culprit, finding.confirmed) == ([], True)
     assert finding.symptom in ("wrong-output", "run-failure")

@@ -122,7 +122,7 @@ def pad(tmp_path: Path) -> Path:
 
 def test_it_shows_what_a_pass_got_wrong(pad: Path, tmp_path: Path) -> None:
     result = optvet.vet(
-        pad, runtime="openvino", limit=4, jobs=1, cache_dir=tmp_path / "c", use_cache=False
+        pad, runtime="openvino", limit=4, jobs=1, cache_dir=tmp_path / "c", cache=False
     )
     (finding,) = result.findings
     assert (finding.symptom, finding.culprit) == ("wrong-output", ["fuse_pad_into_conv"])
@@ -137,7 +137,7 @@ def test_a_fault_that_all_runtimes_show_is_in_the_model(pad: Path, tmp_path: Pat
         limit=4,
         jobs=1,
         cache_dir=tmp_path / "c",
-        use_cache=False,
+        cache=False,
     )
     (finding,) = result.findings
     assert elsewhere(finding) == {"onnx_reference": "wrong-output", "openvino": "wrong-output"}
@@ -189,7 +189,7 @@ def cross_checked(folder: Path, runtime: str, others: tuple[str, ...]) -> optvet
         cross_check=others,
         jobs=1,
         cache_dir=folder / "c",
-        use_cache=False,
+        cache=False,
     )
     (finding,) = result.findings
     return finding

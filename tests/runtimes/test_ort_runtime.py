@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from optvet import Artifact, Session, UsageError, vet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.vet import Settings, vet_model
+from optvet.engine.vet import vet_model
+from optvet.spec.request import VetRequest
 from optvet_ort_runtime import OrtOptions, OrtRuntime, _placed, check_placement
 
 ort = pytest.importorskip("onnxruntime")
@@ -62,7 +63,7 @@ def test_a_device_that_is_missing_is_no_fault_and_is_not_remembered(
     model = open_model(tmp_path / "model.onnx", "model.onnx", tmp_path)
     plugins = Plugins()
     plugins.register("runtime", OnDevice(tmp_path / "device"))
-    settings = Settings(runtime="on-device", limit=1, cache_dir=tmp_path)
+    settings = VetRequest(model="model", runtime="on-device", limit=1, cache_dir=tmp_path)
     with pytest.raises(UsageError, match=r"^no such device$"):
         vet_model(model, settings, plugins)
     (tmp_path / "device").touch()

@@ -85,7 +85,7 @@ g (float[1,1,6,6] x) => (float[1,1,5,5] y)
         limit=4,
         jobs=1,
         cache_dir=tmp_path,
-        use_cache=False,
+        cache=False,
     )
     (finding,) = result.findings
     assert (finding.symptom, finding.culprit) == ("wrong-output", ["fuse_pad_into_conv"])

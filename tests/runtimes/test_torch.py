@@ -126,7 +126,7 @@ g (float[2,6,4] x) => (float[a] y)
         limit=4,
         jobs=1,
         cache_dir=tmp_path,
-        use_cache=False,
+        cache=False,
     )
     (finding,) = result.findings
     assert finding.symptom == "wrong-output"
@@ -151,14 +151,14 @@ def test_a_model_that_it_cannot_read_is_no_fault(tmp_path: Path) -> None:
     with pytest.raises(
         optvet.InputError, match=r"torch cannot load the original model: .*Pad.*another runtime"
     ):
-        optvet.vet(tmp_path / "model.onnx", runtime="torch", cache_dir=tmp_path, use_cache=False)
+        optvet.vet(tmp_path / "model.onnx", runtime="torch", cache_dir=tmp_path, cache=False)
 
 
 def test_inputs_are_not_blamed_for_a_model_that_it_cannot_read(tmp_path: Path) -> None:
     text = PAD.replace("float[1,1,6,6] x", "float[n,1,6,6] x").replace("[1,1,5,5]", "[n,1,5,5]")
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     with pytest.raises(optvet.InputError, match="torch cannot load the original model: "):
-        optvet.vet(tmp_path / "model.onnx", runtime="torch", cache_dir=tmp_path, use_cache=False)
+        optvet.vet(tmp_path / "model.onnx", runtime="torch", cache_dir=tmp_path, cache=False)
 
 
 def test_it_says_nothing_of_a_fault_in_a_model_that_it_cannot_read(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_it_says_nothing_of_a_fault_in_a_model_that_it_cannot_read(tmp_path: Pat
         limit=2,
         jobs=1,
         cache_dir=tmp_path,
-        use_cache=False,
+        cache=False,
     )
     (finding,) = result.findings
     assert elsewhere(finding)["torch"].startswith("not-judged cannot run the original: ")

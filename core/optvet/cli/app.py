@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from optvet import UnknownName, __version__
 from optvet.cli import cache, compare, doctor, models, plugins, reduce, replay, vet
+from optvet.cli.commands import add
 from optvet.cli.errors import Interrupted
 from optvet.cli.options import Debug
 from optvet.cli.render import table_of
@@ -83,12 +84,12 @@ def _schema(
     terminal.write(f"{text}\n")
 
 
-app.command("vet", no_args_is_help=True)(vet.command)
-app.command("reduce", no_args_is_help=True)(reduce.command)
-app.command("compare", no_args_is_help=True)(compare.command)
-app.command("replay", no_args_is_help=True)(replay.command)
+add(app, "vet", no_args_is_help=True)(vet.command)
+add(app, "reduce", no_args_is_help=True)(reduce.command)
+add(app, "compare", no_args_is_help=True)(compare.command)
+add(app, "replay", no_args_is_help=True)(replay.command)
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
-app.command("doctor")(doctor.command)
-app.command("schema")(_schema)
+add(app, "doctor")(doctor.command)
+add(app, "schema")(_schema)

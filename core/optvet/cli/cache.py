@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
+from optvet.cli.commands import Group, add
+from optvet.cli.options import CacheDir, Debug, cache_folder
+from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine.cache import Cache, CacheInfo
+from optvet.spec.records import CacheCleared, CacheContents, CacheKind
 
-app = typer.Typer(help="What is kept between runs.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="What is kept between runs.", no_args_is_help=True)
 
 
-@app.command("info")
+@add(app, "info")
 def _info(
     context: typer.Context,
     cache_dir: CacheDir = None,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Say what the cache holds, and where."""
     terminal, root = context.ensure_object(Terminal), cache_folder(cache_dir)
     info, models = _look(root), _size_of(_models(root))
-    if as_json:
+    if json_to is not None:
         kinds = {
-            k: {"entries": v.entries, "size_bytes": v.size_bytes} for k, v in info.kinds.items()
+            k: CacheKind(entries=v.entries, size_bytes=v.size_bytes) for k, v in info.kinds.items()
         }
-        found = {
-            "path": str(root),
-            "entries": info.entries,
-            "size_bytes": info.size_bytes,
-            "kinds": kinds,
-            "models_size_bytes": models,
-        }
-        terminal.write(f"{json.dumps(found, indent=2)}\n")
+        found = CacheContents(
+            schema="optvet.cache/1",
+            path=str(root),
+            entries=info.entries,
+            size_bytes=info.size_bytes,
+            kinds=kinds,
+            models_size_bytes=models,
+        )
+        write_document(terminal, json_to, found.to_json())
+    if json_to == "-":
         return
     table = table_of(("kept", ""), ("entries", ""), ("size", ""))
     for column in table.columns[1:]:
@@ -51,14 +55,14 @@ def _info(
     terminal.show(text(str(root)), table)
 
 
-@app.command("clear")
+@add(app, "clear")
 def _clear(
     context: typer.Context,
     models: Annotated[
         bool, typer.Option("--models", help="Remove models made or downloaded, too.")
     ] = False,
     cache_dir: CacheDir = None,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Remove all results; the next run computes them again."""
@@ -68,9 +72,12 @@ def _clear(
     if models:
         removed += _size_of(_models(root))
         shutil.rmtree(_models(root), ignore_errors=True)
-    if as_json:
-        found = {"path": str(root), "entries": entries, "removed_bytes": removed}
-        terminal.write(f"{json.dumps(found, indent=2)}\n")
+    if json_to is not None:
+        found = CacheCleared(
+            schema="optvet.cache-clear/1", path=str(root), entries=entries, removed_bytes=removed
+        )
+        write_document(terminal, json_to, found.to_json())
+    if json_to == "-":
         return
     words = f"removed {count(entries, 'result')} ({size(removed)}) from {root}"
     terminal.show(text(words), soft_wrap=True)

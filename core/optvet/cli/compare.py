@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS
-from optvet.cli.options import AsJson, CacheDir, Debug, Trust, cache_folder
+from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
+from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, middle, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 
@@ -43,7 +44,7 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Seeds everything random.")] = 0,
     trust: Trust = False,
     cache_dir: CacheDir = None,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Compare two models value by value on one input, and show where they part."""
@@ -63,9 +64,9 @@ def command(
             trust=trust,
             progress=progress,
         )
-    if as_json:
-        terminal.write(f"{found.to_json()}\n")
-    else:
+    if json_to is not None:
+        write_document(terminal, json_to, found.to_json())
+    if json_to != "-":
         terminal.show(*_screen(found, layers))
     raise typer.Exit(CLEAN if found.diverges_at is None else FINDINGS)
 

@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS
-from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
+from optvet.cli.options import CacheDir, Debug, cache_folder
+from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Plugins
@@ -24,16 +25,16 @@ _COLOURS = {"ok": "green", "absent": "dim", "warning": "yellow", "broken": "red"
 def command(
     context: typer.Context,
     cache_dir: CacheDir = None,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Check the environment: packages, providers, plugins, sandbox, cache; say what to do."""
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
         found = diagnose(Plugins().all(), cache_folder(cache_dir), Path.cwd(), progress=progress)
-    if as_json:
-        terminal.write(f"{found.to_json()}\n")
-    else:
+    if json_to is not None:
+        write_document(terminal, json_to, found.to_json())
+    if json_to != "-":
         terminal.show(*_screen(found))
     raise typer.Exit(FINDINGS if found.broken else CLEAN)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,14 +15,24 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from optvet import InfrastructureError, Model, ModelCard, UsageError, ValueInfo
-from optvet.cli.options import AsJson, CacheDir, Debug, cache_folder
+from optvet.cli.commands import Group, add
+from optvet.cli.options import CacheDir, Debug, cache_folder
+from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.spec.files import file_sha256, replacing
+from optvet.spec.records import (
+    ModelDescription,
+    ModelDescriptions,
+    ModelEntry,
+    ModelList,
+    PulledModel,
+    PulledModels,
+)
 
-app = typer.Typer(help="Models that can be vetted by name.", invoke_without_command=True)
+app = typer.Typer(cls=Group, help="Models that can be vetted by name.", invoke_without_command=True)
 
 IR_FLOOR = 4
 _LISTED_INPUTS = 12
@@ -42,13 +51,13 @@ Reference = Annotated[
 
 
 @app.callback()
-def _models(context: typer.Context, as_json: AsJson = False, debug: Debug = False) -> None:
+def _models(context: typer.Context, json_to: Json = None, debug: Debug = False) -> None:
     """List the models of all sources; `optvet vet zoo:NAME` vets one."""
     if context.invoked_subcommand is None:
-        _list(context.ensure_object(Terminal), None, [], None, range(_NEWEST), as_json)
+        _list(context.ensure_object(Terminal), None, [], None, range(_NEWEST), json_to)
 
 
-@app.command("list")
+@add(app, "list")
 def _models_list(
     context: typer.Context,
     source: Annotated[
@@ -79,20 +88,20 @@ def _models_list(
             min=0,
         ),
     ] = 0,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """List models by source, tag, name and opset."""
     wanted = range(min_opset, _NEWEST) if opset is None else range(max(opset, min_opset), opset + 1)
-    _list(context.ensure_object(Terminal), source, tags or [], name, wanted, as_json)
+    _list(context.ensure_object(Terminal), source, tags or [], name, wanted, json_to)
 
 
-@app.command("show")
+@add(app, "show")
 def _show(
     context: typer.Context,
     model: Reference,
     cache_dir: CacheDir = None,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Say what a model is: inputs, outputs, opsets, what is declared of it. Fetches it first."""
@@ -103,14 +112,16 @@ def _show(
         progress(f"fetching {model}", 0, None)
         found = resolve_model(model, plugins, cache_folder(cache_dir))
     card = _card_of(model, plugins)
-    if as_json:
-        told = [_described(m, card) for m in found]
-        terminal.write(f"{json.dumps(told if len(told) > 1 else told[0], indent=2)}\n")
+    if json_to is not None:
+        told = [ModelDescription(**_described(m, card)) for m in found]
+        document = ModelDescriptions(schema="optvet.model/1", models=told)
+        write_document(terminal, json_to, document.to_json())
+    if json_to == "-":
         return
     terminal.show(*(part for m in found for part in _screen(m, card)))
 
 
-@app.command("pull")
+@add(app, "pull")
 def _pull(
     context: typer.Context,
     model: Reference,
@@ -124,7 +135,7 @@ def _pull(
         ),
     ] = None,
     cache_dir: CacheDir = None,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Fetch a model, check that it is whole, and say where it lies."""
@@ -135,17 +146,16 @@ def _pull(
         progress(f"fetching {model}", 0, None)
         found = resolve_model(model, Plugins(), cache_folder(cache_dir))
     files = [m.path if to is None else _copied(m, to.expanduser()) for m in found]
-    if as_json:
+    if json_to is not None:
         told = [
-            {
-                "model": m.source,
-                "file": str(f),
-                "sha256": file_sha256(f),
-                "size_bytes": f.stat().st_size,
-            }
+            PulledModel(
+                model=m.source, file=str(f), sha256=file_sha256(f), size_bytes=f.stat().st_size
+            )
             for m, f in zip(found, files, strict=True)
         ]
-        terminal.write(f"{json.dumps(told, indent=2)}\n")
+        document = PulledModels(schema="optvet.pull/1", models=told)
+        write_document(terminal, json_to, document.to_json())
+    if json_to == "-":
         return
     # One path per line and nothing else, so that a script can take it.
     terminal.show(*(text(str(file)) for file in files), soft_wrap=True)
@@ -160,7 +170,7 @@ def _list(
     tags: Sequence[str],
     name: str | None,
     opsets: range,
-    as_json: bool,
+    json_to: str | None,
 ) -> None:
     plugins = Plugins()
     sources = plugins.names("model source") if source is None else [source]
@@ -172,9 +182,14 @@ def _list(
         for card in contract.cards(plugins.model_source(s))
         if _matches(card, tags, name, opsets)
     ]
-    if as_json:
-        told = [{"model": reference, **asdict(card)} for reference, card in cards]
-        terminal.write(f"{json.dumps(told, indent=2)}\n")
+    if json_to is not None:
+        told = [
+            ModelEntry(model=reference, **{**asdict(card), "tags": list(card.tags)})
+            for reference, card in cards
+        ]
+        document = ModelList(schema="optvet.models/1", models=told)
+        write_document(terminal, json_to, document.to_json())
+    if json_to == "-":
         return
     filtered = bool(tags or name or opsets != range(_NEWEST))
     terminal.show(*_table(cards, filtered, online))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -14,9 +13,7 @@ import typer
 from optvet import UsageError
 from optvet.cli.terminal import Terminal
 from optvet.engine.cache import cache_root
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+from optvet.spec.request import seconds_of
 
 
 class Note(StrEnum):
@@ -54,7 +51,6 @@ Trust = Annotated[
         help="Let what came with the model (or the bundle) name code, commands and files.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def cache_folder(given: Path | None) -> Path:
@@ -62,24 +58,12 @@ def cache_folder(given: Path | None) -> Path:
     return given.expanduser() if given is not None else cache_root()
 
 
-def bytes_of(text: str) -> int:
-    """The number of bytes that ``512M``, ``4G``, ``1.5GiB`` or ``1000000`` means."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise typer.BadParameter(f"{text!r} is no size; write it as 512M or 4G")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def seconds_of(text: str) -> float:
-    """The positive, finite number of seconds that ``text`` means; ``90``, ``2.5`` or ``90s``."""
+def seconds_typed(text: str) -> float:
+    """``seconds_of`` for an option."""
     try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = 0.0
-    # NaN fails both comparisons; a week is beyond any use, and below what a clock can take.
-    if not 0 < seconds <= 7 * 24 * 3600:
-        raise typer.BadParameter(f"{text!r} is no number of seconds above 0; write it as 120")
-    return seconds
+        return seconds_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def mapping_of(option: str, pairs: Sequence[str]) -> dict[str, Any]:
@@ -98,15 +82,3 @@ def mapping_of(option: str, pairs: Sequence[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             values[key.strip()] = value
     return values
-
-
-def names_of(option: str, lists: Sequence[str]) -> list[str]:
-    """The names in ``lists``, each separated by commas, once each.
-
-    >>> names_of("--cross-check", ["tvm,openvino", "tvm"])
-    ['tvm', 'openvino']
-    """
-    names = [part.strip() for text in lists for part in text.split(",")]
-    if not all(names):
-        raise UsageError(f"{option} {','.join(lists)!r}: expected names separated by commas")
-    return list(dict.fromkeys(names))

@@ -16,38 +16,40 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet import Optimizer, Pass, Runtime, UnknownName, UsageError, __version__
-from optvet.cli.options import AsJson, Debug
+from optvet.cli.commands import Group, add
+from optvet.cli.options import Debug
+from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.environment.extras import missing_extra, wanted_extra
 from optvet.engine.environment.scaffold import Family, write_plugin
+from optvet.spec.records import PluginDescription, PluginDescriptions, PluginEntry, PluginList
 
-app = typer.Typer(help="Plugins that are installed.", invoke_without_command=True)
-
-AsJsonToo = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+app = typer.Typer(cls=Group, help="Plugins that are installed.", invoke_without_command=True)
 
 
 @app.callback()
-def _plugins(context: typer.Context, as_json: AsJson = False, debug: Debug = False) -> None:
+def _plugins(context: typer.Context, json_to: Json = None, debug: Debug = False) -> None:
     """List every plugin by family: version, origin, and what is missing where it cannot be used."""
     if context.invoked_subcommand is not None:
         return
     terminal, plugins = context.ensure_object(Terminal), Plugins()
     found = plugins.all()
     defaults = {(f, plugins.default(f)) for f in {p.family for p in found} if f is not None}
-    if as_json:
-        entries = [{**_entry(p), "default": _is_default(p, defaults)} for p in found]
-        terminal.write(f"{json.dumps(entries, indent=2)}\n")
-    else:
+    if json_to is not None:
+        entries = [PluginEntry(**_entry(p), default=_is_default(p, defaults)) for p in found]
+        document = PluginList(schema="optvet.plugins/1", plugins=entries)
+        write_document(terminal, json_to, document.to_json())
+    if json_to != "-":
         terminal.show(_list(found, defaults))
 
 
-@app.command("show")
+@add(app, "show")
 def _show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
-    as_json: AsJsonToo = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Options of a plugin; of an optimizer, its passes and pipelines too."""
@@ -55,14 +57,17 @@ def _show(
     chosen = [p for p in found if p.name == name]
     if not chosen:
         raise UnknownName("plugin", name, {p.name for p in found}, "(see: optvet plugins)")
-    if as_json:
-        terminal.write(f"{json.dumps([_describe(p) for p in chosen], indent=2)}\n")
+    if json_to is not None:
+        told = [PluginDescription(**_describe(p)) for p in chosen]
+        document = PluginDescriptions(schema="optvet.plugin/1", plugins=told)
+        write_document(terminal, json_to, document.to_json())
+    if json_to == "-":
         return
     for plugin in chosen:
         terminal.show(*_screen(plugin))
 
 
-@app.command("new", no_args_is_help=True)
+@add(app, "new", no_args_is_help=True)
 def _new(
     context: typer.Context,
     family: Annotated[Family, typer.Argument(metavar="FAMILY", show_default=False)],

@@ -6,7 +6,7 @@ Here too: what ``optvet vet --reduce --out`` does with its findings.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +15,11 @@ import typer
 
 from optvet import UsageError, VetResult
 from optvet.cli.errors import CLEAN, UNDECIDED, Interrupted
-from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_of
+from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_typed
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal
 from optvet.spec.files import write_file
+from optvet.spec.request import VetRequest
 
 if TYPE_CHECKING:
     from optvet.engine.bundle import Bundle
@@ -47,7 +48,7 @@ def command(
     timeout: Annotated[
         Any,
         typer.Option(
-            parser=seconds_of, metavar="SECONDS", help="Limit of one command; beyond it is a no."
+            parser=seconds_typed, metavar="SECONDS", help="Limit of one command; beyond it is a no."
         ),
     ] = "60",
     max_checks: Annotated[
@@ -98,43 +99,26 @@ def command(
 
 @dataclass(frozen=True)
 class Bundler:
-    """Writes the bundles that ``optvet vet`` was asked for, and shows them.
-
-    ``asked`` are the arguments of ``optvet.vet``.
-    """
+    """Writes the bundles that ``optvet vet`` was asked for, and shows them."""
 
     terminal: Terminal
-    asked: Mapping[str, Any]
-    out: Path
-    reduce: bool
     quiet: bool
     silent: bool
 
-    def write(self, model: str, result: VetResult, *, brief: bool = False) -> VetResult:
+    def write(self, request: VetRequest, result: VetResult, *, brief: bool = False) -> VetResult:
         """A bundle per finding of ``result``; the result with their fingerprints."""
         from optvet.engine import bundle as bundling
-        from optvet.engine.api import default_jobs
         from optvet.engine.discovery import Plugins
-        from optvet.engine.vet import Settings
         from optvet.report.graph_svg import draw
 
-        given = dict(self.asked)
-        settings = Settings(
-            datasets=tuple(given.pop("dataset")),
-            cross_check=tuple(given.pop("cross_check")),
-            jobs=given.pop("jobs") or default_jobs(),
-            **given,
-        )
         interrupted = False
         with self.terminal.progress(self.quiet) as progress:
             try:
                 bundles: Sequence[Bundle] = bundling.write_bundles(
-                    model,
                     result,
-                    settings,
-                    self.out,
+                    request,
+                    request.out or BUNDLES,
                     Plugins(),
-                    reduce=self.reduce,
                     draw=draw,
                     progress=progress,
                 )

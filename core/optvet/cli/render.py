@@ -6,7 +6,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -17,6 +16,7 @@ from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line, plain
 from optvet.engine.inputs import NOT_ASKED
 from optvet.spec.records import Control, CrossCheck, DatasetRecord, Divergence, Impact
+from optvet.spec.request import VetRequest
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LABEL_COLUMNS = 10
@@ -31,22 +31,6 @@ _ANSWER_CHARS = 120
 _NODE_CHARS = 70
 _TOKEN = re.compile(r"[^\s,()<>=\[\]]+")
 _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What was typed, as far as the next command repeats it.
-
-    Attributes:
-        rest: Further options with their values, as separate arguments.
-    """
-
-    model: str
-    pipeline: str
-    strategy: str
-    as_deployed: bool
-    datasets: Sequence[str]
-    rest: tuple[str, ...] = ()
 
 
 def text(words: str, style: str = "") -> Text:
@@ -106,7 +90,7 @@ def table_of(*columns: tuple[str, str]) -> Table:
 # --- one model -----------------------------------------------------------------------------------
 
 
-def screen(result: VetResult, asked: Asked) -> Iterator[RenderableType]:
+def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
     """What lies between the verdict and the next command, from top to bottom."""
     yield Padding(_subject(result, asked), (0, 0, 1, 0))
     faults = [f for f in result.findings if f.severity == "fault"]
@@ -127,7 +111,7 @@ def headline(result: VetResult) -> Text:
     return line
 
 
-def _subject(result: VetResult, asked: Asked) -> Table:
+def _subject(result: VetResult, asked: VetRequest) -> Table:
     optimizer, runtime = result.optimizer, result.runtime
     passes = count(len(optimizer.pipeline), "pass", "es")
     pipeline = f"{asked.pipeline}, {passes}" if _is_named(result, asked) else passes
@@ -138,7 +122,7 @@ def _subject(result: VetResult, asked: Asked) -> Table:
     return _grid([("", text("\n".join(lines), "dim"))])
 
 
-def _is_named(result: VetResult, asked: Asked) -> bool:
+def _is_named(result: VetResult, asked: VetRequest) -> bool:
     """Whether the pipeline was asked for by name, not as a list of passes."""
     return "," not in asked.pipeline and [asked.pipeline] != result.optimizer.pipeline
 
@@ -276,7 +260,7 @@ def _passes(result: VetResult) -> Table:
     return table
 
 
-def _facts(result: VetResult, asked: Asked) -> Table:
+def _facts(result: VetResult, asked: VetRequest) -> Table:
     """What the verdict rests on, and what follows from it."""
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
@@ -387,8 +371,8 @@ def _outputs(result: VetResult) -> str:
     return "; ".join(parts)
 
 
-def _safe(result: VetResult, asked: Asked) -> str:
-    """The vetted safe pipeline, by what it lacks if that is shorter."""
+def _safe(result: VetResult, asked: VetRequest) -> str:
+    """The vetted safe pipeline, as ``--pipeline`` takes it."""
     whole, safe = result.optimizer.pipeline, result.safe_pipeline
     name = f"the pipeline {asked.pipeline!r}" if _is_named(result, asked) else "the pipeline"
     if safe == whole:
@@ -396,10 +380,7 @@ def _safe(result: VetResult, asked: Asked) -> str:
         return f"all of {name}{unless}"
     if not safe:
         return "nothing: no pipeline of this optimizer keeps this model intact"
-    if len(safe) <= _LISTED_PASSES:
-        return ",".join(safe)
-    missing = list((Counter(whole) - Counter(safe)).elements())
-    return f"{name} without {', '.join(missing)}"
+    return f"--pipeline {result.safe_option}"
 
 
 def _cost(result: VetResult) -> str:
@@ -415,35 +396,35 @@ def _cost(result: VetResult) -> str:
 # --- the next command ----------------------------------------------------------------------------
 
 
-def next_command(result: VetResult, asked: Asked) -> Text:
+def next_command(result: VetResult, asked: VetRequest) -> Text:
     """What to type next, on one line, so that it can be copied."""
     line = Text(f"{'next':<{_LABEL_COLUMNS}}", style="dim")
     line.append_text(text(shlex.join(_next(result, asked)), "not dim bold"))
     return line
 
 
-def _next(result: VetResult, asked: Asked) -> list[str]:
-    datasets = list(asked.datasets)
-    pipeline, more = asked.pipeline, list(asked.rest)
+def _next(result: VetResult, asked: VetRequest) -> list[str]:
     blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
-    if blamed is not None and blamed.culprit != result.optimizer.pipeline:
-        pipeline = ",".join(blamed.culprit)
-        if blamed.witness is not None and datasets:
-            datasets = [blamed.witness.dataset]
-        more += ["--as-deployed"] if blamed.as_deployed else []
+    more: dict[str, object] = {}
+    extra: list[str] = []
+    if blamed is not None and not (asked.reduce or asked.out):
+        # By name, and on the witness: the smallest question that shows the same fault.
+        more = {"pipeline": ",".join(blamed.culprit), "exclude": (), "reduce": True}
+        if blamed.witness is not None and asked.dataset:
+            more["dataset"] = (blamed.witness.dataset,)
+        if blamed.as_deployed:
+            more["as_deployed"] = True
     elif result.verdict == "faulty":
-        more += ["--json", "report.json"]
+        extra = ["--json", "report.json"]
     elif asked.strategy != "each":
-        more += ["--strategy", "each"]
+        more = {"strategy": "each"}
     elif not asked.as_deployed:
-        more += ["--as-deployed"]
+        more = {"as_deployed": True}
     else:
-        datasets = ["files:YOUR_INPUTS.npz"]
-    command = ["optvet", "vet", asked.model]
-    command += ["--pipeline", pipeline] if pipeline != "default" else []
-    for dataset in datasets:
-        command += ["--dataset", dataset]
-    return command + more
+        more = {"dataset": ("files:YOUR_INPUTS.npz",)}
+    again = asked.model_copy(update=more)
+    leave_out = ("strategy", "pairs") if blamed is not None else ()
+    return ["optvet", "vet", *again.arguments(leave_out), *extra]
 
 
 # --- several models ------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import typer
 from rich.text import Text
 
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED
-from optvet.cli.options import AsJson, Debug, Trust
+from optvet.cli.options import Debug, Trust
+from optvet.cli.output import Json, write_document
 from optvet.cli.render import text
 from optvet.cli.terminal import Terminal, one_line
 
@@ -29,7 +30,7 @@ def command(
         ),
     ],
     trust: Trust = False,
-    as_json: AsJson = False,
+    json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Judge a finding again under the installed versions: fixed, still there, or changed.
@@ -43,9 +44,9 @@ def command(
     with terminal.progress() as progress:
         progress("judging again", 0, None)
         found = replay_bundle(bundle, Plugins(), trust=trust)
-    if as_json:
-        terminal.write(f"{found.to_json()}\n")
-    else:
+    if json_to is not None:
+        write_document(terminal, json_to, found.to_json())
+    if json_to != "-":
         terminal.show(*_screen(found), soft_wrap=True)
     raise typer.Exit(_CODES[found.outcome])
 

@@ -1,83 +1,65 @@
-"""``optvet.vet``: the main job as one function call."""
+"""What a Python program can call: each a command of the command line as one function."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto
+from pydantic import BaseModel, ConfigDict
 
 from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
-from optvet.engine.inputs import OnBad
 from optvet.engine.lab import Progress
-from optvet.engine.vet import Settings, Strategy, resolve_model, vet_model
-from optvet.spec.errors import UsageError
-from optvet.spec.records import VetResult
+from optvet.engine.vet import resolve_model, vet_model
+from optvet.spec.errors import (
+    InfrastructureError,
+    InputError,
+    NothingTested,
+    OptvetError,
+    UsageError,
+)
+from optvet.spec.protocols import Feeds, Probe
+from optvet.spec.records import Comparison, Replayed, VetResult
+from optvet.spec.records.error import ErrorRecord, ErrorSource
+from optvet.spec.request import VetRequest, request_of
+from optvet.spec.types import Model, Sample
+
+if TYPE_CHECKING:
+    from optvet.engine.bundle import Bundle
+
+Source = str | os.PathLike[str] | bytes | ModelProto
+Data = str | Sequence[str] | Feeds | Iterable[Feeds]
+"""Where inputs come from: names of datasets, the inputs of one sample, or those of several."""
+
+
+def _quiet(text: str, done: int, total: int | None) -> None:
+    """No progress is told."""
 
 
 def vet(
-    model: str | os.PathLike[str],
+    model: Source | VetRequest,
     *,
-    optimizer: str | None = None,
-    pipeline: str | Sequence[str] = "default",
-    strategy: Strategy = "auto",
-    dataset: str | Sequence[str] = (),
-    start: int = 0,
-    limit: int | None = None,
-    shuffle: bool = False,
-    on_bad: OnBad = "refuse",
-    seed: int = 0,
-    jobs: int | None = None,
-    optimizer_options: Mapping[str, Any] | None = None,
-    dataset_options: Mapping[str, Any] | None = None,
-    runtime: str | None = None,
-    cross_check: str | Sequence[str] = (),
-    runtime_options: Mapping[str, Any] | None = None,
-    comparator: str | None = None,
-    comparator_options: Mapping[str, Any] | None = None,
-    as_deployed: bool = False,
-    pairs: bool | None = None,
-    timeout_s: float = 120.0,
-    memory_bytes: int = 8 << 30,
-    use_cache: bool = True,
-    cache_dir: str | os.PathLike[str] | None = None,
-    trust: bool = False,
-    progress: Progress = lambda text, done, total: None,
+    dataset: Data = (),
+    progress: Progress = _quiet,
+    **options: Any,
 ) -> VetResult:
-    """Say whether ``optimizer`` keeps ``model`` intact, and which pass is to blame if not.
+    """Say whether an optimizer keeps ``model`` intact, and which pass is to blame if not.
 
     Args:
-        model: A path, or ``zoo:NAME``; a folder must hold exactly one model.
-        optimizer: Name of an optimizer plugin; by default that which ``optvet plugins`` calls the
-            default.
-        pipeline: A named pipeline ("default", "all", …), or the passes to apply.
-        strategy: How to find culprits: "walk" prefixes, "subset" sets, "each" pass alone;
-            "auto" chooses by what the optimizer declares.
-        dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several; by default what the model's record
-            declares, else the preferred one.
-        start: Samples at the beginning of each dataset that are left out.
-        limit: Samples per dataset at most.
-        shuffle: Whether samples are taken in random order, by the seed; with ``limit``, a random
-            subset.
-        on_bad: Whether bad data is an error, or is skipped and counted.
-        seed: Seeds everything random.
-        jobs: Worker processes at a time; by default one per processor, at most eight.
-        optimizer_options: Options of the optimizer plugin.
-        dataset_options: Options of the datasets that have them.
-        runtime: Name of a runtime plugin; by default one that runs what the optimizer produces.
-        cross_check: Runtimes that every finding is judged on once more.
-        runtime_options: Options of the runtime plugin, in place of its clean-room ones.
-        comparator: Says what a difference means; by default the one that fits the model best.
-        comparator_options: Options of the comparator plugin.
-        as_deployed: Judge a second time under the runtime's own defaults.
-        pairs: Whether "each" also tries ordered pairs; None: if the model is small enough.
-        timeout_s: Wall-clock limit of one step in a worker.
-        memory_bytes: Address space that one step may add.
-        use_cache: Whether to keep results beyond this call.
-        cache_dir: Where to keep them; the user's cache folder by default.
-        trust: Whether the model's record may name code, and data outside of its folder.
+        model: A path, ``zoo:NAME``, a serialized model, or a ``ModelProto``; a folder must hold
+            exactly one model. Or a whole request, to which nothing is added.
+        dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several; or inputs: arrays by name for one
+            sample, or an iterable of such. By default what the model's record declares, else
+            "random".
         progress: Called with what is being done, how much of it is done, and of how much.
+        options: The other fields of ``VetRequest``, which are also the options of the command line.
 
     Raises:
         UsageError: What was given is wrong.
@@ -85,41 +67,231 @@ def vet(
         PluginError: A plugin is missing or broken.
         InfrastructureError: optvet's own machinery failed.
     """
-    plugins = Plugins()
-    root = Path(cache_dir) if cache_dir is not None else cache_root()
-    models = resolve_model(os.fspath(model), plugins, root)
+    if isinstance(model, VetRequest):
+        return vet_request(model, Plugins(), progress=progress)
+    with given(model, dataset) as (reference, plugins, names):
+        request = request_of(VetRequest, {"model": reference, "dataset": names, **options})
+        return vet_request(request, plugins, progress=progress)
+
+
+def vet_request(request: VetRequest, plugins: Plugins, *, progress: Progress = _quiet) -> VetResult:
+    """Answer ``request``, which must be about exactly one model; see ``vet``."""
+    models = resolve_model(request.model, plugins, request.cache_dir or cache_root())
     if len(models) != 1:
         names = ", ".join(m.path.name for m in models)
-        raise UsageError(f"{model}: {len(models)} models ({names}); vet them one at a time")
-    settings = Settings(
-        optimizer=optimizer,
-        optimizer_options=optimizer_options or {},
-        pipeline=pipeline if isinstance(pipeline, str) else ",".join(pipeline),
-        strategy=strategy,
-        datasets=(dataset,) if isinstance(dataset, str) else tuple(dataset),
-        dataset_options=dataset_options or {},
-        runtime=runtime,
-        cross_check=(cross_check,) if isinstance(cross_check, str) else tuple(cross_check),
-        runtime_options=runtime_options or {},
-        start=start,
-        limit=limit,
-        shuffle=shuffle,
-        on_bad=on_bad,
-        seed=seed,
-        jobs=jobs or default_jobs(),
-        timeout_s=timeout_s,
-        memory_bytes=memory_bytes,
-        comparator=comparator,
-        comparator_options=comparator_options or {},
-        as_deployed=as_deployed,
-        pairs=pairs,
-        cache_dir=root,
-        use_cache=use_cache,
-        trust=trust,
-    )
-    return vet_model(models[0], settings, plugins, progress=progress)
+        raise UsageError(f"{request.model}: {len(models)} models ({names}); vet them one at a time")
+    return vet_model(models[0], request, plugins, progress=progress)
 
 
-def default_jobs() -> int:
-    """One worker per processor, at most eight."""
-    return min(os.cpu_count() or 1, 8)
+def compare(
+    a: Source, b: Source, *, dataset: Data = "random", progress: Progress = _quiet, **options: Any
+) -> Comparison:
+    """Compare two models value by value on the first sample; ``b`` may be of another format.
+
+    Args:
+        a: An ONNX model, as ``vet`` takes it.
+        b: What was made of it: a model, or a file that a runtime reads.
+        dataset: Where the inputs come from, as ``vet`` takes it.
+        progress: Called with what is being done.
+        options: As ``compare_files`` takes them: ``runtime``, ``seed``, ``cache_dir``, ``trust``.
+
+    Raises:
+        UsageError: A model, dataset or runtime cannot be used.
+    """
+    from optvet.engine.compare import compare_files
+
+    root = Path(options.pop("cache_dir", None) or cache_root())
+    with given(a, dataset) as (first, plugins, names), given(b, ()) as (second, _, _):
+        return compare_files(
+            first, second, plugins, dataset=names[0], cache_dir=root, progress=progress, **options
+        )
+
+
+def replay(bundle: str | os.PathLike[str], *, trust: bool = False) -> Replayed:
+    """Judge a bundle again under the installed versions: fixed, still there, or changed.
+
+    Args:
+        bundle: A folder that ``write_bundles`` or ``optvet vet --out`` wrote.
+        trust: Whether its options may name code, commands and files.
+
+    Raises:
+        UsageError: It is no bundle, or what it needs is not installed.
+    """
+    from optvet.engine.bundle import replay_bundle
+
+    return replay_bundle(Path(bundle), Plugins(), trust=trust)
+
+
+def write_bundles(
+    result: VetResult,
+    request: VetRequest,
+    out: str | os.PathLike[str],
+    *,
+    progress: Progress = _quiet,
+) -> list[Bundle]:
+    """A folder below ``out`` per finding of ``result``, which answered ``request``.
+
+    Each finding is reduced first if the request says ``reduce``.
+    """
+    from optvet.engine import bundle
+
+    return bundle.write_bundles(result, request, Path(out), Plugins(), progress=progress)
+
+
+def reduce(
+    model: Source,
+    check: str,
+    *,
+    timeout: float = 60.0,
+    jobs: int = 1,
+    max_checks: int | None = None,
+    progress: Progress = _quiet,
+) -> ModelProto:
+    """The smallest model found for which the command ``check`` still exits 0.
+
+    Args:
+        model: As ``vet`` takes it.
+        check: A command; ``{model}`` in it stands for the path of a model.
+        timeout: Limit of one command, seconds; beyond it the answer is no.
+        jobs: Commands at a time.
+        max_checks: Stop after so many commands.
+        progress: Called with what is being done.
+
+    Raises:
+        UsageError: The command cannot be run, or does not exit 0 for the whole model.
+    """
+    from optvet.engine.command import parse_command, reduce_by_command
+    from optvet.engine.reduce.search import Budget
+
+    with given(model, ()) as (reference, plugins, _):
+        (opened,) = resolve_model(reference, plugins, cache_root())
+        return reduce_by_command(
+            opened.load(),
+            parse_command(check),
+            timeout_s=timeout,
+            jobs=jobs,
+            budget=Budget(checks=max_checks),
+            progress=progress,
+        ).model
+
+
+# --- several models -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one of several models: a result, or the error in place of one."""
+
+    request: VetRequest
+    result: VetResult | None
+    error: OptvetError | None = None
+
+    def document(self) -> VetResult | ErrorRecord:
+        """What is written of it."""
+        if self.result is not None:
+            return self.result
+        assert self.error is not None
+        return ErrorRecord(
+            schema="optvet.error/1",
+            model=ErrorSource(source=self.request.model),
+            error=type(self.error).__name__,
+            message=str(self.error),
+            exit_code=self.error.exit_code,
+        )
+
+
+def requests_in(request: VetRequest) -> list[VetRequest]:
+    """One request per model where ``request`` is about a folder of several; else itself alone."""
+    folder = Path(request.model).expanduser()
+    if not folder.is_dir():
+        return [request]
+    files = sorted(f for f in folder.glob("*.onnx") if f.is_file())
+    if len(files) < 2:
+        return [request]
+    return [request.model_copy(update={"model": str(file)}) for file in files]
+
+
+def vet_each(
+    requests: Sequence[VetRequest], plugins: Plugins, *, progress: Progress = _quiet
+) -> Iterator[Answer]:
+    """Answers in order; a model that cannot be vetted does not spare the others.
+
+    Raises:
+        OptvetError: What is wrong is wrong for all of them, such as an option.
+    """
+    for number, request in enumerate(requests, 1):
+        where = f"{number}/{len(requests)} {Path(request.model).name}: "
+        try:
+            told = _within(where, progress)
+            answer = Answer(request, vet_request(request, plugins, progress=told))
+        except (UsageError, NothingTested, InfrastructureError) as error:
+            # A wrong option would be wrong for all of them.
+            if isinstance(error, UsageError) and not isinstance(error, InputError):
+                raise
+            answer = Answer(request, None, error)
+        yield answer
+
+
+def _within(prefix: str, progress: Progress) -> Progress:
+    return lambda text, done, total: progress(prefix + text, done, total)
+
+
+# --- models and inputs that are no files ----------------------------------------------------------
+
+
+@contextmanager
+def given(model: Source, dataset: Data) -> Iterator[tuple[str, Plugins, tuple[str, ...]]]:
+    """A reference to ``model``, and plugins and names of datasets that give ``dataset``."""
+    plugins = Plugins()
+    names = _dataset_names(dataset, plugins)
+    if not isinstance(model, (bytes, ModelProto)):
+        yield os.fspath(model), plugins, names
+        return
+    with TemporaryDirectory(prefix="optvet-given-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+        yield str(path), plugins, names
+
+
+def _dataset_names(dataset: Data, plugins: Plugins) -> tuple[str, ...]:
+    if isinstance(dataset, str):
+        return (dataset,)
+    several = [dataset] if isinstance(dataset, Mapping) else list(dataset)
+    if all(isinstance(item, str) for item in several):
+        return tuple(str(item) for item in several)
+    feeds: list[Feeds] = []
+    for number, item in enumerate(several):
+        if not isinstance(item, Mapping):
+            raise UsageError(
+                f"dataset: sample {number} is a {type(item).__qualname__}; expected names of "
+                "datasets, or arrays by input name"
+            )
+        feeds.append({str(name): np.asarray(value) for name, value in item.items()})
+    plugins.register("dataset", _Given(tuple(feeds)))
+    return (_Given.name,)
+
+
+class _NoOptions(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Arrays that the caller holds, as a dataset."""
+
+    feeds: tuple[Feeds, ...]
+    name = "given"
+    options: BaseModel = field(default_factory=_NoOptions)
+
+    def samples(
+        self,
+        model: Model,
+        argument: str | None,
+        options: BaseModel,
+        *,
+        seed: int,
+        limit: int | None,
+        probe: Probe,
+    ) -> Iterable[Sample]:
+        """One sample per set of arrays, in the order given."""
+        return [Sample(f"sample-{i}", feeds) for i, feeds in enumerate(self.feeds[:limit])]

@@ -47,7 +47,7 @@ from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible
 from optvet.engine.trust import options_from
-from optvet.engine.vet import Settings, Vetting, open_vetting, resolve_model
+from optvet.engine.vet import Vetting, default_jobs, open_vetting, resolve_model
 from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.graph.text import graph_text
@@ -63,6 +63,7 @@ from optvet.spec.records import (
     VetResult,
 )
 from optvet.spec.records.reading import read_document
+from optvet.spec.request import VetRequest
 from optvet.spec.types import NOTES, Failure, Sample, Symptom
 
 REDUCTION_S = 300.0
@@ -135,25 +136,22 @@ def is_written(finding: Finding) -> bool:
 
 
 def write_bundles(
-    model: str,
     result: VetResult,
-    settings: Settings,
+    request: VetRequest,
     out: Path,
     plugins: Plugins,
     *,
-    reduce: bool = True,
     draw: Draw | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> list[Bundle]:
     """One folder below ``out`` per finding of ``result``; those of one fingerprint share it.
 
     Args:
-        model: What was vetted: a path, or ``zoo:NAME``.
-        result: What came of it.
-        settings: How it was vetted; the witnesses are made again from them.
+        result: What came of ``request``.
+        request: What was asked: the witnesses are made again from it, and each finding is reduced
+            first if it says so.
         out: Where the folders go; made if it is not there.
         plugins: What is installed.
-        reduce: Whether to reduce each finding first.
         draw: Makes the pictures; none are written without it.
         progress: Called with what is being done.
 
@@ -163,9 +161,9 @@ def write_bundles(
     wanted = [(i, f) for i, f in enumerate(result.findings) if is_written(f)]
     if not wanted:
         return []
-    (opened,) = resolve_model(model, plugins, settings.cache_dir or cache_root())
+    (opened,) = resolve_model(request.model, plugins, request.cache_dir or cache_root())
     bundles: list[Bundle] = []
-    with open_vetting(opened, settings, plugins, progress=progress) as vetting:
+    with open_vetting(opened, request, plugins, progress=progress) as vetting:
         lab = vetting.lab_of(vetting.judge, vetting.reference_judge)
         names = [f.witness.sample if f.witness else None for _, f in wanted]
         samples = vetting.find_samples(lab, names)
@@ -176,10 +174,10 @@ def write_bundles(
                 result.model.source,
                 _accused(vetting, finding, lab, samples[witness]),
                 samples[witness],
-                Limits(settings.timeout_s, settings.memory_bytes),
+                Limits(request.timeout, request.memory),
                 vetting.sandbox,
                 out,
-                settings.jobs if reduce else None,
+                (request.jobs or default_jobs()) if request.reduce else None,
                 progress,
                 draw,
             )

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,6 +26,7 @@ from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageErro
 from optvet.spec.memory import DEFAULT_BYTES, check_size, limit_memory
 from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
 from optvet.spec.records import DatasetRecord
+from optvet.spec.request import OnBad
 from optvet.spec.types import Deferred, Model, Sample, ValueInfo
 
 CHUNK_SAMPLES = 32
@@ -35,7 +36,6 @@ AUTO = "auto"
 """``auto:FOLDER`` stands for the dataset that makes most of a folder for the model at hand."""
 NOT_ASKED = "nothing else was asked for"
 """Why the default dataset was taken where nobody named one."""
-OnBad = Literal["refuse", "skip"]
 
 
 @dataclass(frozen=True)

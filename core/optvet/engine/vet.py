@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -27,7 +28,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner, Findings, Observation, alike, describe, finite
 from optvet.engine.explain import explain
 from optvet.engine.impact import Answers, Assessment, choose, fallback
-from optvet.engine.inputs import Inputs, OnBad, Slice
+from optvet.engine.inputs import Inputs, Slice
 from optvet.engine.lab import (
     CODE_VERSION,
     Lab,
@@ -40,6 +41,7 @@ from optvet.engine.lab import (
 from optvet.engine.models import OPSET_FLOOR, open_model
 from optvet.engine.numerics.oracle import THRESHOLDS, Judgement
 from optvet.engine.options import parse_options
+from optvet.engine.pipelines import names_passes, parse_pipeline, written
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gist, probe
 from optvet.engine.trust import options_from
@@ -59,6 +61,7 @@ from optvet.spec.protocols import (
     Comparator,
     Decodes,
     DependsOnOptions,
+    Explains,
     Feeds,
     Optimizer,
     Runtime,
@@ -80,12 +83,11 @@ from optvet.spec.records import (
     VetResult,
     Witness,
 )
+from optvet.spec.request import VetRequest
 from optvet.spec.types import NOTES, Failure, InterfaceChange, Model, Pass, Sample, Symptom
 
-Strategy = Literal["auto", "walk", "subset", "each"]
 _PROBED: TypeAdapter[tuple[str | None]] = TypeAdapter(tuple[str | None])
 """What a probe answered, as it is kept."""
-STRATEGIES: tuple[Strategy, ...] = ("auto", "walk", "subset", "each")
 
 PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000
@@ -103,55 +105,6 @@ OTHER_KERNELS = replace(
     reduction=4 * THRESHOLDS.reduction,
 )
 """For comparing two runtimes: every sum of the graph may be taken in another order."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to vet; everything that the command line and ``optvet.vet`` can say.
-
-    Attributes:
-        pipeline: A pipeline's name, or pass names separated by commas.
-        datasets: ``NAME`` or ``NAME:ARGUMENT`` each; none: what the model's record says.
-        runtime: What runs the artifacts; None for one that accepts what the optimizer produces.
-        cross_check: Runtimes that each finding is judged on once more.
-        comparator: Says what a difference means; None for the one that fits the model best.
-        start: Samples at the beginning of each dataset that are left out.
-        limit: Samples per dataset at most.
-        shuffle: Whether samples are taken in random order, by the seed.
-        on_bad: What becomes of samples that cannot be made.
-        jobs: Worker processes at a time.
-        timeout_s: Wall-clock limit of one task.
-        memory_bytes: Address space that one task may add.
-        pairs: Whether ``each`` also tries ordered pairs; None: if the model is small.
-        cache_dir: Where results are kept; None for the user's cache folder.
-        use_cache: Whether anything is kept beyond this call.
-        trust: Whether the model's record may name code, and data outside of its folder.
-    """
-
-    optimizer: str | None = None
-    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
-    pipeline: str = "default"
-    strategy: Strategy = "auto"
-    datasets: tuple[str, ...] = ()
-    dataset_options: Mapping[str, Any] = field(default_factory=dict)
-    runtime: str | None = None
-    cross_check: tuple[str, ...] = ()
-    comparator: str | None = None
-    comparator_options: Mapping[str, Any] = field(default_factory=dict)
-    runtime_options: Mapping[str, Any] = field(default_factory=dict)
-    start: int = 0
-    limit: int | None = None
-    shuffle: bool = False
-    on_bad: OnBad = "refuse"
-    seed: int = 0
-    jobs: int = 2
-    timeout_s: float = 120.0
-    memory_bytes: int = 8 << 30
-    as_deployed: bool = False
-    pairs: bool | None = None
-    cache_dir: Path | None = None
-    use_cache: bool = True
-    trust: bool = False
 
 
 @runtime_checkable
@@ -185,7 +138,7 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
 
 def vet_model(
     model: Model,
-    settings: Settings,
+    request: VetRequest,
     plugins: Plugins,
     *,
     progress: Progress = lambda text, done, total: None,
@@ -193,7 +146,7 @@ def vet_model(
 ) -> VetResult:
     """Vet one model; raises OptvetError for what is not the optimizer's fault."""
     started = time.perf_counter()
-    with open_vetting(model, settings, plugins, progress=progress, sandbox=sandbox) as vetting:
+    with open_vetting(model, request, plugins, progress=progress, sandbox=sandbox) as vetting:
         try:
             return vetting.run(started)
         except Unsupported as error:
@@ -203,27 +156,34 @@ def vet_model(
 @contextmanager
 def open_vetting(
     model: Model,
-    settings: Settings,
+    request: VetRequest,
     plugins: Plugins,
     *,
     progress: Progress = lambda text, done, total: None,
     sandbox: Sandbox | None = None,
 ) -> Iterator[Vetting]:
     """All that vetting one model takes; a sandbox of its own if none is given."""
-    optimizer = plugins.optimizer(settings.optimizer or plugins.default("optimizer"))
-    runtime = _choose_runtime(plugins, optimizer, settings.runtime)
-    root = settings.cache_dir or cache_root()
-    cache = Cache(root if settings.use_cache else None)
+    optimizer = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
+    runtime = _choose_runtime(plugins, optimizer, request.runtime)
+    root = request.cache_dir or cache_root()
+    cache = Cache(root if request.cache else None)
     preload = ("numpy", "onnx", "onnx.checker", *optimizer.preload, *runtime.preload)
     own = sandbox is None
-    limits = Limits(settings.timeout_s, settings.memory_bytes)
-    sandbox = sandbox or Sandbox(jobs=settings.jobs, limits=limits, preload=preload)
+    limits = Limits(request.timeout, request.memory)
+    sandbox = sandbox or Sandbox(
+        jobs=request.jobs or default_jobs(), limits=limits, preload=preload
+    )
     try:
-        yield Vetting(model, settings, plugins, optimizer, runtime, sandbox, cache, progress)
+        yield Vetting(model, request, plugins, optimizer, runtime, sandbox, cache, progress)
     finally:
         cache.close()
         if own:
             sandbox.close()
+
+
+def default_jobs() -> int:
+    """One worker per processor, at most eight."""
+    return min(os.cpu_count() or 1, 8)
 
 
 def _choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> Runtime:
@@ -239,39 +199,13 @@ def _choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) ->
     return plugins.reference_runtime(wanted)
 
 
-def parse_pipeline(text: str, optimizer: Optimizer) -> tuple[str, ...]:
-    """Pass names of a named pipeline, or of a list separated by commas.
-
-    A list that names no required pass gets them all; one that names some is taken at its word.
-    """
-    pipelines = optimizer.pipelines()
-    if text in pipelines:
-        return tuple(pipelines[text])
-    names = tuple(n.strip() for n in text.split(",") if n.strip())
-    known = {p.name for p in optimizer.passes()}
-    for name in names:
-        if name not in known:
-            choices = sorted(known | (set(pipelines) if len(names) == 1 else set()))
-            hint = f"(see: optvet plugins show {optimizer.name})"
-            raise UnknownName(f"pass of {optimizer.name}", name, choices, hint)
-    if not names:
-        raise UsageError("the pipeline is empty; name at least one pass, or a pipeline")
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice and not optimizer.traits.repeatable:
-        raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
-    required = [p.name for p in optimizer.passes() if p.required]
-    if set(names).isdisjoint(required):
-        return localize.completed(names, [p.name for p in optimizer.passes()], required)
-    return names
-
-
 class Vetting:
     """The state of one vet: what was asked, the lab, and what was found so far."""
 
     def __init__(
         self,
         model: Model,
-        settings: Settings,
+        request: VetRequest,
         plugins: Plugins,
         optimizer: Optimizer,
         runtime: Runtime,
@@ -279,16 +213,16 @@ class Vetting:
         cache: Cache,
         progress: Progress,
     ) -> None:
-        self.model, self.settings, self.plugins = model, settings, plugins
+        self.model, self.request, self.plugins = model, request, plugins
         self.optimizer, self.runtime = optimizer, runtime
         self.sandbox, self.cache, self.progress = sandbox, cache, progress
         name = optimizer.name
-        self.options = parse_options(name, optimizer.options, settings.optimizer_options)
+        self.options = parse_options(name, optimizer.options, request.optimizer_options)
         if isinstance(optimizer, DependsOnOptions):
             mine = self.options.model_copy(deep=True)
             self.optimizer = optimizer = optimizer.configured(mine)
         self.judge = Judge(
-            runtime, parse_options(runtime.name, runtime.options, settings.runtime_options)
+            runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
         )
         # What an importer gets wrong shows only where another runtime read the original.
         own = optimizer.traits.produces == "onnx"
@@ -297,8 +231,8 @@ class Vetting:
             original, self.judge.options if original is runtime else original.options
         )
         self.passes: dict[str, Pass] = {p.name: p for p in optimizer.passes()}
-        self.pipeline = parse_pipeline(settings.pipeline, optimizer)
-        self.named = settings.pipeline not in optimizer.pipelines()
+        self.pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
+        self.named = names_passes(request.pipeline, optimizer)
         self.required = frozenset(n for n, p in self.passes.items() if p.required)
         limit = optimizer.traits.max_model_bytes
         if limit is not None and model.size_bytes > limit:
@@ -307,10 +241,10 @@ class Vetting:
                 f"{limit:,}"
             )
         # A wrong name is found out before the work, not when a fault asks for it.
-        for other in settings.cross_check:
+        for other in request.cross_check:
             plugins.runtime(other)
-        wanted = settings.comparator or model.config.comparator
-        if settings.comparator is not None or wanted in plugins.names("comparator"):
+        wanted = request.comparator or model.config.comparator
+        if request.comparator is not None or wanted in plugins.names("comparator"):
             self._comparator_options(plugins.comparator(str(wanted)))
         self.ledger = Ledger()
         self.findings: list[Finding] = []
@@ -341,11 +275,11 @@ class Vetting:
         records = None
         if self._studies() and sound:
             records = self._study(lab, examiner, samples)
-        if self.settings.as_deployed and sound:
+        if self.request.as_deployed and sound:
             self._deployed(samples)
         self._explain(lab, samples)
         self._notes(lab, examiner, samples, detected)
-        if self.settings.cross_check:
+        if self.request.cross_check:
             self._cross_check(samples)
         impact = self._impact()
         self._summarise_controls(examiner, samples)
@@ -383,6 +317,8 @@ class Vetting:
             touched=self._told(lab, records),
             impact=impact,
             safe_pipeline=list(self.safe),
+            safe_option=written(self.safe, self.request.pipeline, self.optimizer),
+            safe_code=self._safe_code(),
             controls=list(self.controls.values()),
             complete=self.complete,
             samples=self.judged,
@@ -391,10 +327,16 @@ class Vetting:
                 for name, reason in (self.inputs.skipped | self.refused).items()
             ],
             datasets=self.inputs.records(),
-            seed=self.settings.seed,
-            strategy=self.settings.strategy,
+            seed=self.request.seed,
+            strategy=self.request.strategy,
             cost=self.ledger.cost(time.perf_counter() - started),
         )
+
+    def _safe_code(self) -> str:
+        """The optimizer's own call of the safe pipeline, where the optimizer can write it down."""
+        if not self.safe or not isinstance(self.optimizer, Explains):
+            return ""
+        return self.optimizer.snippet(self.with_required(self.safe), self.options)
 
     def lab_of(self, judge: Judge, reference: Judge | None = None) -> Lab:
         """A lab for the model, whose candidates ``judge`` runs, and ``reference`` the original."""
@@ -405,7 +347,7 @@ class Vetting:
             judge,
             self.sandbox,
             self.cache,
-            jobs=self.settings.jobs,
+            jobs=self.request.jobs or default_jobs(),
             reference_judge=reference,
             interface=self.interface,
             ledger=self.ledger,
@@ -421,17 +363,17 @@ class Vetting:
 
     def inputs_for(self, lab: Lab) -> Inputs:
         """The samples that were asked for."""
-        settings = self.settings
+        request = self.request
         return Inputs(
             self.model,
             self.plugins,
-            settings.datasets,
-            settings.dataset_options,
-            cut=Slice(settings.start, settings.limit, settings.shuffle, settings.on_bad),
-            seed=settings.seed,
+            request.dataset,
+            request.dataset_options,
+            cut=Slice(request.start, request.limit, request.shuffle, request.on_bad),
+            seed=request.seed,
             probe=lambda feeds: self._probe(lab, feeds),
-            memory_bytes=settings.memory_bytes,
-            trust=settings.trust,
+            memory_bytes=request.memory,
+            trust=request.trust,
         )
 
     def find_samples(self, lab: Lab, names: Iterable[str | None]) -> dict[str | None, Sample]:
@@ -652,7 +594,7 @@ class Vetting:
     def _those_that_end(self, reference: Trial, samples: Sequence[Sample]) -> list[Sample]:
         """Samples before the one that does not end; the others are refused, and what follows."""
         self.stopped = True
-        limit = f"{self.settings.timeout_s:g} s"
+        limit = f"{self.request.timeout:g} s"
         usable = []
         for sample in samples:
             run = reference.runs.get(sample.id)
@@ -667,7 +609,7 @@ class Vetting:
         return usable
 
     def _no_answer(self) -> NothingTested:
-        limit = self.settings.timeout_s
+        limit = self.request.timeout
         return NothingTested(
             f"{self.model.source}: the original model does not end within {limit:g} s, twice; give "
             "it more with --timeout, or take other inputs"
@@ -772,7 +714,7 @@ class Vetting:
 
         The confirmation waits the full time, so that a pass is not called hanging for being slow.
         """
-        return min(self.settings.timeout_s, max(2.0, 20 * empty_s))
+        return min(self.request.timeout, max(2.0, 20 * empty_s))
 
     def _to_drop(self, culprit: Sequence[str]) -> set[str]:
         optional = [n for n in culprit if n not in self.required]
@@ -801,7 +743,7 @@ class Vetting:
         samples = [observation.sample] if observation.sample is not None else []
         seen: dict[tuple[str, ...], Observation | None] = {}
         # What may be spent on trials that hang, beside the first and its confirmation.
-        left = max(self.settings.timeout_s, SHORT_WAITS_S)
+        left = max(self.request.timeout, SHORT_WAITS_S)
 
         def observe(passes: tuple[str, ...], purpose: str) -> Observation | None:
             nonlocal left
@@ -811,7 +753,7 @@ class Vetting:
                 trial = lab.trial(passes, samples, purpose)  # type: ignore[arg-type]
                 here = seen[passes] = examiner.examine(trial, samples).observation
                 if here is not None and here.symptom == Symptom.TIMEOUT:
-                    left -= lab.timeout_s or self.settings.timeout_s
+                    left -= lab.timeout_s or self.request.timeout
             return seen[passes]
 
         def akin(other: Observation | None) -> bool:
@@ -837,7 +779,7 @@ class Vetting:
         fine: Callable[[tuple[str, ...]], localize.Test],
     ) -> tuple[str, ...]:
         traits = self.optimizer.traits
-        strategy = self.settings.strategy
+        strategy = self.request.strategy
         walks = strategy == "walk" or (
             strategy != "subset" and traits.ordered and traits.composable
         )
@@ -942,7 +884,7 @@ class Vetting:
     def _witness(self, sample: Sample | None) -> Witness | None:
         if sample is None:
             return None
-        return Witness(dataset=sample.origin, sample=sample.id, seed=self.settings.seed)
+        return Witness(dataset=sample.origin, sample=sample.id, seed=self.request.seed)
 
     def _report(self, finding: Finding) -> None:
         twin = (finding.symptom, finding.culprit, finding.outputs)
@@ -952,8 +894,8 @@ class Vetting:
     # --- every pass alone, and pairs ---------------------------------------------------------
 
     def _studies(self) -> bool:
-        every = self.settings.strategy == "auto" and self.settings.pipeline == "all"
-        return self.settings.strategy == "each" or (every and self.optimizer.traits.single)
+        every = self.request.strategy == "auto" and self.request.pipeline == "all"
+        return self.request.strategy == "each" or (every and self.optimizer.traits.single)
 
     def _on_some(self, samples: Sequence[Sample]) -> str:
         """How many samples were used where not all are."""
@@ -1037,7 +979,7 @@ class Vetting:
         trials = len(pairs)
         small = trials * self.model.size_bytes <= PAIR_BYTES
         small = small and trials * self.model.nodes <= PAIR_NODES
-        wanted = self.settings.pairs if self.settings.pairs is not None else small
+        wanted = self.request.pairs if self.request.pairs is not None else small
         if not wanted:
             if pairs:
                 words = f"{trials} ordered pairs not tried; add --pairs"
@@ -1118,7 +1060,7 @@ class Vetting:
         try:
             self._add_to(self.assessment, lab, examiner, samples, runs)
         except (InputError, ContractError) as error:
-            if self.settings.comparator is not None:
+            if self.request.comparator is not None:
                 raise
             # A comparator that takes a model for its own and then does not understand it.
             self._control("comparator", "limited", str(error))
@@ -1129,7 +1071,7 @@ class Vetting:
             self._add_to(self.assessment, lab, examiner, samples, runs)
 
     def _assessment(self, outputs: Outputs) -> Assessment:
-        choice = choose(self.plugins, self.model, outputs, self.settings.comparator)
+        choice = choose(self.plugins, self.model, outputs, self.request.comparator)
         comparator = choice.comparator
         given = self._comparator_options(comparator)
         options = parse_options(f"comparator {comparator.name}", comparator.options, given)
@@ -1137,7 +1079,7 @@ class Vetting:
 
     def _comparator_options(self, comparator: Comparator) -> dict[str, Any]:
         """What was asked for, and what the model's record says where nothing was."""
-        config, given = self.model.config, dict(self.settings.comparator_options)
+        config, given = self.model.config, dict(self.request.comparator_options)
         if comparator.name != config.comparator:
             return given
         more = {k: v for k, v in config.comparator_options.items() if k not in given}
@@ -1147,7 +1089,7 @@ class Vetting:
             comparator.options,
             more,
             folder=Path(config.origin).parent,
-            trust=self.settings.trust,
+            trust=self.request.trust,
         )
 
     def _add_to(
@@ -1169,7 +1111,7 @@ class Vetting:
         try:
             impact = self.assessment.impact()
         except (InputError, ContractError) as error:
-            if self.settings.comparator is not None:
+            if self.request.comparator is not None:
                 raise
             self._control("comparator", "limited", str(error))
             return None
@@ -1216,7 +1158,7 @@ class Vetting:
             if sample is None:
                 continue
             told = [
-                self._second_opinion(name, finding, sample) for name in self.settings.cross_check
+                self._second_opinion(name, finding, sample) for name in self.request.cross_check
             ]
             update: dict[str, object] = {"cross_check": told}
             if foreign:

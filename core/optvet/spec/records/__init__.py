@@ -8,6 +8,21 @@ from optvet.spec.records.bundle import Outcome, Replayed, Reproduction
 from optvet.spec.records.compare import Activation, Comparison, Layer, Parameter
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
+from optvet.spec.records.listing import (
+    CacheCleared,
+    CacheContents,
+    CacheKind,
+    ModelDescription,
+    ModelDescriptions,
+    ModelEntry,
+    ModelList,
+    PluginDescription,
+    PluginDescriptions,
+    PluginEntry,
+    PluginList,
+    PulledModel,
+    PulledModels,
+)
 from optvet.spec.records.vet import (
     ComparisonRecord,
     Control,
@@ -30,14 +45,23 @@ from optvet.spec.records.vet import (
     VetResult,
     Witness,
 )
+from optvet.spec.records.vets import VetResults
 
 DOCUMENTS: dict[str, type[Record]] = {
     "vet": VetResult,
+    "vets": VetResults,
     "finding": Reproduction,
     "replay": Replayed,
     "compare": Comparison,
     "doctor": Diagnosis,
     "error": ErrorRecord,
+    "plugins": PluginList,
+    "plugin": PluginDescriptions,
+    "models": ModelList,
+    "model": ModelDescriptions,
+    "pull": PulledModels,
+    "cache": CacheContents,
+    "cache-clear": CacheCleared,
 }
 """Documents by the name that ``optvet schema`` takes."""
 
@@ -45,6 +69,9 @@ __all__ = [
     "DOCUMENTS",
     "STATUSES",
     "Activation",
+    "CacheCleared",
+    "CacheContents",
+    "CacheKind",
     "Check",
     "Comparison",
     "ComparisonRecord",
@@ -59,12 +86,22 @@ __all__ = [
     "Finding",
     "Impact",
     "Layer",
+    "ModelDescription",
+    "ModelDescriptions",
+    "ModelEntry",
+    "ModelList",
     "ModelRecord",
     "OptimizerRecord",
     "Outcome",
     "OutputRecord",
     "Parameter",
     "PassRecord",
+    "PluginDescription",
+    "PluginDescriptions",
+    "PluginEntry",
+    "PluginList",
+    "PulledModel",
+    "PulledModels",
     "Record",
     "Replayed",
     "Reproduction",
@@ -75,5 +112,6 @@ __all__ = [
     "Status",
     "Verdict",
     "VetResult",
+    "VetResults",
     "Witness",
 ]

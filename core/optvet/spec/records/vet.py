@@ -241,7 +241,9 @@ class VetResult(Record):
     """The whole answer.
 
     ``samples`` were judged; ``complete`` is False where a fault on these made it pointless to try
-    the others, and ``skipped`` are those that could not be judged.
+    the others, and ``skipped`` are those that could not be judged. ``safe_pipeline`` is also told
+    as ``--pipeline`` takes it (``safe_option``) and as the optimizer's own call, the body of a
+    function of ``model`` in Python (``safe_code``; empty where the optimizer does not tell).
     """
 
     schema_: Literal["optvet.vet/2"] = Field("optvet.vet/2", alias="schema")
@@ -256,6 +258,8 @@ class VetResult(Record):
     touched: list[str] | None = None
     impact: Impact | None = None
     safe_pipeline: list[str]
+    safe_option: str = ""
+    safe_code: str = ""
     controls: list[Control]
     samples: int = 0
     complete: bool = True

@@ -1,0 +1,66 @@
+"""Documents as files: checked before the work, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optvet import UsageError
+from optvet.cli.terminal import Terminal
+from optvet.spec.files import write_file
+
+
+def _checked(target: str | None) -> str | None:
+    """Refuse before the work what could not be written after it."""
+    if target in (None, "-"):
+        return target
+    path = Path(target)
+    if path.is_dir():
+        raise UsageError(f"--json {path} is a folder; give a file, or - for stdout")
+    if not path.parent.is_dir():
+        raise UsageError(f"--json {path}: folder {path.parent} does not exist; make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"--json {path} cannot be written; choose another file")
+    return target
+
+
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE|-",
+        callback=_checked,
+        help="Write the answer as JSON; `-` is stdout, instead of the screen.",
+        show_default=False,
+        rich_help_panel="The answer",
+    ),
+]
+
+
+def write_document(terminal: Terminal, target: str, text: str) -> None:
+    """Write ``text`` and a line break to stdout (``-``) or to a file.
+
+    Raises:
+        InfrastructureError: It cannot be written; what was there before still is.
+    """
+    if target == "-":
+        terminal.write(f"{text}\n")
+    else:
+        advice = "make room or choose another file, then run again"
+        write_file(Path(target), f"{text}\n", advice=advice)
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Refuse before the work a folder in which nothing could be written after it.
+
+    Raises:
+        UsageError: It is a file, or may not be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{option} {folder} is a file; give a folder")
+    nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {folder} cannot be written; choose another folder")

@@ -1,0 +1,161 @@
+"""Requests as options: a command line is made of the fields of a request, and only of them."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import typer
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+
+from optvet import UsageError
+from optvet.cli.options import mapping_of
+from optvet.spec.request import request_of
+
+R = TypeVar("R", bound=BaseModel)
+
+_SHORT = {
+    "optimizer_options": "--option",
+    "runtime_options": "--runtime-option",
+    "comparator_options": "--comparator-option",
+    "dataset_options": "--dataset-option",
+}
+"""Shorter spellings of what is mostly given one at a time."""
+_ENVIRONMENT = {"cache_dir": "OPTVET_CACHE"}
+
+
+def takes(kind: type[R], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command ``function(context, request, …)`` whose options are the fields of ``kind``.
+
+    Args:
+        kind: The request; every field is an option.
+        argument: The field that is typed without a name.
+    """
+
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        own = dict(inspect.signature(function, eval_str=True).parameters)
+        context = own.pop("context")
+        own.pop("request")
+        fields = {
+            name: _parameter(name, f, name == argument) for name, f in kind.model_fields.items()
+        }
+        config = inspect.Parameter(
+            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_CONFIG
+        )
+
+        def command(**given: Any) -> None:
+            asked = {name: given.pop(name) for name in fields}
+            stored = _from_file(kind, given.pop("config"), argument)
+            typed = {
+                n: _value(n, f, asked[n])
+                for n, f in kind.model_fields.items()
+                if asked[n] is not None
+            }
+            request = request_of(kind, {**stored, **typed})
+            function(request=request, **given)
+
+        parameters = [context, fields.pop(argument), *fields.values(), config, *own.values()]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        command.__doc__ = function.__doc__
+        fields[argument] = parameters[1]
+        return command
+
+    return decorated
+
+
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A TOML file that holds any of these options by name; what is typed wins.",
+        show_default=False,
+        rich_help_panel="How to vet",
+    ),
+]
+
+
+def _parameter(name: str, field: FieldInfo, is_argument: bool) -> inspect.Parameter:
+    """The option, or the argument, that a field is."""
+    text = " ".join((field.description or "").split())
+    if is_argument:
+        about: Any = typer.Argument(metavar=name.upper(), help=text, show_default=False)
+        return _keyword(name, Annotated[str, about], inspect.Parameter.empty)
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    kind, flags = _kind_of(name, field)
+    about = typer.Option(
+        *flags,
+        metavar=str(extra["metavar"] or _choices(field) or "") or None,
+        help=text,
+        show_default=str(extra["shown"]) or _shown(field),
+        rich_help_panel=str(extra["group"]),
+        envvar=_ENVIRONMENT.get(name),
+    )
+    return _keyword(name, Annotated[kind | None, about], None)
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _plain(annotation: Any) -> Any:
+    """A type without ``Annotated`` and ``None``."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if isinstance(annotation, UnionType):
+        return next(_plain(a) for a in get_args(annotation) if a is not NoneType)
+    return annotation
+
+
+def _kind_of(name: str, field: FieldInfo) -> tuple[Any, list[str]]:
+    """What typer reads an option as, and its names."""
+    flag, plain = f"--{name.replace('_', '-')}", _plain(field.annotation)
+    if plain is bool:
+        default = field.get_default(call_default_factory=True)
+        # One name where the other would say what is so anyway.
+        return bool, [flag] if default is False else [f"{flag}/--no-{flag[2:]}"]
+    if get_origin(plain) in (tuple, dict):
+        return list[str], [flag, _SHORT[name]] if name in _SHORT else [flag]
+    # What is written in a form of its own, such as 512M, is read by the request.
+    own_form = any(isinstance(m, BeforeValidator) for m in field.metadata)
+    return (plain if plain in (int, Path) and not own_form else str), [flag]
+
+
+def _choices(field: FieldInfo) -> str:
+    plain = _plain(field.annotation)
+    return "|".join(map(str, get_args(plain))) if get_origin(plain) is Literal else ""
+
+
+def _shown(field: FieldInfo) -> str | bool:
+    default = field.get_default(call_default_factory=True)
+    if default is None or isinstance(default, (bool, tuple, dict)):
+        return False
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _value(name: str, field: FieldInfo, typed: Any) -> Any:
+    plain = _plain(field.annotation)
+    flag = _SHORT.get(name, name)
+    return mapping_of(flag, typed) if get_origin(plain) is dict else typed
+
+
+def _from_file(kind: type[BaseModel], path: Path | None, argument: str) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    try:
+        stored = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--config {path} is no TOML: {error}") from error
+    # Complete but for the argument, so that a wrong key is told with the file that holds it.
+    request_of(kind, {argument: "", **stored}, str(path))
+    return stored

@@ -1,0 +1,84 @@
+"""Pipelines as they are written: names, lists, and what is left out of them.
+
+::
+
+    default                  a named pipeline
+    a,b                      passes in order
+    default,-a               a named pipeline without a pass
+    -a                       the default pipeline without a pass
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from optvet.engine import localize
+from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.protocols import Optimizer
+
+
+def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ()) -> tuple[str, ...]:
+    """The passes of ``text`` in order.
+
+    A list that names no required pass gets them all; one that names some is taken at its word.
+
+    Args:
+        text: A pipeline as it is written; see the module.
+        optimizer: Whose passes these are.
+        exclude: Passes to leave out.
+
+    Raises:
+        UnknownName: There is no such pass or pipeline.
+        UsageError: Nothing is left, or a pass is listed twice that can be applied only once.
+    """
+    pipelines, known = optimizer.pipelines(), {p.name: p for p in optimizer.passes()}
+    terms = [term.strip() for term in text.split(",") if term.strip()]
+    removed = [term.removeprefix("-") for term in terms if term.startswith("-")] + list(exclude)
+    added = [term for term in terms if not term.startswith("-")]
+    if terms and not added:
+        added = ["default"]
+    names: list[str] = []
+    for term in added:
+        if term not in known and term not in pipelines:
+            choices = {*known, *(pipelines if len(added) == 1 else ())}
+            raise _unknown(optimizer, term, choices)
+        names += [term] if term in known else pipelines[term]
+    for name in removed:
+        if name not in known:
+            raise _unknown(optimizer, name, known)
+        if known[name].required:
+            raise UsageError(f"{optimizer.name} cannot do without the pass {name!r}")
+    names = [name for name in names if name not in removed]
+    if not names:
+        raise UsageError("the pipeline is empty; name at least one pass, or a pipeline")
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice and not optimizer.traits.repeatable:
+        raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
+    required = [name for name, p in known.items() if p.required]
+    if set(names).isdisjoint(required):
+        return localize.completed(names, list(known), required)
+    return tuple(names)
+
+
+def _unknown(optimizer: Optimizer, name: str, choices: Iterable[str]) -> UnknownName:
+    hint = f"(see: optvet plugins show {optimizer.name})"
+    return UnknownName(f"pass of {optimizer.name}", name, choices, hint)
+
+
+def names_passes(text: str, optimizer: Optimizer) -> bool:
+    """Whether ``text`` asks for passes one by one, not for pipelines as a whole."""
+    pipelines = optimizer.pipelines()
+    terms = (term.strip() for term in text.split(","))
+    return any(t and not t.startswith("-") and t not in pipelines for t in terms)
+
+
+def written(passes: Sequence[str], asked: str, optimizer: Optimizer) -> str:
+    """``passes`` as ``--pipeline`` takes them, by what the pipeline ``asked`` has beyond them."""
+    if not passes or names_passes(asked, optimizer):
+        return ",".join(passes)
+    whole = parse_pipeline(asked, optimizer)
+    gone = [name for name in dict.fromkeys(whole) if name not in passes]
+    if tuple(name for name in whole if name not in gone) != tuple(passes):
+        return ",".join(passes)
+    return ",".join([asked, *(f"-{name}" for name in gone)])

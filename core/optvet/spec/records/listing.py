@@ -1,0 +1,134 @@
+"""What is at hand: plugins, models, and what the cache holds, one document each."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optvet.spec.records.base import Record
+
+
+class PluginEntry(Record):
+    """A plugin, or why it cannot be used (``problem``), and the extras that bring what it lacks.
+
+    ``default`` tells that it is taken where the user names none of its family.
+    """
+
+    family: str | None
+    name: str
+    version: str | None
+    origin: str
+    problem: str | None
+    extra: str | None
+    more_with: str | None
+    default: bool = False
+
+
+class PluginList(Record):
+    """All plugins: what ``optvet plugins --json`` writes."""
+
+    schema_: Literal["optvet.plugins/1"] = Field("optvet.plugins/1", alias="schema")
+    plugins: list[PluginEntry]
+
+
+class PluginDescription(PluginEntry):
+    """A plugin with its options; of a runtime those of its users, of an optimizer its passes."""
+
+    options: list[dict[str, Any]] = Field(default_factory=list)
+    deployed: dict[str, Any] | None = None
+    passes: list[dict[str, Any]] | None = None
+    pipelines: dict[str, list[str]] | None = None
+
+
+class PluginDescriptions(Record):
+    """The plugins of one name, in all families: what ``optvet plugins show --json`` writes."""
+
+    schema_: Literal["optvet.plugin/1"] = Field("optvet.plugin/1", alias="schema")
+    plugins: list[PluginDescription]
+
+
+class ModelEntry(Record):
+    """A model that can be vetted by name; ``size_bytes`` is None where it is not known."""
+
+    model: str
+    name: str
+    task: str | None
+    description: str
+    size_bytes: int | None
+    tags: list[str]
+    extra: dict[str, str]
+
+
+class ModelList(Record):
+    """Models by name: what ``optvet models list --json`` writes."""
+
+    schema_: Literal["optvet.models/1"] = Field("optvet.models/1", alias="schema")
+    models: list[ModelEntry]
+
+
+class ModelDescription(Record):
+    """A model that was opened: its interface, and what was declared of it."""
+
+    model: str
+    file: str
+    sha256: str
+    size_bytes: int
+    nodes: int
+    ir_version: int
+    opsets: dict[str, int]
+    inputs: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    config: dict[str, Any]
+    card: dict[str, Any] | None
+    notes: list[str]
+
+
+class ModelDescriptions(Record):
+    """Models of one reference: what ``optvet models show --json`` writes."""
+
+    schema_: Literal["optvet.model/1"] = Field("optvet.model/1", alias="schema")
+    models: list[ModelDescription]
+
+
+class PulledModel(Record):
+    """A model that was fetched, and where it lies."""
+
+    model: str
+    file: str
+    sha256: str
+    size_bytes: int
+
+
+class PulledModels(Record):
+    """Models that were fetched: what ``optvet models pull --json`` writes."""
+
+    schema_: Literal["optvet.pull/1"] = Field("optvet.pull/1", alias="schema")
+    models: list[PulledModel]
+
+
+class CacheKind(Record):
+    """How many results of one kind there are, and how large they are."""
+
+    entries: int
+    size_bytes: int
+
+
+class CacheContents(Record):
+    """What is kept between runs: what ``optvet cache info --json`` writes."""
+
+    schema_: Literal["optvet.cache/1"] = Field("optvet.cache/1", alias="schema")
+    path: str
+    entries: int
+    size_bytes: int
+    kinds: dict[str, CacheKind]
+    models_size_bytes: int
+
+
+class CacheCleared(Record):
+    """What was removed: what ``optvet cache clear --json`` writes."""
+
+    schema_: Literal["optvet.cache-clear/1"] = Field("optvet.cache-clear/1", alias="schema")
+    path: str
+    entries: int
+    removed_bytes: int

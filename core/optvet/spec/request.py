@@ -1,0 +1,262 @@
+"""What can be asked of ``vet``: one value, taken by Python, the command line and TOML alike.
+
+The fields below are the only list of options. The command line makes its options of them
+(``cross_check`` is ``--cross-check``), a TOML file has them as keys, and ``optvet.vet`` takes them
+as keywords.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from optvet.spec.errors import UnknownName, UsageError
+
+Strategy = Literal["auto", "walk", "subset", "each"]
+OnBad = Literal["refuse", "skip"]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_WEEK_S = 7 * 24 * 3600.0
+
+
+def bytes_of(size: object) -> int:
+    """The number of bytes that ``512M``, ``4G``, ``1.5GiB`` or a plain number means.
+
+    Raises:
+        ValueError: It is no size.
+    """
+    match = _SIZE.fullmatch(str(size).strip()) if not isinstance(size, bool) else None
+    if match is None or not float(match[1]):
+        raise ValueError(f"{size!r} is no size; write it as 512M or 4G")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def seconds_of(time: object) -> float:
+    """The number of seconds, above 0 and at most a week, that ``90``, ``2.5`` or ``90s`` means.
+
+    Raises:
+        ValueError: It is no such number.
+    """
+    try:
+        seconds = float(str(time).removesuffix("s")) if not isinstance(time, bool) else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _WEEK_S:
+        raise ValueError(f"{time!r} is no number of seconds above 0; write it as 120")
+    return seconds
+
+
+def _names(value: object) -> object:
+    """A list of names, each of which may be several separated by commas; once each."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        return value
+    listed = list(given)
+    if not all(isinstance(item, str) for item in listed):
+        return listed
+    names = [part.strip() for item in listed for part in item.split(",")]
+    if not all(names):
+        raise ValueError(f"{','.join(listed)!r}: expected names separated by commas")
+    return tuple(dict.fromkeys(names))
+
+
+def _texts(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _pipeline(value: object) -> object:
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        return value
+    return ",".join(str(item) for item in value)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+
+_HOW, _INPUTS, _LIMITS, _ANSWER = "How to vet", "Inputs", "Limits and cache", "The answer"
+
+
+def option(
+    default: Any = ..., *, group: str, metavar: str | None = None, shown: str = "", **more: Any
+) -> Any:
+    """A field that the command line shows in ``group``; ``shown`` tells a default in words."""
+    extra: dict[str, Any] = {"group": group, "metavar": metavar, "shown": shown}
+    if isinstance(default, dict):
+        return Field(default_factory=dict, json_schema_extra=extra, **more)
+    return Field(default, json_schema_extra=extra, **more)
+
+
+class VetRequest(BaseModel):
+    """One question: does this optimizer keep this model intact?"""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
+    )
+
+    model: str
+    """An ONNX file, a folder of them, or `SOURCE:NAME` such as `zoo:resnet50`."""
+
+    optimizer: str | None = option(
+        None, group=_HOW, metavar="NAME", shown="the one that comes with optvet"
+    )
+    """Optimizer to vet."""
+    pipeline: Annotated[str, BeforeValidator(_pipeline)] = option(
+        "default", group=_HOW, metavar="NAME|P1,P2,…"
+    )
+    """A pipeline of the optimizer (default, all, a level), or passes in order; `default,-P` leaves
+    one out."""
+    exclude: Names = option((), group=_HOW, metavar="PASS")
+    """Pass to leave out of the pipeline."""
+    strategy: Strategy = option("auto", group=_HOW)
+    """How culprits are searched; `each` tries every pass alone."""
+    pairs: bool | None = option(None, group=_HOW, shown="if the model is small")
+    """Whether `each` tries ordered pairs too."""
+    runtime: str | None = option(
+        None, group=_HOW, metavar="NAME", shown="one that runs what the optimizer makes"
+    )
+    """What runs the models."""
+    cross_check: Names = option((), group=_HOW, metavar="R1,R2,…")
+    """Runtimes that every finding is judged on once more."""
+    as_deployed: bool = option(False, group=_HOW)
+    """Judge a second time under the runtime's own defaults."""
+    optimizer_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
+    """Options of the optimizer."""
+    runtime_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
+    """Options of the runtime."""
+    comparator: str | None = option(
+        None, group=_HOW, metavar="NAME", shown="the one that fits the model best"
+    )
+    """What says what a difference means."""
+    comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
+    """Options of the comparator."""
+
+    dataset: Texts = option(
+        (),
+        group=_INPUTS,
+        metavar="NAME[:PATH]",
+        shown="what the model's record says, else random",
+    )
+    """Where inputs come from; may be given several times. `auto:FOLDER` makes of a folder what
+    suits the model."""
+    dataset_options: dict[str, Any] = option({}, group=_INPUTS, metavar="KEY=VALUE")
+    """Options of the datasets that have them."""
+    start: int = option(0, group=_INPUTS, ge=0)
+    """Samples to leave out at the beginning of each dataset."""
+    limit: int | None = option(None, group=_INPUTS, ge=1)
+    """Samples per dataset at most."""
+    shuffle: bool = option(False, group=_INPUTS)
+    """Take samples in random order; with `limit`, a random subset."""
+    on_bad: OnBad = option("refuse", group=_INPUTS)
+    """What becomes of data that cannot be read: an error, or left out and counted."""
+    seed: int = option(0, group=_INPUTS, ge=0)
+    """Seeds everything random."""
+
+    jobs: int | None = option(None, group=_LIMITS, ge=1, shown="one per processor, at most 8")
+    """Worker processes at a time."""
+    timeout: Annotated[float, BeforeValidator(seconds_of)] = option(
+        120.0, group=_LIMITS, metavar="SECONDS"
+    )
+    """Wall-clock limit of one step, seconds."""
+    memory: Annotated[int, BeforeValidator(bytes_of)] = option(
+        8 << 30, group=_LIMITS, metavar="SIZE", shown="8G"
+    )
+    """Memory that one step may add, such as 512M."""
+    cache: bool = option(True, group=_LIMITS)
+    """Whether to use and keep results of earlier runs."""
+    cache_dir: Path | None = option(
+        None, group=_LIMITS, metavar="DIR", shown="the user's cache folder"
+    )
+    """Folder where results are kept."""
+
+    trust: bool = option(False, group=_LIMITS)
+    """Let what came with the model name code, commands, and data outside of its folder."""
+
+    reduce: bool = option(False, group=_ANSWER)
+    """Reduce each finding to a minimal model, and write a bundle."""
+    out: Path | None = option(
+        None, group=_ANSWER, metavar="DIR", shown="optvet-bundles with --reduce"
+    )
+    """Write a bundle per finding below this folder: model, inputs, script, issue."""
+    fail_on: Names = option((), group=_ANSWER, metavar="NOTE")
+    """Count a note as a finding: bloat, metadata-change, portability, sensitivity, slowdown."""
+
+    def arguments(self, leave_out: Iterable[str] = ()) -> list[str]:
+        """What follows ``optvet vet`` on the command line that repeats this request."""
+        words = [self.model]
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if (
+                name != "model"
+                and name not in leave_out
+                and value != field.get_default(call_default_factory=True)
+            ):
+                words += _typed(_flag(name), value)
+        return words
+
+
+def _typed(flag: str, value: Any) -> list[str]:
+    """One option as it is typed."""
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    if isinstance(value, dict):
+        return [w for k, v in value.items() for w in (flag, f"{k}={_as_text(v)}")]
+    if isinstance(value, tuple):
+        return [w for item in value for w in (flag, item)]
+    return [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+
+
+def _as_text(value: Any) -> str:
+    """A value that ``KEY=VALUE`` reads back as it is: text, or JSON."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        json.loads(value)
+    except ValueError:
+        return value
+    return json.dumps(value)
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+def request_of(kind: type[R], given: Mapping[str, Any], where: str = "") -> R:
+    """``given`` as a request.
+
+    Args:
+        kind: ``VetRequest``, or what another command takes.
+        given: Values by field.
+        where: What they come from, such as a file; the message begins with it.
+
+    Raises:
+        UsageError: A key is unknown or a value is wrong.
+    """
+    try:
+        return kind.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        prefix = f"{where}: " if where else ""
+        if first["type"] == "extra_forbidden":
+            raise UnknownName(
+                "option", key, kind.model_fields, where and f"(in {where})"
+            ) from error
+        value = first["input"]
+        if first["type"] == "literal_error":
+            choices = get_args(kind.model_fields[key].annotation)
+            words = f"choice for {prefix}{_flag(key)}"
+            raise UnknownName(words, str(value)[:100], choices) from error
+        words = first["msg"].removeprefix("Value error, ")
+        told = "" if first["type"] == "value_error" else f" {value!r:.100}"
+        raise UsageError(f"{prefix}{_flag(key)}{told}: {words}") from error
+
+
+def _flag(field: str) -> str:
+    """A field as the command line spells it."""
+    return f"--{field.replace('_', '-')}"

@@ -1,0 +1,100 @@
+"""What a Python program can call."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import optvet
+from optvet import UsageError, VetRequest
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }"""
+FEEDS = {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 4), np.float32)}
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    return onnx.parser.parse_model(TEXT)
+
+
+def test_a_model_may_be_a_proto_bytes_or_a_path(model: onnx.ModelProto, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    results = [
+        optvet.vet(given, dataset=FEEDS, cache_dir=tmp_path / "cache", jobs=1)
+        for given in (model, model.SerializeToString(), path)
+    ]
+    assert {r.model.digest for r in results} == {results[0].model.digest}
+    assert {r.findings[0].culprit[0] for r in results} == {"fuse_transpose_into_gemm"}
+    # The same model and inputs: only the first was run.
+    assert [r.cost.inferences > 0 for r in results] == [True, False, False]
+
+
+def test_inputs_may_be_an_iterator_of_arrays(model: onnx.ModelProto, tmp_path: Path) -> None:
+    several = (FEEDS for _ in range(3))
+    result = optvet.vet(model, dataset=several, cache_dir=tmp_path, jobs=1)
+    assert (result.samples, result.datasets[0].name) == (3, "given")
+
+
+def test_a_request_is_taken_as_it_is(model: onnx.ModelProto, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    request = VetRequest(model=str(path), pipeline="default,-fuse_transpose_into_gemm", limit=1)
+    request = request.model_copy(update={"cache_dir": tmp_path / "cache"})
+    result = optvet.vet(request)
+    assert result.verdict == "clean"
+    assert "fuse_transpose_into_gemm" not in result.optimizer.pipeline
+
+
+def test_the_safe_pipeline_can_be_asked_for_and_pasted(
+    model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    result = optvet.vet(model, dataset=FEEDS, cache_dir=tmp_path, jobs=1)
+    assert result.safe_option == "default,-fuse_transpose_into_gemm"
+    again = optvet.vet(
+        model, dataset=FEEDS, cache_dir=tmp_path, jobs=1, pipeline=result.safe_option
+    )
+    assert (again.verdict, again.optimizer.pipeline) == ("clean", result.safe_pipeline)
+    body = "\n".join(f"    {line}" for line in result.safe_code.splitlines())
+    scope: dict[str, object] = {}
+    exec(f"def optimize(model):\n{body}", scope)  # what it is printed for
+    made = scope["optimize"](model)  # type: ignore[operator]
+    assert isinstance(made, onnx.ModelProto)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout_s": 3}, "unknown option 'timeout_s'; did you mean 'timeout'"),
+        ({"strategy": "eech"}, "did you mean 'each'"),
+        ({"memory": "lots"}, "--memory: 'lots' is no size"),
+        ({"timeout": 0}, "no number of seconds above 0"),
+        ({"dataset": [3]}, "sample 0 is a int"),
+        ({"exclude": "nosuch"}, "unknown pass of onnxoptimizer 'nosuch'"),
+        ({"pipeline": "default,-nosuch"}, "unknown pass of onnxoptimizer 'nosuch'"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    options: dict[str, object], message: str, model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        optvet.vet(model, cache_dir=tmp_path, **options)
+
+
+def test_bundles_are_written_replayed_and_compared(model: onnx.ModelProto, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    request = VetRequest(model=str(path), limit=1, jobs=1, cache_dir=tmp_path / "cache")
+    (bundle,) = optvet.write_bundles(optvet.vet(request), request, tmp_path / "out")
+    assert optvet.replay(bundle.path).outcome == "still there"
+    same = optvet.compare(model, path, dataset=FEEDS, cache_dir=tmp_path / "cache")
+    assert same.diverges_at is None
+
+
+def test_a_model_is_reduced_by_a_command(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] y) { a = Abs(x)  b = Relu(a)  c = Neg(b)  y = Identity(c) }"""
+    small = optvet.reduce(onnx.parser.parse_model(text), "grep -q Neg {model}")
+    assert [n.op_type for n in small.graph.node] == ["Neg"]
