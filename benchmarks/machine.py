@@ -7,6 +7,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
+
 PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxoptimizer")
 
 

@@ -13,6 +13,7 @@ export the files, and use ``images:FOLDER`` or ``audio:FOLDER``.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,11 @@ class HuggingFaceDataset:
     """Datasets of the Hugging Face Hub, and files in their formats."""
 
     name = "huggingface"
+    environment: Mapping[str, str] = {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        # Without it, a request tells of every dataset that is opened, of local files too.
+        "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+    }
     wants: Sequence[str] = ("datasets",)
     options: BaseModel = HuggingFaceOptions()
 
@@ -116,9 +122,15 @@ def _rows(
             raise UnknownName("split", options.split, ["train"])
         _check_file(path)
         try:
-            rows = datasets.load_dataset(
-                BUILDERS[path.suffix], data_files=str(path), split="train", streaming=True
-            )
+            # A lock is left in the cache, which nothing else is written to.
+            with tempfile.TemporaryDirectory() as cache:
+                rows = datasets.load_dataset(
+                    BUILDERS[path.suffix],
+                    data_files=str(path),
+                    split="train",
+                    streaming=True,
+                    cache_dir=cache,
+                )
             return _guarded(str(path), rows), {"file": path.name, "split": "train"}
         except Exception as error:  # the library lets through whatever its readers raise
             raise InputError(f"dataset 'huggingface': {path}: {_brief(error)}") from error

@@ -63,6 +63,7 @@ class HuggingFaceSource:
     """
 
     name = "huggingface"
+    environment: Mapping[str, str] = {"HF_HUB_DISABLE_TELEMETRY": "1"}
     wants = ("huggingface_hub",)
     needs_network = True
 

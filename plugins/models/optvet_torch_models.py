@@ -118,12 +118,14 @@ def _export_elsewhere(reference: str, scratch: Path) -> None:
     code = "import optvet_torch_models, sys; optvet_torch_models.work(*sys.argv[1:])"
     # -P: what lies in the current folder must not be taken for PyTorch or what it imports.
     command = [sys.executable, "-P", "-c", code, reference, str(scratch)]
+    # Imported for the export, torch's compiler makes this folder, by default among temporary files.
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor")}
     paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
     subject = f"torch model {reference!r}"
     try:
         done = subprocess.run(
             command,
-            env=os.environ | {"PYTHONPATH": paths},
+            env=os.environ | cache | {"PYTHONPATH": paths},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -27,6 +27,10 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet import Artifact, Optimizer, Pass, Traits, Unsupported, hookimpl, version_of
 
+# From every process that imports it OpenVINO sends an event, and it writes to the home folder,
+# unless this package cannot be imported (None). There is no variable for OpenVINO alone.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
 _PASSES = (
     Pass("moc", "rewrite", description="model transformations of convert_model, without folding"),
     Pass("constant_folding", "eliminate", description="evaluates what depends on no input"),
@@ -86,7 +90,7 @@ class OpenVinoOptimizer:
     """The ``openvino`` package, from import to compilation for the CPU."""
 
     name = "openvino"
-    preload: Sequence[str] = ()  # see _openvino
+    preload: Sequence[str] = ()  # as of the runtime
     options: BaseModel = OpenVinoOptimizerOptions()
     traits = Traits(
         ordered=False,
@@ -259,17 +263,10 @@ def _core() -> Any:
 
 
 def _openvino() -> Any:
-    """The library, imported without its telemetry, which sends an event from every process."""
-    silenced = "openvino_telemetry" not in sys.modules
-    if silenced:
-        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # "cannot be imported"
-    try:
-        import openvino
-        import openvino._offline_transformations
-        import openvino.passes
-    finally:
-        if silenced:
-            del sys.modules["openvino_telemetry"]
+    import openvino
+    import openvino._offline_transformations
+    import openvino.passes
+
     return openvino
 
 

@@ -105,6 +105,7 @@ class OrtOptimizer:
 
     name = "onnxruntime"
     preload: Sequence[str] = ("onnxruntime",)
+    environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
     options: BaseModel = OrtOptimizerOptions()
     # Rules wait for each other's work, so a pass alone says little; sets are what can be searched.
     traits = Traits(

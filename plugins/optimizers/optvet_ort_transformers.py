@@ -58,6 +58,7 @@ class OrtTransformers:
 
     name = "ort_transformers"
     preload: Sequence[str] = ("onnx", "onnxruntime", "onnxruntime.transformers.optimizer")
+    environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
     options: BaseModel = OrtTransformersOptions()
     traits = Traits(
         ordered=False, composable=False, single=False, max_model_bytes=2**31 - 1, dialect=True

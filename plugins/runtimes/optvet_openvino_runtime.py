@@ -25,6 +25,10 @@ from pydantic import BaseModel, ConfigDict
 from optvet import Artifact, Feeds, Inner, Runtime, Session, hookimpl, version_of
 from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
 
+# From every process that imports it OpenVINO sends an event, and it writes to the home folder,
+# unless this package cannot be imported (None). There is no variable for OpenVINO alone.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
 _SUPPORTED = frozenset(
     "FLOAT FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
 )
@@ -55,7 +59,7 @@ class OpenVinoRuntime:
     # "openvino-model": an ONNX model and, in its handle, {"model": what became of it (an
     # openvino.Model), "properties": the compilation properties that go before the options}.
     accepts = frozenset({"onnx", "openvino-model"})
-    # A plain import would start its telemetry's thread in the server that forks; see _openvino.
+    # In the server that forks, which does not import this module, its telemetry would start.
     preload: Sequence[str] = ()
     libraries: Mapping[str, str] = {"openvino": "openvino"}
     options: BaseModel = OpenVinoOptions()
@@ -203,15 +207,8 @@ def _core() -> Any:
 
 
 def _openvino() -> Any:
-    """The library, imported without its telemetry, which sends an event from every process."""
-    silenced = "openvino_telemetry" not in sys.modules
-    if silenced:
-        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # "cannot be imported"
-    try:
-        import openvino
-    finally:
-        if silenced:
-            del sys.modules["openvino_telemetry"]
+    import openvino
+
     return openvino
 
 

@@ -76,6 +76,7 @@ class OrtRuntime:
         GPU_WHEEL: "onnxruntime",
         "nvidia-ml-py": "pynvml",
     }
+    environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
     options: BaseModel = OrtOptions()
     deployed: BaseModel = OrtOptions(
         optimization="all", prepacking=True, threads=0, deterministic=False

@@ -7,10 +7,14 @@ which output is worked out here from the graph.
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import sys
+import tempfile
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -78,10 +82,12 @@ class TorchRuntime:
         torch = _torch()
         if options.threads:
             torch.set_num_threads(options.threads)
-        torch.use_deterministic_algorithms(options.deterministic)
         model = onnx.load_from_string(artifact.data)
         _refuse(model.graph)
-        return TorchSession(_convert(model).eval(), model.graph)
+        with _no_folder_left():
+            torch.use_deterministic_algorithms(options.deterministic)
+            module = _convert(model).eval()
+        return TorchSession(module, model.graph)
 
 
 class TorchSession:
@@ -107,6 +113,16 @@ class TorchSession:
             value = returned[node] if index is None else returned[node][index]
             outputs[name] = _array(value, code)
         return outputs
+
+
+@contextmanager
+def _no_folder_left() -> Iterator[None]:
+    """Imported on the way, torch's compiler makes the folder of its cache; nothing is compiled."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder),
+    ):
+        yield
 
 
 def _torch() -> Any:

@@ -114,6 +114,17 @@ def test_what_passes_raises_is_the_plugin_s_error() -> None:
         ("options", {}, "attribute 'options' is dict, expected a pydantic model with the defaults"),
         ("preload", "onnx", "attribute 'preload' is str, expected a list of modules"),
         ("preference", "high", "attribute 'preference' is str, expected a whole number"),
+        (
+            "environment",
+            [],
+            "attribute 'environment' is list, expected a mapping to texts",
+        ),
+        ("environment", {"A": 1}, "attribute 'environment' sets A to int, expected a text"),
+        (
+            "environment",
+            {"A=": "1"},
+            "attribute 'environment' names 'A=', no name of a variable",
+        ),
         ("version", lambda: 1.0, "version() gave float, expected a text"),
     ],
 )

@@ -24,6 +24,7 @@ from optvet.spec.protocols import (
     Runtime,
     Saves,
     Session,
+    SetsEnvironment,
     TellsTouched,
 )
 from optvet.spec.types import (
@@ -131,10 +132,21 @@ def attributes(family: str, plugin: Any) -> str | None:
         expected["preload"] = ((list, tuple), "a list of modules")
     if isinstance(plugin, Preferred):
         expected["preference"] = (int, "a whole number")
+    if isinstance(plugin, SetsEnvironment):
+        expected["environment"] = (Mapping, "a mapping to texts")
     for name, (types, words) in expected.items():
         wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
         if wrong is not None:
             return wrong.replace(" gave ", " is ", 1)
+    return _variables(plugin.environment) if isinstance(plugin, SetsEnvironment) else None
+
+
+def _variables(environment: Mapping[Any, Any]) -> str | None:
+    for name, value in environment.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            return f"attribute 'environment' names {name!r}, no name of a variable"
+        if not isinstance(value, str) or "\0" in value:
+            return f"attribute 'environment' sets {name} to {kind_of(value)}, expected a text"
     return None
 
 

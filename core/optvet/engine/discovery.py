@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -26,6 +27,7 @@ from optvet.spec.protocols import (
     Optimizer,
     Preferred,
     Runtime,
+    SetsEnvironment,
 )
 
 Family = Literal["optimizer", "runtime", "comparator", "dataset", "model source"]
@@ -80,13 +82,14 @@ class Plugins:
         points = entry_points(group="optvet") if found is None else found
         self._entries: list[Loaded] = []
         self._checked: set[str] = set()
-        for point in sorted(points, key=lambda p: (p.name, p.value)):
+        # Built-in ones first: another's module may import, at its top, a library whose telemetry
+        # they turn off.
+        for point in sorted(points, key=lambda p: (not _built_in(p), p.name, p.value)):
             self._load(point)
         self._entries = _without_clashes(self._entries)
 
     def _load(self, point: EntryPoint) -> None:
         origin = _origin(point)
-        built_in = point.dist is not None and point.dist.name == SELF
         manager = pluggy.PluginManager("optvet")
         manager.add_hookspecs(hooks)
         given = 0
@@ -98,7 +101,7 @@ class Plugins:
                 for group in getattr(manager.hook, hook)():
                     for plugin in _objects(hook, group):
                         entry = _entry(family, protocol, plugin, origin)
-                        self._entries.append(replace(entry, built_in=built_in))
+                        self._entries.append(replace(entry, built_in=_built_in(point)))
                         given += 1
         except Exception as error:  # a broken plugin must not take the others down
             reason = str(error) if isinstance(error, PluginError) else _words(error)
@@ -213,6 +216,8 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
         problem = f"does not provide {', '.join(missing)}"
     else:
         problem = contract.attributes(family, plugin)
+    if problem is None:
+        set_environment(plugin)
     if problem is None and hasattr(plugin, "version"):
         try:
             version = plugin.version()
@@ -229,6 +234,17 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
         problem,
         lacks,
     )
+
+
+def set_environment(*plugins: Any) -> None:
+    """Set the variables that ``plugins`` declare, for this process and all that it starts.
+
+    What is set already stays: it is the user's will.
+    """
+    for plugin in plugins:
+        if isinstance(plugin, SetsEnvironment):
+            for name, value in plugin.environment.items():
+                os.environ.setdefault(name, value)
 
 
 def _objects(hook: str, group: Any) -> list[Any]:
@@ -299,6 +315,10 @@ def _settled(entry: Loaded, namesakes: Sequence[Loaded]) -> Loaded:
 
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _built_in(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == SELF
 
 
 def _origin(point: EntryPoint) -> str:

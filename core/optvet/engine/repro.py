@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from optvet.spec.protocols import Explains, ExplainsRuntime, Optimizer, Runtime
+from optvet.spec.protocols import Explains, ExplainsRuntime, Optimizer, Runtime, SetsEnvironment
 from optvet.spec.types import Stage, Symptom
 
 _ISSUE_CHARS = 12_000
@@ -101,10 +101,10 @@ Exits 1 while this is so, 0 when it is gone, 2 when it cannot be judged.
 Seen with @SEEN@.
 """
 
-import subprocess
+@IMPORTS@import subprocess
 import sys
 from pathlib import Path
-
+@ENVIRONMENT@
 FOLDER = Path(__file__).resolve().parent
 INPUTS = @INPUTS@
 OUTPUTS = @OUTPUTS@
@@ -284,7 +284,10 @@ def script(story: Story) -> str:
         compare = _BLOAT
     if story.symptom == Symptom.METADATA_CHANGE:
         compare = _METADATA.replace("@ABOUT@", repr(list(story.about)))
+    environment = _environment(story)
     values = {
+        "IMPORTS": "import os\n" if environment else "",
+        "ENVIRONMENT": environment,
         "TITLE": _quotable(title(story)),
         "SEEN": _quotable(", ".join(f"{n} {v}" for n, v in story.versions.items())),
         "INPUTS": repr(list(story.inputs)),
@@ -311,6 +314,17 @@ def script(story: Story) -> str:
     }
     # One sweep: what is filled in may itself look like a mark.
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
+
+
+def _environment(story: Story) -> str:
+    """Lines that set what the libraries of the script heed; empty if there is nothing."""
+    plugins = (story.optimizer, story.runtime)
+    wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
+    lines = [
+        f"os.environ.setdefault({name!r}, {value!r})"
+        for name, value in sorted({k: v for each in wanted for k, v in each.items()}.items())
+    ]
+    return "\n".join(("", "# Read by libraries as they are imported.", *lines, "")) if lines else ""
 
 
 def _step(story: Story) -> str:

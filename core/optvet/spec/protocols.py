@@ -81,6 +81,21 @@ class Diagnoses(Protocol):
 
 
 @runtime_checkable
+class SetsEnvironment(Protocol):
+    """Optional part of every plugin: environment variables that its libraries heed.
+
+    They are set when plugins are discovered, before ``version`` is asked and so before a library is
+    imported, for the process and all that it starts; and at the top of ``repro.py``. What the user
+    has set stays as it is. Most libraries read such variables once, as they are imported.
+
+    Attributes:
+        environment: Values by name, such as the switches that turn telemetry off.
+    """
+
+    environment: Mapping[str, str]
+
+
+@runtime_checkable
 class Optimizer(Protocol):
     """Rewrites a model by passes.
 

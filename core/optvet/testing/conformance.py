@@ -20,6 +20,7 @@ import onnx.checker
 import onnx.parser
 from pydantic import BaseModel
 
+from optvet.engine.discovery import set_environment
 from optvet.engine.sandbox import Limits, Outcome, Sandbox
 from optvet.spec.protocols import Optimizer, Runtime
 from optvet.spec.sensitive import unmarked_options
@@ -102,6 +103,7 @@ def check_form(plugin: Any, protocol: type, what: str) -> None:
 
 def _check_common(plugin: Any, protocol: type, what: str) -> None:
     check_form(plugin, protocol, what)
+    set_environment(plugin)
     version = plugin.version()
     require(
         plugin,

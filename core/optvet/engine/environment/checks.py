@@ -6,6 +6,8 @@ Foreign libraries are imported in workers only, since one that is broken may wel
 from __future__ import annotations
 
 import importlib
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -125,7 +127,10 @@ def check_imports(
 
 
 def _import(module: str) -> None:
-    importlib.import_module(module)
+    # Some make a folder for temporary files as they are imported, and leave it.
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        importlib.import_module(module)
 
 
 def one_paragraph(text: str, limit: int = 300) -> str:

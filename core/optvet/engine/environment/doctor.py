@@ -70,7 +70,9 @@ def diagnose(
     ]
     limits = Limits(IMPORT_S, 64 << 30)
     jobs = min(len(os.sched_getaffinity(0)), 4)
-    with Sandbox(jobs=jobs, limits=limits, preload=("numpy",)) as sandbox:
+    # Plugins first: their modules may silence a library that is about to be imported.
+    preload = ("numpy", *sorted(_modules_with_libraries(plugins)))
+    with Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox:
         progress("sandbox", 0, None)
         general.append(check_sandbox(sandbox))
         failed: dict[str, str] = {}
@@ -101,6 +103,11 @@ def merged(general: Iterable[Check], by_plugins: Sequence[Check]) -> list[Check]
 
 
 # --- plugins -------------------------------------------------------------------------------------
+
+
+def _modules_with_libraries(plugins: Iterable[Loaded]) -> set[str]:
+    declaring = (p.plugin for p in plugins if isinstance(p.plugin, UsesLibraries))
+    return {type(plugin).__module__ for plugin in declaring}
 
 
 def declared_libraries(plugins: Iterable[Loaded]) -> dict[str, str]:

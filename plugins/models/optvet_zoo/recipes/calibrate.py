@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,6 +158,7 @@ _SESSIONS: dict[bytes, Any] = {}
 
 def _run(model: onnx.ModelProto, outputs: Sequence[str], image: np.ndarray) -> dict[str, Any]:
     """Outputs by name, inner values among them. The session of the last model is kept."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as ort
 
     exposed = onnx.ModelProto()
