@@ -20,9 +20,10 @@ import optvet.cli
 from optvet import Comparison, InputError, Sample, VetRequest
 from optvet.engine import discovery
 from optvet.engine.discovery import Plugins
-from optvet.engine.inputs import Inputs, OnBad, Slice
+from optvet.engine.inputs import Inputs, Slice
 from optvet.engine.models import open_model
 from optvet.spec import hooks
+from optvet.spec.request import OnBad
 from optvet.testing import check_comparator
 
 ROOT = Path(__file__).parent.parent

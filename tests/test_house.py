@@ -72,9 +72,8 @@ def texts(file: Path) -> Iterator[str]:
     tree = parsed(file)
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and id(node) not in documentation:
-            yield node.value
+        if isinstance(node, ast.Constant) and id(node) not in documentation:
+            yield from [node.value] if isinstance(node.value, str) else []
 
 
 @pytest.fixture(scope="module")

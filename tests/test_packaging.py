@@ -102,8 +102,9 @@ def _lines_of_code(path: Path) -> int:
     text = path.read_text()
     other = set[int]()
     for node in ast.walk(ast.parse(text)):
-        words = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if words or isinstance(node, (ast.Import, ast.ImportFrom)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
             other.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     return sum(bool(line) and line[0] != "#" and number not in other for number, line in lines)

@@ -55,7 +55,7 @@ def test_a_bundle_cannot_name_code_or_files_unless_it_is_trusted(run: Run, bundl
     (bundle / "payload.py").write_text(PAYLOAD.format(str(seen)))
     extra = {"extra_passes": [f"x={bundle}/payload.py:f"]}
     config = {"config": {"session.optimized_model_external_initializers_file_name": str(out)}}
-    cases = [("onnxruntime", config)]
+    cases: list[tuple[str, dict[str, Any]]] = [("onnxruntime", config)]
     if "tvm" in Plugins().names("optimizer"):
         cases.append(("tvm", extra))
     for optimizer, options in cases:
@@ -75,7 +75,7 @@ def test_no_file_of_a_bundle_is_executed(
     seen = tmp_path / "seen"
     for name in ("repro", "payload", "numpy", "onnx", "onnxruntime", "onnxoptimizer", "conftest"):
         (bundle / f"{name}.py").write_text(PAYLOAD.format(str(seen)))
-    command = [Path(sys.executable).parent / "optvet", "replay", "."]
+    command = [str(Path(sys.executable).parent / "optvet"), "replay", "."]
     ran = subprocess.run(command, cwd=bundle, capture_output=True, text=True, check=False)
     assert (ran.returncode, seen.exists()) == (1, False), ran.stderr
 

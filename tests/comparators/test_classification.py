@@ -132,7 +132,7 @@ def test_labels_that_count_as_right(label: Any, rows: int, expected: Any) -> Non
 
 
 def test_a_label_may_be_the_name_of_a_class() -> None:
-    assert labels_of("cat", 1, ["dog", "cat"]) == [{1}]
+    assert labels_of("cat", 1, ["dog", "cat"]) == [frozenset({1})]
 
 
 # Planted changes

@@ -203,7 +203,7 @@ def test_nothing_true_is_right_only_if_nothing_is_found() -> None:
 
 @st.composite
 def random_detections(draw: st.DrawFn) -> Detections:
-    rows = draw(
+    rows: list[tuple[Any, ...]] = draw(
         st.lists(
             st.tuples(
                 *(st.floats(0, 60), st.floats(0, 60), st.floats(0.01, 40), st.floats(0.01, 40)),
@@ -213,7 +213,8 @@ def random_detections(draw: st.DrawFn) -> Detections:
             max_size=12,
         )
     )
-    if rows and draw(st.booleans()):
+    twice: bool = draw(st.booleans()) if rows else False
+    if twice:
         # The same box once more, with another score.
         rows.append((*rows[0][:4], draw(st.floats(0.25, 1)), rows[0][5]))
     rows.sort(key=lambda r: -r[4])
@@ -424,8 +425,8 @@ def test_nan_is_no_detection() -> None:
 def test_numbers_that_became_nan_are_a_change_where_no_box_is_seen(swap: bool) -> None:
     faint = final_outputs(scores=np.array([0.01, 0.02, 0.03], np.float32))
     broken = {k: v * np.nan if v.dtype.kind == "f" else v for k, v in faint.items()}
-    pair = (broken, faint) if swap else (faint, broken)
-    compared = compare(*pair, noise=1e9)
+    ours, theirs = (broken, faint) if swap else (faint, broken)
+    compared = compare(ours, theirs, noise=1e9)
     assert compared.changed
     assert compared.detail["nan_differs"] == ["boxes", "scores"]
 
@@ -440,8 +441,8 @@ def test_a_column_of_huge_numbers_is_no_number_of_an_image() -> None:
 def test_no_value_breaks_a_decoder(name: str, value: float) -> None:
     outputs, size = HEADS[name]()
     odd = {k: np.full_like(v, value) for k, v in outputs.items()}
-    for pair in ((outputs, odd), (odd, odd)):
-        result = compare(*pair, size=size, decoder=name)
+    for ours, theirs in ((outputs, odd), (odd, odd)):
+        result = compare(ours, theirs, size=size, decoder=name)
         assert all(np.isfinite(list(result.metrics.values())))
     assert set(result.metrics.values()) == {1.0}
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,11 @@ def test_neighbours_by_hand() -> None:
 
 def test_neighbours_are_looked_for_in_all_samples() -> None:
     angles = [([0], [0]), ([10], [35]), ([40], [40]), ([50], [50])]
-    comparisons = [
-        compare(*(np.array([[np.cos(a[0]), np.sin(a[0])]]) for a in map(np.radians, pair)))
-        for pair in angles
-    ]
+
+    def on_circle(angle: Sequence[float]) -> np.ndarray:
+        return np.array([[np.cos(np.radians(angle[0])), np.sin(np.radians(angle[0]))]])
+
+    comparisons = [compare(on_circle(a), on_circle(b)) for a, b in angles]
     summary = COMPARATOR.summarise(comparisons, EmbeddingOptions())
     assert summary.metrics["neighbour_agreement"] == 0.5
     assert summary.metrics["cosine"] == pytest.approx(np.cos(np.radians(25)))

@@ -113,7 +113,7 @@ def within_noise(ours: Outputs, theirs: Outputs) -> bool:
 def overflowing(ours: Outputs, theirs: Outputs) -> bool:
     """Whether squares differ, those of large numbers too."""
     squares = [[v * v for v in side.values() if v.dtype.kind == "f"] for side in (ours, theirs)]
-    return not all(np.array_equal(*pair, equal_nan=True) for pair in zip(*squares, strict=True))
+    return not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*squares, strict=True))
 
 
 def spoiling(ours: Outputs, theirs: Outputs) -> bool:

@@ -39,7 +39,8 @@ def compare(before: Any, after: Any, noise: float = 0.0, **options: Any) -> Comp
 
 def one_hot(mask: np.ndarray, classes: int) -> np.ndarray:
     """[1, classes, H, W]"""
-    return np.moveaxis(np.eye(classes)[mask], -1, 0)[None]
+    planes: np.ndarray = np.moveaxis(np.eye(classes)[mask], -1, 0)[None]
+    return planes
 
 
 masks = hnp.arrays(np.int64, (6, 7), elements=st.integers(0, 3))
@@ -79,7 +80,8 @@ def test_classes_may_be_second_or_last(layout: str, said: bool) -> None:
     pair = [one_hot(np.repeat(np.repeat(m, 4, 0), 4, 1), 3) for m in (LEFT, MORE)]
     if layout == "NHWC":
         pair = [np.moveaxis(p, 1, -1) for p in pair]
-    compared = compare(*pair, layout=layout if said else "auto")
+    ours, theirs = pair
+    compared = compare(ours, theirs, layout=layout if said else "auto")
     assert compared.metrics["mean_iou"] == pytest.approx(7 / 12)
 
 

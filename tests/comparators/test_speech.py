@@ -148,8 +148,8 @@ def test_a_change_within_noise_is_sensitivity() -> None:
 
 @pytest.mark.parametrize("layout", ["NTV", "TNV", "NVT"])
 def test_axes_may_be_in_any_order(layout: str) -> None:
-    pair = [np.transpose(frames(t), ["NTV".index(a) for a in layout]) for t in ("ab", "aa")]
-    assert compare(*pair, layout=layout).metrics["frame_agreement"] == 0.5
+    ours, theirs = (np.transpose(frames(t), ["NTV".index(a) for a in layout]) for t in ("ab", "aa"))
+    assert compare(ours, theirs, layout=layout).metrics["frame_agreement"] == 0.5
 
 
 @needs_jiwer
@@ -163,8 +163,8 @@ def test_symbols_need_no_decoding() -> None:
 
 @needs_jiwer
 def test_words_are_words() -> None:
-    pair = [np.array([text], object) for text in ("the cat sat", "the cat")]
-    assert compare(*pair).metrics["wer"] == pytest.approx(1 / 3)
+    ours, theirs = (np.array([text], object) for text in ("the cat sat", "the cat"))
+    assert compare(ours, theirs).metrics["wer"] == pytest.approx(1 / 3)
 
 
 def test_one_score_per_frame_is_cut_at_a_half() -> None:

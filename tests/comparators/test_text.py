@@ -27,6 +27,7 @@ from optvet import (
     ValueInfo,
     VetResult,
 )
+from optvet import Run as RunModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import vet_model
@@ -70,7 +71,8 @@ class Table:
 
 def drawn(seed: int, size: int) -> Table:
     def scores(seen: tuple[int, ...]) -> list[float]:
-        return np.random.default_rng([seed, *seen]).normal(size=size).tolist()
+        scores: list[float] = np.random.default_rng([seed, *seen]).normal(size=size).tolist()
+        return scores
 
     return Table(scores)
 
@@ -483,8 +485,8 @@ def compare_texts(
 
         return run
 
-    sides = [COMPARATOR.decode(model, sample, run_of(t), chosen) for t in (before, after)]
-    return COMPARATOR.compare(model, sample, *sides, chosen, noise={"logits": noise})
+    ours, theirs = (COMPARATOR.decode(model, sample, run_of(t), chosen) for t in (before, after))
+    return COMPARATOR.compare(model, sample, ours, theirs, chosen, noise={"logits": noise})
 
 
 def writing(tokens: Sequence[int], size: int, height: float = 1.0) -> Table:
@@ -614,6 +616,11 @@ def test_exact_match_and_shared_start_are_symmetric(a: list[int], b: list[int]) 
         assert 0 <= first.get(key, 0) <= 1
 
 
+def always(made: Mapping[str, np.ndarray]) -> RunModel:
+    """A model that answers the same whatever it is fed."""
+    return lambda feeds: made
+
+
 def compare_strings(before: Sequence[str], after: Sequence[str], label: Any = None) -> Comparison:
     path = Path("m.onnx")
     config = ModelConfig(task="translation")
@@ -621,10 +628,8 @@ def compare_strings(before: Sequence[str], after: Sequence[str], label: Any = No
     outputs = [{"y": np.array([list(side)], dtype=object)} for side in (before, after)]
     assert COMPARATOR.matches(model, outputs[0]) == 0.97
     sample, options = Sample("s", {}, label), TextOptions()
-    sides = [
-        COMPARATOR.decode(model, sample, lambda _, made=made: made, options) for made in outputs
-    ]
-    return COMPARATOR.compare(model, sample, *sides, options, noise={"y": 0.0})
+    ours, theirs = (COMPARATOR.decode(model, sample, always(made), options) for made in outputs)
+    return COMPARATOR.compare(model, sample, ours, theirs, options, noise={"y": 0.0})
 
 
 @needs_bleu

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from tests.data import DATA
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
+from optvet import Run as RunModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import vet_model
@@ -207,12 +208,15 @@ def compare(
         "token_type_ids": np.array([[0, 0, 0, 1, 1, 1, 1, 1, 1]]),
     }
     sample = Sample("s", feeds, label)
-    sides = [
-        COMPARATOR.decode(model(), sample, lambda _, made=made: made, options)
-        for made in (before, after)
-    ]
+
+    def always(made: Mapping[str, np.ndarray]) -> RunModel:
+        return lambda feeds: made
+
+    ours, theirs = (
+        COMPARATOR.decode(model(), sample, always(made), options) for made in (before, after)
+    )
     levels = {n: noise for n in before}
-    return COMPARATOR.compare(model(), sample, *sides, options, noise=levels)
+    return COMPARATOR.compare(model(), sample, ours, theirs, options, noise=levels)
 
 
 def test_answers_by_hand(tmp_path: Path) -> None:
@@ -256,8 +260,8 @@ def test_an_answer_that_changes_within_noise_is_sensitivity(tmp_path: Path) -> N
 def test_an_answer_that_is_no_number_has_changed(tmp_path: Path) -> None:
     lost = {n: np.full((1, 9), np.nan, np.float32) for n in peaks(0, 0)}
     assert not compare(lost, lost, tmp_path).changed
-    for pair in ((peaks(3, 5), lost), (lost, peaks(4, 5))):
-        assert compare(*pair, tmp_path).metrics["f1"] < 1
+    for ours, theirs in ((peaks(3, 5), lost), (lost, peaks(4, 5))):
+        assert compare(ours, theirs, tmp_path).metrics["f1"] < 1
 
 
 def test_outputs_of_another_shape_are_refused(tmp_path: Path) -> None:

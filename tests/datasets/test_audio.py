@@ -71,18 +71,18 @@ def test_cuts_cover_the_clip(length: int, hop: int | None, starts: int, tmp_path
 @pytest.mark.parametrize(
     ("values", "level"),
     [
-        (np.uint8([0, 128, 192]), [-1, 0, 0.5]),
-        (np.int16([-32768, 0, 16384]), [-1, 0, 0.5]),
-        (np.int32([-(2**31), 0, 2**30]), [-1, 0, 0.5]),
-        (np.float32([-1, 0, 0.5]), [-1, 0, 0.5]),
-        (np.int16([[0, -32768], [0, 0], [16384, 16384]]), [-0.5, 0, 0.5]),
+        (np.array([0, 128, 192], np.uint8), [-1, 0, 0.5]),
+        (np.array([-32768, 0, 16384], np.int16), [-1, 0, 0.5]),
+        (np.array([-(2**31), 0, 2**30], np.int32), [-1, 0, 0.5]),
+        (np.array([-1, 0, 0.5], np.float32), [-1, 0, 0.5]),
+        (np.array([[0, -32768], [0, 0], [16384, 16384]], np.int16), [-0.5, 0, 0.5]),
     ],
     ids=["uint8", "int16", "int32", "float32", "stereo"],
 )
 def test_samples_lie_within_one(values: np.ndarray, level: list[float], tmp_path: Path) -> None:
     model = model_of("float[N,M] x", tmp_path)
     (sample,) = made(model, wav(tmp_path / "a.wav", values))
-    np.testing.assert_array_equal(sample.feeds["x"], np.float32([level]))
+    np.testing.assert_array_equal(sample.feeds["x"], np.array([level], np.float32))
 
 
 def test_another_rate_is_resampled(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_paths_that_are_wrong(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no \.wav file"):
         items(model, tmp_path)
     with pytest.raises(UsageError, match="--dataset audio:FOLDER"):
-        next(iter(AudioDataset().samples(model, None, AudioOptions(), seed=0, limit=1, probe=str)))  # type: ignore[arg-type]
+        next(iter(AudioDataset().samples(model, None, AudioOptions(), seed=0, limit=1, probe=str)))
 
 
 def test_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a Python program can call."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -77,7 +78,7 @@ def test_the_safe_pipeline_can_be_asked_for_and_pasted(
     ],
 )
 def test_what_is_wrong_is_said(
-    options: dict[str, object], message: str, model: onnx.ModelProto, tmp_path: Path
+    options: dict[str, Any], message: str, model: onnx.ModelProto, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=message):
         optvet.vet(model, cache_dir=tmp_path, **options)

@@ -148,7 +148,7 @@ def test_an_output_that_flips_by_rounding_is_reduced_with_the_values_that_flip_i
 ) -> None:
     text = f"""{HEAD} g (float[1,3] x) => (float[1,3] z) {{
         a = Identity(x)  s = Softmax <axis = 1> (a)  y = Log(s)  z = Neg(y) }}"""
-    np.savez(tmp_path / "x.npz", x=np.float32([[0, -170, 1]]))
+    np.savez(tmp_path / "x.npz", x=np.array([[0, -170, 1]], np.float32))
     datasets = (f"files:{tmp_path / 'x.npz'}",)
     (bundle,) = bundles(text, tmp_path, pipeline="fuse_consecutive_log_softmax", dataset=datasets)
     record = bundle.record
@@ -216,7 +216,7 @@ def test_whatever_goes_wrong_is_written_down_and_there_again(
 ) -> None:
     planted = Explained(default=(culprit,))
     plugins = Plugins().register("optimizer", planted)
-    limits = {
+    limits: dict[str, Any] = {
         "timeout": 3.0 if culprit == "hang" else 60.0,
         "memory": 1 << (29 if culprit == "eat_memory" else 33),
     }
@@ -327,7 +327,11 @@ def test_findings_of_one_fingerprint_share_a_bundle(tmp_path: Path) -> None:
 
 
 def test_arrays_come_back_under_names_that_no_file_could_have(tmp_path: Path) -> None:
-    given = {"../x": np.float32([1]), "file": np.array(["a"], object), "..": np.int64(3)}
+    given = {
+        "../x": np.array([1], np.float32),
+        "file": np.array(["a"], object),
+        "..": np.array(3, np.int64),
+    }
     write_arrays(tmp_path / "a.npz", given)
     read = read_arrays(tmp_path / "a.npz", list(given))
     assert {n: (a.dtype, a.tolist()) for n, a in read.items()} == {

@@ -184,6 +184,7 @@ def test_a_database_damaged_while_open_never_raises(root: Path) -> None:
     with Cache(root) as cache:
         for number in range(100):
             cache.put(f"k{number}", "trial", b"x" * 1000)
+        assert cache._database is not None
         cache._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         size = index(root).stat().st_size
         with open(index(root), "r+b") as file:

@@ -7,10 +7,11 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet.engine.divergence import Comparison, compare_models
+from optvet.engine.divergence import compare_models
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.records import Comparison
 from optvet_ort_runtime import OrtRuntime
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
@@ -28,7 +29,8 @@ NORMALISED = """g (float[1,2,4,4] x) => (float[1,2,4,4] z)
 def optimized(model: onnx.ModelProto, passes: list[str]) -> onnx.ModelProto:
     import onnxoptimizer
 
-    return onnxoptimizer.optimize(model, passes)
+    optimized: onnx.ModelProto = onnxoptimizer.optimize(model, passes)
+    return optimized
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -41,7 +42,8 @@ def refusal(folder: Path, model: ModelProto) -> str:
 
 
 def weight(model: ModelProto) -> TensorProto:
-    return model.graph.initializer[0]
+    tensor: TensorProto = model.graph.initializer[0]
+    return tensor
 
 
 def cut_data(model: ModelProto) -> None:
@@ -170,7 +172,7 @@ def test_every_element_type_is_opened_or_refused_in_words(tmp_path: Path, kind: 
 def test_tensors_as_the_library_writes_them_are_sound(
     tmp_path: Path, kind: int, count: int
 ) -> None:
-    values = [b"a"] * count if kind == TensorProto.STRING else [1] * count
+    values: Any = [b"a"] * count if kind == TensorProto.STRING else [1] * count
     model = sound()
     weight(model).CopyFrom(helper.make_tensor("w", kind, [count], values))
     opened(tmp_path, model)

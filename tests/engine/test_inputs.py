@@ -227,7 +227,7 @@ def vet(tmp_path: Path, model: Model, sandbox: Sandbox) -> Vet:
         plugins.register("dataset", dataset)
         planted = Planted(default=(*FILLERS[:3], *passes), offered=(*FILLERS[:3], *passes))
         plugins.register("optimizer", planted)
-        chosen = {"cache_dir": tmp_path / "cache", "cache": False} | settings
+        chosen: dict[str, Any] = {"cache_dir": tmp_path / "cache", "cache": False} | settings
         asked = VetRequest(model="model", optimizer=planted.name, dataset=("numbers",), **chosen)
         return vet_model(model, asked, plugins, sandbox=sandbox)
 

@@ -7,6 +7,7 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +35,9 @@ def external(tmp_path: Path, size_bytes: int = 8, **entries: str) -> Path:
     """LINEAR with its ``b`` in ``b.bin``, which has ``size_bytes``; entries override."""
     model = onnx.parser.parse_model(LINEAR)
     point_outside(model.graph.initializer[0], **({"location": "b.bin"} | entries))
-    (tmp_path / "b.bin").write_bytes(np.float32([1, 2]).tobytes().ljust(size_bytes, b"\0"))
+    (tmp_path / "b.bin").write_bytes(
+        np.array([1, 2], np.float32).tobytes().ljust(size_bytes, b"\0")
+    )
     with (tmp_path / "b.bin").open("r+b") as file:
         file.truncate(size_bytes)
     path = tmp_path / "model.onnx"
@@ -83,8 +86,8 @@ def test_initializers_among_the_inputs_need_not_be_fed(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(LINEAR)
     model.graph.input.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2]))
     model.graph.input.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [2]))
-    values = numpy_helper.from_array(np.float32([1]), "s")
-    indices = numpy_helper.from_array(np.int64([0]), "s_indices")
+    values = numpy_helper.from_array(np.array([1], np.float32), "s")
+    indices = numpy_helper.from_array(np.array([0], np.int64), "s_indices")
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2]))
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
@@ -238,13 +241,13 @@ def test_the_blob_is_written_once(tmp_path: Path) -> None:
 def test_the_digest_follows_the_external_data(tmp_path: Path) -> None:
     path = external(tmp_path)
     first = open_model(path, "", tmp_path / "store")
-    (tmp_path / "b.bin").write_bytes(np.float32([1, 3]).tobytes())
+    (tmp_path / "b.bin").write_bytes(np.array([1, 3], np.float32).tobytes())
     assert open_model(path, "", tmp_path / "store").digest != first.digest
 
 
 def test_offsets_are_honoured(tmp_path: Path) -> None:
     path = external(tmp_path, offset="4")
-    (tmp_path / "b.bin").write_bytes(np.float32([9, 5, 6]).tobytes())
+    (tmp_path / "b.bin").write_bytes(np.array([9, 5, 6], np.float32).tobytes())
     (tensor,) = open_model(path, "", tmp_path).load().graph.initializer
     assert numpy_helper.to_array(tensor).tolist() == [5, 6]
 
@@ -279,7 +282,7 @@ def test_packed_types_need_half_a_byte_for_an_element(tmp_path: Path) -> None:
     ],
 )
 def test_unusable_external_data_names_file_and_tensor(
-    tmp_path: Path, entries: dict[str, str], text: str
+    tmp_path: Path, entries: dict[str, Any], text: str
 ) -> None:
     found = refusal(external(tmp_path, **entries))
     assert "external data of tensor 'b'" in found
@@ -378,7 +381,7 @@ def test_external_data_of_a_subgraph_is_embedded(tmp_path: Path) -> None:
         point_outside(tensor, location="b.bin")
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    (tmp_path / "b.bin").write_bytes(np.float32([7, 8]).tobytes())
+    (tmp_path / "b.bin").write_bytes(np.array([7, 8], np.float32).tobytes())
     blob = open_model(path, "", tmp_path / "store").load()
     assert [numpy_helper.to_array(t).tolist() for t in tensors_of(blob)] == [[7, 8], [7, 8]]
 

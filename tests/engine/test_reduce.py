@@ -22,7 +22,7 @@ def record(model: ModelProto, feeds: Feeds) -> dict[str, np.ndarray] | None:
     try:
         # The evaluator splits unevenly and broadcasts where no runtime would.
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-        found = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
+        found: Any = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
     except Exception:
         return None
     return {
@@ -440,8 +440,7 @@ def test_optional_inputs_are_dropped_and_omitted_ones_survive() -> None:
         e = Clip(d, "", b)
         y = Abs(e)
     }}"""
-    feeds = {"x": np.ones((2, 3), np.float32), "a": np.float32(0), "b": np.float32(1)}
-    feeds = {n: np.asarray(v) for n, v in feeds.items()}
+    feeds = {n: np.asarray(v, np.float32) for n, v in (("x", np.ones((2, 3))), ("a", 0), ("b", 1))}
 
     def holds(model: ModelProto, given: Feeds | None) -> bool:
         return any(n.op_type == "Clip" and len(n.input) == 3 for n in model.graph.node)

@@ -71,7 +71,7 @@ class Wrong(Evil):
     """Returns what ``trick`` returns."""
 
     def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
-        return self.trick(model, model) if passes else Artifact("onnx", model)  # type: ignore[no-any-return]
+        return self.trick(model, model) if passes else Artifact("onnx", model)
 
 
 def doubled(data: bytes) -> bytes:
@@ -125,7 +125,7 @@ def patch_the_runtime(given: bytes, result: bytes) -> None:
     import onnxruntime
 
     Liar.original, Liar.real = given, onnxruntime.InferenceSession
-    onnxruntime.InferenceSession = Liar  # type: ignore[misc]
+    onnxruntime.InferenceSession = Liar
 
 
 class Constant:
@@ -146,8 +146,8 @@ def patch_libraries(given: bytes, result: bytes) -> None:
     def always(*_: object, **__: object) -> bool:
         return True
 
-    hashlib.sha256 = Constant  # type: ignore[assignment,misc]
-    onnx.checker.check_model = always
+    hashlib.sha256 = Constant  # type: ignore[assignment]  # what an evil optimizer does
+    onnx.checker.check_model = always  # type: ignore[assignment]
     onnx.load_from_string = lambda *_, **__: ModelProto()
     for name in ("array_equal", "allclose", "asarray", "isfinite"):
         setattr(np, name, always)
@@ -169,10 +169,10 @@ def flush_to_zero(given: bytes, result: bytes) -> None:
     assert libm.fegetenv(environment) == 0
     if platform.machine() == "x86_64":  # MXCSR: flush to zero, denormals are zero
         control = int.from_bytes(environment.raw[28:32], "little") | 0x8040
-        environment[28:32] = control.to_bytes(4, "little")
+        ctypes.memmove(ctypes.byref(environment, 28), control.to_bytes(4, "little"), 4)
     else:  # FPCR: flush to zero
         control = int.from_bytes(environment.raw[:4], "little") | 1 << 24
-        environment[:4] = control.to_bytes(4, "little")
+        ctypes.memmove(environment, control.to_bytes(4, "little"), 4)
     assert libm.fesetenv(environment) == 0
 
 
@@ -285,7 +285,7 @@ def returns_text(given: bytes, result: bytes) -> Any:
 
 
 def returns_a_model_in_place_of_its_bytes(given: bytes, result: bytes) -> Any:
-    return Artifact("onnx", onnx.load_from_string(given))  # type: ignore[arg-type]
+    return Artifact("onnx", onnx.load_from_string(given))
 
 
 def returns_no_format(given: bytes, result: bytes) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -359,12 +360,11 @@ def test_close_ends_all_processes_at_once_and_frees_all_files() -> None:
     sandbox = Sandbox(jobs=2, preload=PRELOAD)
     running = [sandbox.submit(faults.hang) for _ in range(2)]
     waiting = sandbox.submit(faults.hang)
-    assert until(lambda: len(children(sandbox._servers.shared._process.pid)) == 2)
+    assert sandbox._servers is not None
+    server = sandbox._servers.shared._process.pid
+    assert until(lambda: len(children(server)) == 2)
     time.sleep(0.1)
-    processes = [
-        sandbox._servers.shared._process.pid,
-        *children(sandbox._servers.shared._process.pid),
-    ]
+    processes = [server, *children(server)]
     start = time.monotonic()
     sandbox.close()
     assert time.monotonic() - start < 1.0
@@ -421,7 +421,7 @@ print("pid", pid, sandbox._servers.shared._process.pid, flush=True)
 HANG = "sandbox.call(faults.hang)\n"
 
 
-def python(*args: str, **options: object) -> subprocess.Popen[str]:
+def python(*args: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "error", *args],
         stdout=subprocess.PIPE,
@@ -429,7 +429,7 @@ def python(*args: str, **options: object) -> subprocess.Popen[str]:
         text=True,
         # Whoever runs the tests in the background of a shell has it ignored, and so would this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-        **options,  # type: ignore[call-overload]  # Popen's overloads know no options.
+        **options,
     )
 
 

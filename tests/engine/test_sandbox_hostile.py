@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engine import hostile
@@ -51,7 +52,7 @@ def timed(sandbox: Sandbox, task: Callable[..., object], *args: object) -> Outco
     return outcome
 
 
-def failure(outcome: Outcome[object]) -> Failure:
+def failure(outcome: Outcome[Any]) -> Failure:
     assert outcome.failure is not None
     return outcome.failure
 

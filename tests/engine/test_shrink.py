@@ -108,7 +108,8 @@ def vetted_culprits(result: Shrunk, who: Accused, folder: Path, sandbox: Sandbox
     """What ``vet`` blames on the reduced model, with the passes of the culprit as pipeline."""
     path = folder / "reduced.onnx"
     onnx.save(result.reduction.model, path)
-    np.savez(folder / "feeds.npz", **(result.reduction.feeds or {}))
+    feeds: dict[str, Any] = dict(result.reduction.feeds or {})
+    np.savez(folder / "feeds.npz", **feeds)
     settings = VetRequest(
         model="model",
         optimizer=who.optimizer.name,

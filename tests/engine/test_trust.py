@@ -47,8 +47,8 @@ def path(tmp_path: Path) -> Path:
     file = tmp_path / "models" / "net.onnx"
     file.parent.mkdir()
     onnx.save(onnx.parser.parse_model(MODEL), file)
-    np.savez(tmp_path / "models" / "in.npz", x=np.float32([1, 2]))
-    np.savez(tmp_path / "out.npz", x=np.float32([1, 2]))
+    np.savez(tmp_path / "models" / "in.npz", x=np.array([1, 2], np.float32))
+    np.savez(tmp_path / "out.npz", x=np.array([1, 2], np.float32))
     return file
 
 

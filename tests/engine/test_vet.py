@@ -534,7 +534,8 @@ def test_a_random_output_whose_distribution_changes_is_a_fault(vet: Vet) -> None
 
 
 def files(path: Path, **arrays: np.ndarray) -> str:
-    np.savez(path / "inputs.npz", **arrays)
+    given: dict[str, Any] = arrays
+    np.savez(path / "inputs.npz", **given)
     return f"files:{path / 'inputs.npz'}"
 
 

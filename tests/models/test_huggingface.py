@@ -234,7 +234,8 @@ def test_the_model_says_which_commit_it_is(hub: Hub, cache: Path) -> None:
 
 def test_external_data_is_fetched_too_and_can_be_opened(hub: Hub, cache: Path) -> None:
     graph, weights = with_data()
-    hub.add("org/net", onnx__model_onnx=graph, **{"onnx__weights.data": weights, "big.data": b"?"})
+    files: dict[str, Any] = {"onnx__weights.data": weights, "big.data": b"?"}
+    hub.add("org/net", onnx__model_onnx=graph, **files)
     plugins = Plugins([]).register("model source", HuggingFaceSource())
     (model,) = resolve_model("huggingface:org/net", plugins, cache)
     assert numpy_helper.to_array(model.load().graph.initializer[0]).tolist() == [0, 1]

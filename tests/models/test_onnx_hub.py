@@ -138,7 +138,7 @@ def well(handler: BaseHTTPRequestHandler, data: bytes) -> None:
     return send(handler, 200, data)
 
 
-def code(number: int, **headers: str) -> Answer:
+def code(number: int, **headers: Any) -> Answer:
     return lambda handler, data: send(handler, number, b"no", **headers)
 
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -56,12 +57,12 @@ Vet = Callable[..., VetResult]
 def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
     plugins = Plugins()
 
-    def run(text: str, pipeline: str, **more: str) -> VetResult:
+    def run(text: str, pipeline: str, **more: Any) -> VetResult:
         path = tmp_path / "model.onnx"
         onnx.save(onnx.parser.parse_model(text), path)
         settings = VetRequest(
             model="model", pipeline=pipeline, limit=3, cache_dir=tmp_path / "cache", **more
-        )  # type: ignore[arg-type]
+        )
         return vet_model(open_model(path, str(path), tmp_path), settings, plugins, sandbox=sandbox)
 
     return run

@@ -85,14 +85,14 @@ def gelu_for_relu() -> Any:
     from tvm.relax.expr_functor import PyExprMutator, mutator
 
     @mutator
-    class Swap(PyExprMutator):
+    class Swap(PyExprMutator):  # type: ignore[misc]  # TVM ships no types
         def visit_call_(self, call: Any) -> Any:
             call = self.visit_expr_post_order(call)
             if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.nn.relu":
                 return relax.op.nn.gelu(call.args[0])
             return call
 
-    @tvm.transform.module_pass(opt_level=0, name="GeluForRelu")
+    @tvm.transform.module_pass(opt_level=0, name="GeluForRelu")  # type: ignore[untyped-decorator]
     def swap(module: Any, context: Any) -> Any:
         visitor = Swap(module)
         for name, function in module.functions_items():
@@ -107,7 +107,7 @@ def fails_to_apply() -> Any:
     """A pass that raises."""
     import tvm
 
-    @tvm.transform.module_pass(opt_level=0, name="Fails")
+    @tvm.transform.module_pass(opt_level=0, name="Fails")  # type: ignore[untyped-decorator]
     def fail(module: Any, context: Any) -> Any:
         raise ValueError("planted")
 
@@ -128,7 +128,11 @@ def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
     def run(text: str, **settings: Any) -> VetResult:
         path = tmp_path / "model.onnx"
         onnx.save(onnx.parser.parse_model(text), path)
-        chosen = {"optimizer": "tvm", "limit": 2, "cache_dir": tmp_path / "cache"} | settings
+        chosen: dict[str, Any] = {
+            "optimizer": "tvm",
+            "limit": 2,
+            "cache_dir": tmp_path / "cache",
+        } | settings
         model = open_model(path, str(path), tmp_path / "cache")
         return vet_model(model, VetRequest(model="model", **chosen), Plugins(), sandbox=sandbox)
 
@@ -328,7 +332,8 @@ def test_half_precision_is_judged_by_what_it_declares(vet: Vet) -> None:
 
 def test_a_fault_of_the_importer_is_no_passes_fault(vet: Vet, tmp_path: Path) -> None:
     feeds = {"x": np.array([[[1], [2], [3]]], np.float32), "shape": np.array([3, 1, 3])}
-    np.savez(tmp_path / "sample.npz", **feeds)
+    arrays: dict[str, Any] = dict(feeds)
+    np.savez(tmp_path / "sample.npz", **arrays)
     result = vet(EXPAND, dataset=(f"files:{tmp_path / 'sample.npz'}",))
     (finding,) = faults(result)
     assert (finding.culprit, finding.confirmed) == ([], True)

@@ -25,7 +25,13 @@ def nothing(function: Any, *arguments: Any) -> Ran:
 
 
 def diagnosis(**found: Any) -> list[Check]:
-    parts = {"versions": {}, "collisions": (), "unmet": (), "unimportable": {}, "run": nothing}
+    parts: dict[str, Any] = {
+        "versions": {},
+        "collisions": (),
+        "unmet": (),
+        "unimportable": {},
+        "run": nothing,
+    }
     return list(OrtRuntime().diagnose(Installation(folder=Path(), **(parts | found))))
 
 
@@ -35,7 +41,8 @@ def elsewhere() -> Iterator[Callable[..., Ran]]:
 
         def run(function: Any, *arguments: Any) -> Ran:
             outcome = shared.call(function, *arguments, fresh=True)
-            return Ran(outcome.value, outcome.failure and outcome.failure.message)
+            words = outcome.failure.message if outcome.failure else ""
+            return Ran(outcome.value, words or None)
 
         yield run
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from optvet.engine.environment.packages import Unmet, collisions, duplicates, unmet, usurpers
+from optvet.engine.environment.packages import collisions, duplicates, unmet, usurpers
+from optvet.spec.environment import Unmet
 
 Install = Callable[..., Distribution]
 

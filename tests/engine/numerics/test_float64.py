@@ -316,7 +316,7 @@ def test_lrn_sums_the_squares_of_neighbouring_channels() -> None:
 
 def test_average_pool_leaves_padding_out_unless_told() -> None:
     x = np.array([[[2.0, 4.0]]], np.float32)
-    common = {"kernel_shape": [2], "pads": [1, 1]}
+    common: dict[str, Any] = {"kernel_shape": [2], "pads": [1, 1]}
     plain = single("AveragePool", {"x": x}, **common)
     padded = single("AveragePool", {"x": x}, count_include_pad=1, **common)
     assert evaluate(plain, {"x": x})["y0"].tolist() == [[[2, 3, 4]]]
@@ -596,7 +596,8 @@ def test_max_pool_agrees_with_the_stock_operator(attributes: dict[str, Any], ext
 def agrees_with_stock(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
     doubles = {name: x.astype(np.float64) for name, x in feeds.items()}
     (stock,) = ReferenceEvaluator(promote(model)).run(None, doubles)
-    np.testing.assert_allclose(evaluate(model, feeds)["y0"], stock, rtol=1e-12, atol=1e-12)
+    expected = np.asarray(stock)
+    np.testing.assert_allclose(evaluate(model, feeds)["y0"], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_long_convolution_is_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

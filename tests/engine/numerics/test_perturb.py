@@ -30,7 +30,8 @@ def initializers(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 def ulps_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Distance of two arrays of equal signs, in steps between neighbouring floats."""
     integer = np.dtype(f"i{a.dtype.itemsize}")
-    return np.abs(a.view(integer).astype(object) - b.view(integer).astype(object))
+    apart: np.ndarray = np.abs(a.view(integer).astype(object) - b.view(integer).astype(object))
+    return apart
 
 
 # --- Jitter -------------------------------------------------------------------------------------
@@ -38,7 +39,7 @@ def ulps_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_weights_move_by_at_most_one_ulp_and_most_of_them_move(dtype: type) -> None:
-    weights = rng(1).standard_normal(3000).astype(dtype)
+    weights: np.ndarray = rng(1).standard_normal(3000).astype(dtype)
     model = model_of("g (float[1] x) => (float[1] y) { y = Identity (x) }")
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     (tensor,) = jitter_model(model, rng()).graph.initializer
