@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import machine
 import numpy as np
@@ -135,7 +135,7 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     """The default pipeline, timed within the process around a sandbox that is warm."""
     from optvet.engine.api import default_jobs
     from optvet.engine.discovery import Plugins
-    from optvet.engine.sandbox import Limits, Sandbox
+    from optvet.engine.sandbox import Limits, Role, Sandbox
     from optvet.engine.vet import resolve_model, vet_model
     from optvet.spec.request import VetRequest
 
@@ -143,8 +143,9 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     jobs = jobs or default_jobs()
     preload = ("numpy", "onnx", "onnx.checker", "onnxoptimizer", "onnxruntime", "optvet.engine.vet")
     with Sandbox(jobs=jobs, limits=Limits(), preload=preload) as sandbox:
-        for future in [sandbox.submit(time.sleep, 0.3) for _ in range(jobs)]:
-            future.result()
+        for role in get_args(Role):
+            for future in [sandbox.submit(time.sleep, 0.3, role=role) for _ in range(jobs)]:
+                future.result()
         settings = VetRequest(
             model="model", dataset=(dataset,), limit=limit, jobs=jobs, cache_dir=Path(cache)
         )

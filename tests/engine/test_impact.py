@@ -1,16 +1,19 @@
 """Which comparator is taken, and why."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.impact import choose
+from optvet.engine.impact import Assessment, Choice, choose
 from optvet.engine.models import open_model
-from optvet.spec.types import Model
+from optvet.spec.errors import InputError
+from optvet.spec.types import Model, Sample
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,10] x) => (float[1,10] y) {y=Relu(x)}'
 OUTPUTS = {"y": np.linspace(0, 1, 10, dtype=np.float32)[None] / 5}
@@ -56,3 +59,26 @@ def test_a_declared_comparator_is_taken_whatever_the_task(plugins: Plugins, tmp_
     declared = model(tmp_path, record='task = "audio embedding"\ncomparator = "tensor"\n')
     assert choose(plugins, declared, OUTPUTS, None).comparator.name == "tensor"
     assert choose(plugins, declared, OUTPUTS, "image").comparator.name == "image"
+
+
+class NoOptions(BaseModel):
+    pass
+
+
+class Normalizing:
+    """A comparator that works in place, on what the verdict rests on too."""
+
+    name = "normalizing"
+
+    def compare(self, model: Model, sample: Sample, ours: Any, *_: Any, **__: Any) -> Any:
+        ours["y"] /= 2
+
+
+def test_a_comparator_cannot_change_the_reference(plugins: Plugins, tmp_path: Path) -> None:
+    reference = {"s": {"y": np.ones(10, np.float32)}}
+    choice = Choice(Normalizing(), "asked for")  # type: ignore[arg-type]  # it only compares
+    assessment = Assessment(choice, NoOptions(), model(tmp_path))
+    samples = [Sample("s", {"x": np.ones((1, 10), np.float32)})]
+    with pytest.raises(InputError, match=r"broke: ValueError: .*read-only"):
+        assessment.add(samples, reference, reference, {})
+    assert reference["s"]["y"].tolist() == [1.0] * 10

@@ -420,7 +420,7 @@ def observe(
 def _observed(lab: Lab, sample: Sample, accused: Accused, note: Symptom | None) -> Evidence:
     lab.timeout_s = accused.timeout_s
     reference = lab.reference([sample])
-    if reference.build.failure is not None:
+    if reference.build.failure is not None and reference.build.failure.kind == "error":
         # Strict shape inference may fail on the original already: it is no test then.
         lab.full_check = False
         reference = lab.reference([sample])

@@ -161,7 +161,10 @@ class Assessment:
             shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
             self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             return None
-        compared = comparator.compare(self.model, sample, ours, theirs, self.options, noise=allowed)
+        sample = replace(sample, feeds=_sealed(sample.feeds))
+        compared = comparator.compare(
+            self.model, sample, _sealed(ours), _sealed(theirs), self.options, noise=allowed
+        )
         return contract.comparison(comparator, compared)
 
     def _broken(self, error: Exception) -> InputError:
@@ -251,6 +254,14 @@ class _Failures:
         if self.skipped:
             parts.append(f"{self.skipped} not decoded")
         return f"{', '.join(parts)}: {self.reason}" if parts else ""
+
+
+def _sealed(arrays: Mapping[str, np.ndarray]) -> Outputs:
+    """The same arrays, which cannot be written: the verdict rests on them too."""
+    views = {name: value.view() for name, value in arrays.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
 
 
 def _alike(ours: Outputs, theirs: Outputs) -> bool:
