@@ -186,7 +186,7 @@ def vocabulary_of(given: str | Sequence[str]) -> list[str]:
         text = Path(given).read_text(encoding="utf-8")
         if not text.lstrip().startswith(("{", "[")):
             return text.splitlines()
-        data = parse_json(text, given, "listing")
+        data = parse_json(text, f"vocabulary {given}", "listing")
         if isinstance(data, dict):
             symbols = {int(v): str(k) for k, v in data.items()}
             if any(not 0 <= number < _MOST_SYMBOLS for number in symbols):

@@ -97,7 +97,7 @@ def vocabulary_of(path: Path | None) -> Vocabulary:
         text = _bytes(path).decode("utf-8")
         # The first line of a list of tokens may well be "[PAD]", which looks like JSON.
         plain = path.suffix == ".txt" or text.lstrip()[:1] not in ("{", "[")
-        data = text.split("\n") if plain else parse_json(text, str(path), "listing")
+        data = text.split("\n") if plain else parse_json(text, f"vocabulary {path}", "listing")
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are such
         raise _unusable(path, str(error)) from error
     if isinstance(data, Mapping) and isinstance(data.get("model"), Mapping):
