@@ -14,6 +14,7 @@ import itertools
 import math
 import os
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ _UNREADABLE = (
     MemoryError,
     NotImplementedError,
     SyntaxError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )

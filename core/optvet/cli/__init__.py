@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optvet.cli.app import app
-from optvet.cli.errors import ERROR, report
+from optvet.cli.errors import ERROR, Interrupted, report
 from optvet.cli.terminal import Terminal
 
 __all__ = ["app", "main"]
@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         # What typer itself says (help, usage) may be a message for sys.exit to print; ours is not.
         return end.code if isinstance(end.code, int) else ERROR * bool(end.code)
+    except KeyboardInterrupt:
+        return report(Interrupted(), terminal)
     except Exception as error:
         return report(error, terminal)
     return 0

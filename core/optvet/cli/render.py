@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet import Finding, VetResult
-from optvet.cli.terminal import one_line, plain
+from optvet.cli.terminal import one_line
 from optvet.engine.inputs import NOT_ASKED
 from optvet.spec.records import Control, CrossCheck, DatasetRecord, Divergence, Impact
 from optvet.spec.request import VetRequest
+from optvet.spec.words import printable
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LABEL_COLUMNS = 10
@@ -35,7 +36,7 @@ _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 def text(words: str, style: str = "") -> Text:
     """Foreign words as they are: no markup, no control characters."""
-    return Text(plain(words), style=style)
+    return Text(printable(words), style=style)
 
 
 def number(value: float | None) -> str:

@@ -18,15 +18,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from optvet import InfrastructureError
+from optvet.spec.words import printable
 
 _ASCII = str.maketrans({"→": "->", "–": "-", "…": "..."})
 
 Report = Callable[[str, int, int | None], None]
-
-
-def plain(text: str) -> str:
-    """``text`` without characters that a terminal would obey; names and messages are foreign."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def one_line(text: str, limit: int = 0) -> str:
@@ -92,12 +88,12 @@ class Terminal:
     def error(self, message: str, label: str = "error: ") -> None:
         """One line about what is wrong and what to do."""
         text = Text(label, style="bold red")
-        text.append(plain(shortened(one_line(message))), style="not bold default")
+        text.append(printable(shortened(one_line(message))), style="not bold default")
         self._to_stderr(text)
 
     def complain(self, text: str) -> None:
         """Several lines to stderr, as they are."""
-        self._to_stderr(Text(plain(text).rstrip()))
+        self._to_stderr(Text(printable(text).rstrip()))
 
     def _to_stderr(self, text: Text) -> None:
         # There is nowhere left to complain that stderr is gone.
@@ -125,7 +121,7 @@ class Terminal:
 
             def report(text: str, done: int, total: int | None) -> None:
                 count = f"{done}/{total}" if total else ""
-                shown = plain(one_line(text, 40))
+                shown = printable(one_line(text, 40))
                 bar.update(task, description=shown, completed=done, total=total, count=count)
 
             yield report

@@ -52,6 +52,7 @@ from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.memory import check_size
 from optvet.spec.parsing import read_json
 from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
 from optvet.spec.records import (
@@ -65,10 +66,12 @@ from optvet.spec.records import (
 from optvet.spec.records.reading import read_document
 from optvet.spec.request import VetRequest
 from optvet.spec.types import NOTES, Failure, Sample, Symptom
+from optvet.spec.words import printable
 
 REDUCTION_S = 300.0
 """A reduction that takes longer ends with the best so far."""
 _REPRO_S = 300.0
+_LONGEST_S = 7 * 24 * 3600.0
 _PRELOAD = ("numpy", "onnx", "onnx.checker")
 
 
@@ -569,7 +572,8 @@ def _documents(
         "repro.py": repro.script(story),
         "ISSUE.md": repro.issue(story),
     }
-    return {name: text.encode() for name, text in texts.items() if text}
+    # Names in a model are foreign; in the script they stand as escaped literals.
+    return {name: printable(text).encode() for name, text in texts.items() if text}
 
 
 def _tolerance(finding: Finding) -> float:
@@ -596,16 +600,31 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The arrays of ``path`` by ``names``, which are in their order."""
+    """The arrays of ``path`` by ``names``, which are in their order.
+
+    Raises:
+        InputError: They cannot be read, are too large, or are not as many.
+    """
     try:
-        with np.load(path, allow_pickle=False) as loaded:
-            values = [loaded[key] for key in loaded.files]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: cannot be read ({error}); make the bundle anew") from error
-    if len(values) != len(names):
-        raise InputError(f"{path}: {len(values)} arrays, expected {len(names)}")
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if len(members) != len(names):
+                raise InputError(f"{path}: {len(members)} arrays, expected {len(names)}")
+            check_size(str(path), sum(member.file_size for member in members))
+            values = [_array_in(archive, member) for member in members]
+    except InputError:
+        raise
+    except Exception as error:  # numpy and zipfile let through whatever a damaged file leads to
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{path}: cannot be read ({reason}); make the bundle anew") from error
     plain = (v.astype(object) if v.dtype.kind == "U" else v for v in values)
     return dict(zip(names, plain, strict=True))
+
+
+def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        return array
 
 
 def _try_script(script: Path) -> int | None:
@@ -653,6 +672,12 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
             or files and is not trusted.
     """
     record = read_record(bundle)
+    # NaN fails the comparison, too.
+    if not (0 < record.timeout_s <= _LONGEST_S and 0 < record.memory_bytes < 1 << 62):
+        raise InputError(
+            f"{bundle / 'finding.json'}: timeout_s is {record.timeout_s} and memory_bytes "
+            f"{record.memory_bytes}, which can be no limits; make the bundle anew"
+        )
     accused = _accused_again(record, plugins, bundle / "finding.json", trust)
     path = bundle / "model.onnx"
     if not path.is_file():

@@ -31,7 +31,7 @@ import numpy as np
 import platformdirs
 from pydantic import BaseModel
 
-from optvet.spec.files import replacing
+from optvet.spec.files import private_folder, replacing
 
 JSON = Any
 T = TypeVar("T")
@@ -247,8 +247,7 @@ class Cache:
         if self._root is None:
             return
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._blobs.mkdir(mode=0o700, exist_ok=True)
+            private_folder(self._blobs)
             self._generation = max(self._generations(), default=0)
             self._database = self._connect()
             self._total = self._count(self._database)

@@ -26,9 +26,10 @@ from optvet.engine.soundness import check_model, check_tensor, shape_words
 from optvet.graph.interface import graph_inputs, graph_outputs
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
-from optvet.spec.errors import InfrastructureError, InputError, quoted
-from optvet.spec.files import replacing
+from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.files import private_folder, replacing
 from optvet.spec.types import Model
+from optvet.spec.words import quoted
 
 OPSET_FLOOR = 7
 """Runtimes and optimizers promise nothing for operator sets before this one."""
@@ -399,7 +400,7 @@ def _stored(store: Path, digest: str, data: bytes) -> Path:
     try:
         if blob.is_file() and blob.stat().st_size == len(data):
             return blob
-        blob.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(blob.parent)
         with replacing(blob, private=True) as file:
             file.write(data)
     except OSError as error:

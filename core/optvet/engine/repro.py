@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from optvet.spec.protocols import Explains, ExplainsRuntime, Optimizer, Runtime, SetsEnvironment
 from optvet.spec.types import Stage, Symptom
+from optvet.spec.words import printable
 
 _ISSUE_CHARS = 12_000
 _MESSAGE_CHARS = 2_000
@@ -426,9 +427,7 @@ def _call(story: Story) -> str:
 
 def fenced(text: str, language: str = "") -> str:
     """``text`` in a code block that nothing within it can close."""
-    clean = "".join(
-        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
+    clean = printable(text)
     longest = max((len(run) for run in re.findall("`+", clean)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{clean.rstrip()}\n{fence}\n"

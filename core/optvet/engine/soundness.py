@@ -15,7 +15,8 @@ from onnx import FunctionProto, ModelProto, TensorProto, TypeProto, ValueInfoPro
 
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import domain_of, graphs, inner_nodes, operator_of, qualified
-from optvet.spec.errors import InputError, quoted
+from optvet.spec.errors import InputError
+from optvet.spec.words import quoted
 
 MAX_RANK = 64
 """Dimensions that an array of numpy can have."""

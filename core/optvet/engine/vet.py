@@ -57,6 +57,7 @@ from optvet.spec.errors import (
     Unsupported,
     UsageError,
 )
+from optvet.spec.files import private_folder
 from optvet.spec.protocols import (
     Comparator,
     Decodes,
@@ -124,6 +125,7 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
     scheme, colon, rest = reference.partition(":")
     if colon and scheme in plugins.names("model source"):
         source = plugins.model_source(scheme)
+        _make_room(cache_dir / "models")
         files = contract.files(source, rest, cache_dir / "models")
         if isinstance(source, Pins):
             reference = source.pinned(rest, cache_dir / "models")
@@ -134,6 +136,16 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
         files = contract.files(paths, reference, cache_dir / "models")
     several = len(files) > 1
     return [open_model(f, str(f) if several else reference, cache_dir) for f in files]
+
+
+def _make_room(folder: Path) -> None:
+    try:
+        private_folder(folder)
+    except OSError as error:
+        raise InfrastructureError(
+            f"cache folder {folder} cannot be made: {error.strerror or error}; choose another with "
+            "--cache-dir"
+        ) from error
 
 
 def vet_model(

@@ -23,13 +23,6 @@ import difflib
 from collections.abc import Iterable
 
 
-def quoted(text: str, limit: int = 80) -> str:
-    """A name out of a file, for a message: in quotes, escaped, and cut in the middle if long."""
-    shown = repr(text if len(text) <= 4 * limit else f"{text[:limit]}…{text[-limit:]}")
-    half = limit // 2
-    return shown if len(shown) <= limit else f"{shown[:half]}…{shown[-half:]}"
-
-
 class OptvetError(Exception):
     """Root of all errors that optvet raises on purpose."""
 

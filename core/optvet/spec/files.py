@@ -44,6 +44,18 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
+def private_folder(path: Path) -> None:
+    """Make the folder ``path``, and those above it that are missing, for the user alone.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if path.is_dir():
+        return
+    private_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_file(
     path: Path,
     content: bytes | str,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from optvet.spec.words import printable_json
+
 
 class Record(BaseModel):
     """Base of all that is written: strict, frozen, no unknown keys."""
@@ -12,4 +14,4 @@ class Record(BaseModel):
 
     def to_json(self) -> str:
         """The document as indented JSON, with ``schema`` as the key of its version."""
-        return self.model_dump_json(by_alias=True, indent=2)
+        return printable_json(self.model_dump_json(by_alias=True, indent=2))

@@ -1,0 +1,150 @@
+"""Foreign names, Ctrl-C at any time, and cache folders that are none."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+from onnx import helper
+
+Run = Callable[..., Any]
+EVIL = "\x1b[2J\x9b31m\u202e\x07\U000e0001é"
+HEAD = '<ir_version: 8, opset_import: ["" : 18]>'
+# The axes of Pad are not in order, which fuse_pad_into_conv takes them to be.
+WRONG = f"""{HEAD} g (float[1,1,4,4] x) => (float[1,1,6,6] z)
+<float[1,1,1,1] w = {{1.5}}, int64[8] pads = {{0, 0, 0, 2, 0, 0, 2, 0}}, float zero = {{0}},
+ int64[4] axes = {{0, 1, 3, 2}}> {{
+q = Pad <mode = "constant"> (x, pads, zero, axes)  z = Conv(q, w) }}"""
+
+
+def hostile(text: str) -> str:
+    """The characters of ``text`` that a terminal or an editor obeys."""
+    return "".join(c for c in text if not c.isprintable() and c not in "\n\t")
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Path:
+    """A model with a fault, all of whose names a terminal would obey."""
+    model = onnx.parser.parse_model(WRONG)
+    graph = model.graph
+    for node in graph.node:
+        node.name, node.doc_string = node.op_type + EVIL, EVIL
+        for names in (node.input, node.output):
+            names[:] = [n + EVIL for n in names]
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name += EVIL
+    graph.name = graph.doc_string = model.producer_name = model.domain = EVIL
+    helper.set_model_props(model, {EVIL: EVIL})
+    path = tmp_path / "models" / "evil.onnx"
+    path.parent.mkdir()
+    onnx.save(model, path)
+    return path
+
+
+def test_no_name_in_a_model_reaches_screen_json_or_bundle_as_it_is(
+    run: Run, evil: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    ran = run("vet", evil, "--reduce", "--out", out)
+    assert ran.code == 1, ran.err
+    assert hostile(ran.out + ran.err) == ""
+    (bundle,) = out.iterdir()
+    names = {"model.txt", "optimized.txt", "ISSUE.md", "repro.py", "finding.json", "before.svg"}
+    assert names <= {f.name for f in bundle.iterdir()}
+    for file in bundle.iterdir():
+        if file.suffix in (".txt", ".md", ".py", ".json", ".svg"):
+            assert hostile(file.read_text("utf-8")) == "", file.name
+    ran = run("replay", bundle)
+    assert (ran.code, hostile(ran.out + ran.err)) == (1, "")
+    script = subprocess.run([sys.executable, bundle / "repro.py"], capture_output=True, check=False)
+    assert script.returncode == 1, script.stderr
+
+
+def test_json_escapes_what_a_terminal_obeys_and_means_the_same(run: Run, evil: Path) -> None:
+    ran = run("vet", evil, "--json", "-")
+    assert hostile(ran.out) == ""
+    assert json.loads(ran.out)["outputs"][0]["name"] == f"z{EVIL}"
+
+
+def test_errors_about_long_names_are_short(run: Run, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}")
+    model.graph.node[0].op_type = EVIL + "a" * 100_000
+    onnx.save(model, tmp_path / "long.onnx")
+    ran = run("vet", tmp_path / "long.onnx")
+    assert (ran.code, hostile(ran.err)) == (2, "")
+    assert len(ran.err) < 2500
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.1, 0.2, 0.35, 0.6, 1.0])
+def test_ctrl_c_while_it_starts_leaves_no_traceback(delay_s: float) -> None:
+    # From when our first line runs: before that, Python itself is starting.
+    code = "import os, sys; os.write(1, b'x'); import optvet_start; sys.exit(optvet_start.main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "plugins"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    process.stdout.read(1)
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=60)
+    assert b"Traceback" not in complained, complained.decode()
+    # Where the command had ended before the signal came, it had ended well.
+    assert process.returncode in (0, 130)
+    if process.returncode == 130:
+        assert complained.startswith(b"interrupted")
+
+
+# Cache folders
+
+
+def test_folders_of_the_cache_are_the_user_s_alone(run: Run, clean: Path, tmp_path: Path) -> None:
+    root = tmp_path / "a" / "cache"
+    before = os.umask(0o022)
+    try:
+        onnx.save_model(
+            onnx.load(clean), tmp_path / "ext.onnx", save_as_external_data=True, size_threshold=0
+        )
+        assert run("vet", tmp_path / "ext.onnx", "--cache-dir", root).code == 0
+        assert run("vet", "zoo:digits-cnn", "--limit", 1, "--cache-dir", root).code == 0
+    finally:
+        os.umask(before)
+    for folder in (root, root / "blobs", root / "models"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
+def test_a_cache_path_that_is_a_file_is_said_once_and_the_work_goes_on(
+    run: Run, clean: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    ran = run("vet", clean, "--cache-dir", file, "--json", "-")
+    assert (ran.code, ran.out.count("is not written any more"), ran.err) == (0, 1, "")
+    assert run("cache", "info", "--cache-dir", file).code in (0, 2)
+    assert file.read_text() == "kept"
+
+
+def test_a_model_that_must_be_kept_says_that_the_cache_is_no_folder(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    ran = run("vet", "zoo:digits-cnn", "--cache-dir", file)
+    assert ran.code == 3
+    assert "cannot be made" in ran.err
+    assert "--cache-dir" in ran.err
+    assert "bug in optvet" not in ran.err
