@@ -128,7 +128,7 @@ def test_the_wheel_puts_nothing_foreign_at_top_level() -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="needs hatchling")
     builder = wheel.WheelBuilder(str(ROOT))
     files = [f.distribution_path for f in builder.recurse_included_files()]
-    allowed = {"optvet", *(p.name for p in plugin_files())}
+    allowed = {"optvet", "optvet_start.py", *(p.name for p in plugin_files())}
     assert {Path(f).parts[0] for f in files} == allowed
     assert not [f for f in files if "__pycache__" in f]
     templates = sorted(

@@ -361,8 +361,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="processor time per target")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("targets", nargs="*", default=[*TARGETS], choices=[*TARGETS, []])
+    parser.add_argument("targets", nargs="*", metavar=f"{{{','.join(TARGETS)}}}")
     asked = parser.parse_args()
+    unknown = set(asked.targets) - TARGETS.keys()
+    if unknown:
+        parser.error(f"no target is called {', '.join(sorted(unknown))}")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     for name in asked.targets or TARGETS:
         began, examples = time.process_time(), 0

@@ -84,6 +84,27 @@ def test_errors_about_long_names_are_short(run: Run, tmp_path: Path) -> None:
     assert len(ran.err) < 2500
 
 
+# Requests in files
+
+
+def test_a_request_in_a_file_names_no_code_and_does_not_vouch_for_itself(
+    run: Run, clean: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "optvet.toml"
+    table = '[optimizer_options.config]\n"session.model_external_initializers_file" = "x"\n'
+    for text, words in (
+        ("trust = true\n", "say --trust"),
+        (table, "key 'optimizer_options.config'"),
+        ("a = " + "[" * 100_000, "nested too deeply"),
+    ):
+        config.write_text(text)
+        ran = run("vet", clean, "--optimizer", "onnxruntime", "--config", config)
+        assert (ran.code, words in " ".join(ran.err.split())) == (2, True), ran.err
+    config.write_text('[optimizer_options.config]\n"session.disable_quant_qdq" = "1"\n')
+    ran = run("vet", clean, "--optimizer", "onnxruntime", "--config", config, "--limit", 1)
+    assert ran.code == 0, ran.err
+
+
 # Ctrl-C
 
 

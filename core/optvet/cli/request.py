@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,7 +12,7 @@ import typer
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from optvet import UsageError
+from optvet import InputError, UsageError, read_toml
 from optvet.cli.options import mapping_of
 from optvet.spec.request import request_of
 
@@ -50,7 +49,7 @@ def takes(kind: type[R], argument: str) -> Callable[[Callable[..., None]], Calla
 
         def command(**given: Any) -> None:
             asked = {name: given.pop(name) for name in fields}
-            stored = _from_file(kind, given.pop("config"), argument)
+            stored = _from_file(kind, given.pop("config"), argument, bool(asked.get("trust")))
             typed = {
                 n: _value(n, f, asked[n])
                 for n, f in kind.model_fields.items()
@@ -147,15 +146,20 @@ def _value(name: str, field: FieldInfo, typed: Any) -> Any:
     return mapping_of(flag, typed) if get_origin(plain) is dict else typed
 
 
-def _from_file(kind: type[BaseModel], path: Path | None, argument: str) -> Mapping[str, Any]:
+def _from_file(
+    kind: type[BaseModel], path: Path | None, argument: str, trust: bool
+) -> Mapping[str, Any]:
     if path is None:
         return {}
     try:
-        stored = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"--config {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--config {path} is no TOML: {error}") from error
+        stored = read_toml(path, "record")
+    except InputError as error:
+        raise UsageError(f"--config {error}") from error
+    if not trust:
+        from optvet.engine.discovery import Plugins
+        from optvet.engine.trust import check_request
+
+        check_request(str(path), stored, Plugins())
     # Complete but for the argument, so that a wrong key is told with the file that holds it.
     request_of(kind, {argument: "", **stored}, str(path))
     return stored

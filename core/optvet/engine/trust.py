@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from optvet.engine.discovery import Family, Plugins
 from optvet.spec.errors import InputError
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
@@ -55,6 +56,35 @@ def options_from(
         if mark.reads_data and folder and isinstance(value, str):
             settled[name] = located(folder, value)
     return settled
+
+
+_TABLES: Mapping[str, Family] = {
+    "optimizer_options": "optimizer",
+    "runtime_options": "runtime",
+    "comparator_options": "comparator",
+    "dataset_options": "dataset",
+}
+
+
+def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> None:
+    """Refuse what a file with a request may not say for the user, who chose to read it.
+
+    It may name data, but neither code nor commands; and no file says that files are trusted.
+
+    Raises:
+        InputError: It does.
+    """
+    if request.get("trust"):
+        raise InputError(f"{file}: key 'trust' is for the command line alone; say --trust")
+    for table, family in _TABLES.items():
+        given = request.get(table)
+        if not isinstance(given, Mapping):
+            continue
+        for name in plugins.names(family):
+            options = getattr(plugins, family)(name).options
+            marks = sensitive_options(type(options))
+            named = {k: v for k, v in given.items() if k in marks and not marks[k].reads_data}
+            options_from(file, table, options, named, folder=None, trust=False)
 
 
 def dataset_from(config: ModelConfig, *, trust: bool) -> str | None:
