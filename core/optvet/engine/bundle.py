@@ -66,7 +66,7 @@ from optvet.spec.records import (
 from optvet.spec.records.reading import read_document
 from optvet.spec.request import VetRequest
 from optvet.spec.types import NOTES, Failure, Sample, Symptom
-from optvet.spec.words import printable
+from optvet.spec.words import printable, quoted
 
 REDUCTION_S = 300.0
 """A reduction that takes longer ends with the best so far."""
@@ -651,7 +651,9 @@ def read_record(bundle: Path) -> Reproduction:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path}: {where}: {first['msg']}; make the bundle anew") from error
+        raise InputError(
+            f"{path}: {quoted(where)}: {first['msg']}; make the bundle anew"
+        ) from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             f"{path}: no document of optvet ({error}); make the bundle anew"

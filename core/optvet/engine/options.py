@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.words import quoted, shown
 
 
 def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> BaseModel:
@@ -21,5 +22,5 @@ def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> B
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
-        message = f"{what}: option {key!r} = {first['input']!r}: {first['msg']}"
+        message = f"{what}: option {quoted(key)} = {shown(first['input'])}: {first['msg']}"
         raise UsageError(message) from error

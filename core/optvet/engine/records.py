@@ -55,6 +55,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from optvet.spec.errors import InputError
 from optvet.spec.parsing import read_json, read_toml
 from optvet.spec.types import ModelConfig
+from optvet.spec.words import quoted, shown
 
 CATALOGUE = "models.json"
 _KINDS: Mapping[str, str] = {
@@ -219,9 +220,11 @@ def _complaint(file: Path, error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "(the whole)"
     if first["type"] == "extra_forbidden":
-        return f"{file}: there is no key {key!r}; see the documentation of optvet.engine.records"
-    given = "nothing" if first["type"] == "missing" else repr(first["input"])
-    return f"{file}: key {key!r} is {given}: {first['msg']}"
+        return (
+            f"{file}: there is no key {quoted(key)}; see the documentation of optvet.engine.records"
+        )
+    given = "nothing" if first["type"] == "missing" else shown(first["input"])
+    return f"{file}: key {quoted(key)} is {given}: {first['msg']}"
 
 
 # ── The catalogue ──────────────────────────────────────────────────────────────────────────────
@@ -273,7 +276,7 @@ def _unfit(
     catalogue: Path, entry: Mapping[str, Any], key: str, value: Any, expected: str
 ) -> InputError:
     return InputError(
-        f"{catalogue}: key {key!r} of {entry.get('file')!r} is {value!r}, expected {expected}"
+        f"{catalogue}: key {key!r} of {shown(entry.get('file'))} is {shown(value)}, expected {expected}"
     )
 
 

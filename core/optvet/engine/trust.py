@@ -17,8 +17,7 @@ from optvet.engine.discovery import Family, Plugins
 from optvet.spec.errors import InputError
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
-
-_SHOWN = 200
+from optvet.spec.words import shown
 
 
 def options_from(
@@ -128,10 +127,7 @@ def is_inside(folder: Path, value: object) -> bool:
 
 def _refusal(file: str, key: str, value: object, what: str, instead: str = "") -> InputError:
     """The error for a value of a file that only a trusted file may have."""
-    shown = repr(value)
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN]}…"
     return InputError(
-        f"{file}: key {key!r} is {shown}, which {what}; read that file, and say --trust (in "
+        f"{file}: key {key!r} is {shown(value)}, which {what}; read that file, and say --trust (in "
         f"Python trust=True) if you trust it{instead}"
     )

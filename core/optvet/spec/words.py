@@ -36,6 +36,12 @@ def _escaped(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
+def shown(value: object, limit: int = 200) -> str:
+    """A value out of a file, for a message: escaped, and cut if long."""
+    words = repr(value)
+    return words if len(words) <= limit else f"{words[:limit]}…"
+
+
 def quoted(text: str, limit: int = 80) -> str:
     """A name out of a file, for a message: in quotes, escaped, and cut in the middle if long.
 
