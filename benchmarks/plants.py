@@ -53,8 +53,9 @@ class Plants:
         """None of use."""
         return {"default": ()}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Apply the rewrites one after the other."""
+        model = source.data
         for name in passes:
             proto = onnx.load_from_string(model)
             changed = (FAULTS | BENIGN)[name](proto) or proto

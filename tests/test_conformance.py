@@ -53,9 +53,16 @@ class Frozen(BaseModel):
 class Careless(Planted):
     """Knows every pass, whatever its name."""
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         known = [n for n in passes if n in {p.name for p in self.passes()}]
-        return super().apply(model, known, options)
+        return super().apply(source, known, options)
+
+
+class Mislabelled(Planted):
+    """Calls an ONNX model something else."""
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        return Artifact("acme", super().apply(source, passes, options).data)
 
 
 class Flagless(Planted):
@@ -80,6 +87,7 @@ class Flagless(Planted):
         (Planted(round_trip=("raise_error",)), "no optional pass.*: error in stage .*no rule for"),
         (Planted(round_trip=("abort",)), "no optional pass.*abort in stage build: SIGABRT"),
         (Planted(default=("invalid_model",)), "the default pipeline.*is no valid ONNX model"),
+        (Mislabelled(), "artifact is of format 'acme', but traits.produces is 'onnx'"),
         (Careless(), "apply ignores the unknown pass 'no_such_pass"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,

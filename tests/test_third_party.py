@@ -47,8 +47,8 @@ class Halving(Planted):
     def pipelines(self):
         return {"default": ("halve",)}
 
-    def apply(self, model, passes, options):
-        proto = onnx.load_from_string(model)
+    def apply(self, source, passes, options):
+        proto = onnx.load_from_string(source.data)
         for node in proto.graph.node:
             if passes and node.op_type == "Exp":
                 node.op_type = "Sigmoid"

@@ -87,13 +87,13 @@ class Onnxscript:
         rest = [n for n in steps if n not in default and n not in _LIMITS]
         return {"default": tuple(default), "all": (*default, *rest)}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Apply ``passes`` in order; neighbouring rules as one group, each at most once in it."""
         from onnxscript import ir
         from onnxscript.rewriter import RewritePass
 
         steps, _ = self._steps(options)
-        graph = ir.serde.deserialize_model(onnx.load_from_string(model))
+        graph = ir.serde.deserialize_model(onnx.load_from_string(source.data))
         touched: list[str] = []
         for group in _groups(passes, steps):
             step = steps[group[0]]
@@ -106,10 +106,10 @@ class Onnxscript:
         return Artifact("onnx", data, touched=tuple(dict.fromkeys(touched)))
 
     def touched(
-        self, model: bytes, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: BaseModel
     ) -> Sequence[str] | None:
         """Passes that say they modified the model, and rules that matched."""
-        return self.apply(model, passes, options).touched
+        return self.apply(source, passes, options).touched
 
     def _steps(self, options: BaseModel) -> tuple[dict[str, Any], list[str]]:
         """Passes, and lists of rules, by name; and the names in the default pipeline."""

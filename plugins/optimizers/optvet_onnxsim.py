@@ -108,7 +108,7 @@ class Onnxsim:
             "all": tuple(p.name for p in passes if not p.known_limits),
         }
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Skip whatever is not among ``passes``."""
         import onnxsim
 
@@ -118,7 +118,7 @@ class Onnxsim:
             if name not in {*default, *other, *_STAGES}:
                 raise UnknownName("pass of onnxsim", name, (*default, *other, *_STAGES))
         simplified, _ = onnxsim.simplify(
-            onnx.load_from_string(model),
+            onnx.load_from_string(source.data),
             skipped_optimizers=[n for n in default if n not in passes],
             # None, as a caller without wishes says: the library notes what it was given.
             extra_optimizers=[n for n in other if n in passes] or None,

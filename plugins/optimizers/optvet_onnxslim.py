@@ -57,7 +57,7 @@ class Onnxslim:
         everything = tuple(p.name for p in self.passes())
         return {"default": everything, "all": everything}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Skip whatever is not among ``passes``."""
         import onnxslim
         from onnxslim.core import OptimizationSettings, optimize
@@ -73,7 +73,7 @@ class Onnxslim:
             stages.add("graph_fusion")
         off = [n for n in OptimizationSettings.keys() if n not in stages]
         # Parsed anew, since ``slim`` takes initializers out of its argument's inputs.
-        proto = onnx.load_from_string(model)
+        proto = onnx.load_from_string(source.data)
         with patch.dict(os.environ, ONNXSLIM_MAX_ITER=str(options.max_iterations)):
             proto = onnxslim.slim(
                 proto,

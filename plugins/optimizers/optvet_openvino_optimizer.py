@@ -99,6 +99,7 @@ class OpenVinoOptimizer:
         max_model_bytes=2**31 - 1,
         optimizes_on_load=True,
         produces="openvino-model",
+        reference="empty pipeline",
     )
 
     def version(self) -> str:
@@ -115,17 +116,17 @@ class OpenVinoOptimizer:
         # One session has one precision: bfloat16 stands for both.
         return {"default": default, "all": tuple(n for n in _NAMES if n != "inference_f16")}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Import, transform as ``passes`` say, and leave compilation properties to the runtime."""
         on = _checked(passes)
-        handle = {"model": _transformed(model, on), "properties": _properties(on)}
-        return Artifact("openvino-model", model, handle, fingerprint=",".join(sorted(on)))
+        handle = {"model": _transformed(source.data, on), "properties": _properties(on)}
+        return Artifact("openvino-model", source.data, handle, fingerprint=",".join(sorted(on)))
 
     def touched(
-        self, model: bytes, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: BaseModel
     ) -> Sequence[str] | None:
         """Passes whose transformations changed the graph; hints leave no trace and always count."""
-        changed = changed_by(model, passes)
+        changed = changed_by(source.data, passes)
         if changed is None:
             return None
         seen = {step for step, _ in changed}

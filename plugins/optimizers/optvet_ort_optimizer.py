@@ -8,6 +8,7 @@ highest level that any of its members belongs to. Order is the runtime's own bus
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import json
 import os
@@ -15,6 +16,7 @@ import re
 import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -115,7 +117,17 @@ class OrtOptimizer:
         max_model_bytes=2**31 - 1,
         optimizes_on_load=True,
         dialect=True,
+        produces="onnx-session",
     )
+
+    def configured(self, options: BaseModel) -> OrtOptimizer:
+        """Offline, it makes a model that is optimized already."""
+        assert isinstance(options, OrtOptimizerOptions)
+        ours = copy.copy(self)
+        ours.options = options
+        if options.mode == "offline":
+            ours.traits = replace(self.traits, optimizes_on_load=False, produces="onnx")
+        return ours
 
     def version(self) -> str:
         """Version of the installed package."""
@@ -138,29 +150,29 @@ class OrtOptimizer:
         }
         return {"disable_all": (), **levels, "default": levels["all"]}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """The model with instructions for its session, or a saved model; only ``passes`` are on."""
         assert isinstance(options, OrtOptimizerOptions)
         settings = _settings(passes, options)
         if options.mode == "online":
             name = json.dumps(settings, sort_keys=True)
-            return Artifact("onnx-session", model, handle=settings, fingerprint=name)
-        return Artifact("onnx", self.saved(model, passes, options))
+            return Artifact("onnx-session", source.data, handle=settings, fingerprint=name)
+        return self.saved(source, passes, options)
 
-    def saved(self, model: bytes, passes: Sequence[str], options: BaseModel) -> bytes:
+    def saved(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """The optimized model that the runtime writes when it is asked to."""
         assert isinstance(options, OrtOptimizerOptions)
         with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
             path = Path(folder) / "optimized.onnx"
-            _create(model, _settings(passes, options), save=path)
-            return path.read_bytes()
+            _create(source.data, _settings(passes, options), save=path)
+            return Artifact("onnx", path.read_bytes())
 
     def touched(
-        self, model: bytes, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: BaseModel
     ) -> Sequence[str] | None:
-        """Passes that the runtime's log says changed ``model``; rule sets stand for their rules."""
+        """Passes that the runtime's log says changed the model; rule sets stand for their rules."""
         assert isinstance(options, OrtOptimizerOptions)
-        log = _log_of(model, _settings(passes, options))
+        log = _log_of(source.data, _settings(passes, options))
         begun, done = _BEGUN.findall(log), _DONE.findall(log)
         if not done and not begun:
             return None

@@ -96,7 +96,7 @@ class OrtTransformers:
         types = {t: tuple(n for n, on in _flags(t).items() if on) for t in _model_types()}
         return {"default": types["bert"], **types}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Switch on exactly the flags in ``passes``."""
         from onnxruntime.transformers import fusion_options, optimizer
 
@@ -110,7 +110,7 @@ class OrtTransformers:
         for name in flags:
             setattr(chosen, name, name in passes)
         fused = optimizer.optimize_model(
-            onnx.load_from_string(model), optimization_options=chosen, **options.model_dump()
+            onnx.load_from_string(source.data), optimization_options=chosen, **options.model_dump()
         )
         with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
             path = Path(folder) / "model.onnx"

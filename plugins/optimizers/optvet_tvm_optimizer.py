@@ -150,7 +150,7 @@ class TvmOptimizer:
 
     name = "tvm"
     preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
-    traits = Traits(produces="tvm-executable")
+    traits = Traits(produces="tvm-executable", reference="empty pipeline")
 
     def __init__(self, options: TvmOptions | None = None) -> None:
         self.options: BaseModel = options or TvmOptions()
@@ -189,10 +189,10 @@ class TvmOptimizer:
             "all": [p.name for p in known],
         }
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """An executable of the model after ``passes``, alive in this process."""
         self = self.configured(options)
-        imported = _import(model)
+        imported = _import(source.data)
         order = self._arranged(passes)
         try:
             module, content, touched = self._transform(imported.module, order)
@@ -216,11 +216,11 @@ class TvmOptimizer:
         )
 
     def touched(
-        self, model: bytes, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: BaseModel
     ) -> Sequence[str] | None:
         """Passes after which the module was another one; None if it cannot be built."""
         try:
-            return self.apply(model, passes, options).touched
+            return self.apply(source, passes, options).touched
         except TvmError:
             return None
 

@@ -795,8 +795,8 @@ class Careless:
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         return {"default": [p.name for p in self.passes()]}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
-        proto = onnx.load_from_string(model)
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        proto = onnx.load_from_string(source.data)
         if "forget_names" in passes:
             for node in proto.graph.node:
                 node.name = ""

@@ -185,10 +185,11 @@ class Explained(Planted):
 
     def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
         return f"""
+            from optvet import Artifact
             from optvet.testing import Planted
             planted = Planted()
-            data = model.SerializeToString()
-            return planted.apply(data, {list(passes)!r}, planted.options).data
+            source = Artifact("onnx", model.SerializeToString())
+            return planted.apply(source, {list(passes)!r}, planted.options).data
         """
 
 

@@ -21,6 +21,7 @@ from optvet import (
     Pass,
     PluginError,
     Summary,
+    Traits,
     UsageError,
 )
 from optvet.engine import contract
@@ -90,10 +91,15 @@ class Every(str):
 
 def test_an_artifact_is_made_of_plain_values() -> None:
     given = Artifact(Every("acme"), Endless(b"model"), None, Every("twin"), (Every("fuse"),))
-    plain = contract.artifact(Planted(), given)
+    plain = contract.artifact(Planted(traits=Traits(produces="acme")), given)
     assert plain == Artifact("acme", b"model", None, "twin", ("fuse",))
     assert (type(plain.format), type(plain.data), type(plain.fingerprint)) == (str, bytes, str)
     assert plain.format != "onnx"
+
+
+def test_an_artifact_is_of_the_format_that_the_traits_declare() -> None:
+    with pytest.raises(ContractError, match=r"gave an Artifact of format 'acme', expected"):
+        contract.artifact(Planted(), Artifact(Every("acme"), b"model"))
 
 
 def test_what_passes_raises_is_the_plugin_s_error() -> None:

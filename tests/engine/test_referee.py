@@ -58,20 +58,20 @@ class Evil:
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         return {"default": ("trick",)}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         if "trick" not in passes:
-            return Artifact("onnx", model)
-        original = bytes(bytearray(model))
+            return source
+        original = bytes(bytearray(source.data))
         result = doubled(original) if self.destroys else rewritten(original)
-        self.trick(model, result)
+        self.trick(source.data, result)
         return Artifact("onnx", result)
 
 
 class Wrong(Evil):
     """Returns what ``trick`` returns."""
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
-        return self.trick(model, model) if passes else Artifact("onnx", model)
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        return self.trick(source.data, source.data) if passes else source
 
 
 def doubled(data: bytes) -> bytes:

@@ -24,7 +24,7 @@ from optvet.spec.errors import (
 )
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Traits
+from optvet.spec.types import Artifact, Traits
 from optvet.testing import FILLERS, Planted, PlantedOptions
 from optvet.testing.faults import nothing, segfault
 from optvet_onnxoptimizer import OnnxOptimizer
@@ -195,7 +195,7 @@ def test_an_original_that_hangs_is_waited_for_twice(tmp_path: Path) -> None:
     spin = planted("spin_at_run", count=2)
     model = onnx.parser.parse_model(NET).SerializeToString()
     path = tmp_path / "endless.onnx"
-    path.write_bytes(spin.apply(model, ("spin_at_run",), PlantedOptions()).data)
+    path.write_bytes(spin.apply(Artifact("onnx", model), ("spin_at_run",), PlantedOptions()).data)
     with Sandbox(jobs=2, limits=Limits(limit_s, 1 << 30), preload=PRELOAD) as own:
         own.call(nothing)
         started = time.monotonic()

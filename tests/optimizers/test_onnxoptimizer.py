@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from pydantic import ValidationError
 
-from optvet import Symptom, VetResult
+from optvet import Artifact, Symptom, VetResult
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
@@ -69,8 +69,8 @@ def vet(tmp_path: Path, sandbox: Sandbox) -> Vet:
 
 
 def applied(text: str, *passes: str) -> onnx.ModelProto:
-    data = onnx.parser.parse_model(text).SerializeToString()
-    artifact = OnnxOptimizer().apply(data, passes, OnnxOptimizerOptions())
+    source = Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
+    artifact = OnnxOptimizer().apply(source, passes, OnnxOptimizerOptions())
     assert artifact.format == "onnx"
     return onnx.load_from_string(artifact.data)
 
@@ -166,7 +166,7 @@ def test_an_application_gives_what_the_public_function_of_the_library_gives(
     passes = ("eliminate_identity", "fuse_matmul_add_bias_into_gemm")
     model = onnx.parser.parse_model(NET)
     options = OnnxOptimizerOptions(fixed_point=fixed_point)
-    artifact = OnnxOptimizer().apply(model.SerializeToString(), passes, options)
+    artifact = OnnxOptimizer().apply(Artifact("onnx", model.SerializeToString()), passes, options)
     expected = onnxoptimizer.optimize(model, list(passes), fixed_point)
     assert onnx.load_from_string(artifact.data) == expected
 
@@ -175,7 +175,7 @@ def test_an_application_leaves_the_callers_bytes_alone() -> None:
     model = onnx.parser.parse_model(NET)
     data = model.SerializeToString()
     kept = bytes(bytearray(data))
-    OnnxOptimizer().apply(data, ("eliminate_identity",), OnnxOptimizerOptions())
+    OnnxOptimizer().apply(Artifact("onnx", data), ("eliminate_identity",), OnnxOptimizerOptions())
     assert data == kept
     assert np.array_equal(onnx.numpy_helper.to_array(model.graph.initializer[1]), [7, -8])
 

@@ -46,8 +46,8 @@ net (float[1,2,5,5] x) => (float[1,3,3,3] y)
 SCRIPT = Onnxscript()
 
 
-def as_bytes(text: str) -> bytes:
-    return bytes(onnx.parser.parse_model(text).SerializeToString())
+def as_artifact(text: str) -> Artifact:
+    return Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
 
 
 def operators(artifact: Artifact) -> Counter[str]:
@@ -58,7 +58,7 @@ BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
 
 
 def apply(*passes: str) -> Artifact:
-    return SCRIPT.apply(as_bytes(NET), passes, SCRIPT.options)
+    return SCRIPT.apply(as_artifact(NET), passes, SCRIPT.options)
 
 
 def test_rules_are_named_as_the_library_names_them() -> None:
@@ -96,7 +96,8 @@ def test_the_default_pipeline_is_what_the_library_does(relu: str) -> None:
     model = onnx.parser.parse_model(NET.replace("Relu", relu))
     expected = optimizer.optimize(model).SerializeToString(deterministic=True)
     passes = SCRIPT.pipelines()["default"]
-    assert SCRIPT.apply(model.SerializeToString(), passes, SCRIPT.options).data == expected
+    source = Artifact("onnx", model.SerializeToString())
+    assert SCRIPT.apply(source, passes, SCRIPT.options).data == expected
 
 
 def test_no_passes_leave_every_node() -> None:
@@ -138,7 +139,7 @@ def test_both_sides_of_a_commutative_rule_have_one_name() -> None:
     g (float[2] x) => (float[2] y)
     <float one = {1}> { a = Mul(x, one)  b = Mul(one, a)  y = Neg(b) }
     """
-    artifact = SCRIPT.apply(as_bytes(text), ["mul_by_1_rule"], SCRIPT.options)
+    artifact = SCRIPT.apply(as_artifact(text), ["mul_by_1_rule"], SCRIPT.options)
     assert operators(artifact) == {"Identity": 2, "Neg": 1}
 
 

@@ -47,8 +47,8 @@ net (float[1,2,5,5] x) => (float[1,3,3,3] y)
 SIMPLE = Onnxsim()
 
 
-def as_bytes(text: str) -> bytes:
-    return bytes(onnx.parser.parse_model(text).SerializeToString())
+def as_artifact(text: str) -> Artifact:
+    return Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
 
 
 def operators(artifact: Artifact) -> Counter[str]:
@@ -59,7 +59,7 @@ BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
 
 
 def apply(*passes: str) -> Artifact:
-    return SIMPLE.apply(as_bytes(NET), passes, SIMPLE.options)
+    return SIMPLE.apply(as_artifact(NET), passes, SIMPLE.options)
 
 
 def test_passes_are_those_of_the_installed_library() -> None:
@@ -111,7 +111,7 @@ def test_a_single_pass_does_only_its_own_work(name: str, gone: Mapping[str, int]
 def test_an_opt_in_pass_runs_when_it_is_asked_for() -> None:
     text = NET.replace("y = Identity(u)", "y = Neg(u)")
     passes = ["neg_to_mul", "shape_inference"]
-    artifact = SIMPLE.apply(as_bytes(text), passes, SIMPLE.options)
+    artifact = SIMPLE.apply(as_artifact(text), passes, SIMPLE.options)
     assert (operators(artifact)["Neg"], operators(artifact)["Mul"]) == (0, 1)
 
 
@@ -139,8 +139,8 @@ class PlantedOnnxsim(Onnxsim):
     def passes(self) -> Sequence[Pass]:
         return [*super().passes(), Pass("planted")]
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
-        artifact = super().apply(model, [n for n in passes if n != "planted"], options)
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        artifact = super().apply(source, [n for n in passes if n != "planted"], options)
         if "planted" not in passes:
             return artifact
         proto = onnx.load_from_string(artifact.data)

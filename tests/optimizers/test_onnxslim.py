@@ -49,8 +49,8 @@ net (float[1,2,5,5] x) => (float[1,3,3,3] y)
 SLIM = Onnxslim()
 
 
-def as_bytes(text: str) -> bytes:
-    return bytes(onnx.parser.parse_model(text).SerializeToString())
+def as_artifact(text: str) -> Artifact:
+    return Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
 
 
 def operators(artifact: Artifact) -> Counter[str]:
@@ -61,7 +61,7 @@ BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
 
 
 def apply(*passes: str) -> Artifact:
-    return SLIM.apply(as_bytes(NET), passes, SLIM.options)
+    return SLIM.apply(as_artifact(NET), passes, SLIM.options)
 
 
 def test_passes_are_those_of_the_installed_library() -> None:
@@ -105,7 +105,7 @@ def test_a_single_pass_does_only_its_own_work(name: str, gone: Mapping[str, int]
 
 
 def test_one_application_leaves_nothing_behind_for_the_next() -> None:
-    other = as_bytes(NET.replace("x, w", "x, w, b"))
+    other = as_artifact(NET.replace("x, w", "x, w, b"))
     everything = SLIM.pipelines()["default"]
     first = apply(*everything), apply("FusionConvBN"), apply()
     SLIM.apply(other, ["EliminationTranspose"], SLIM.options)
@@ -119,7 +119,7 @@ def test_one_application_leaves_nothing_behind_for_the_next() -> None:
 def test_the_number_of_rounds_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXSLIM_MAX_ITER", "0")
     options = OnnxslimOptions(max_iterations=1)
-    assert operators(SLIM.apply(as_bytes(NET), ["FusionConvBN"], options)) != BEFORE
+    assert operators(SLIM.apply(as_artifact(NET), ["FusionConvBN"], options)) != BEFORE
     assert os.environ["ONNXSLIM_MAX_ITER"] == "0"
 
 
@@ -128,7 +128,7 @@ def test_weights_among_the_inputs_are_taken_out_of_a_copy() -> None:
     tensor = model.graph.initializer[0]
     weight = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
     model.graph.input.append(weight)
-    data = model.SerializeToString()
+    data = Artifact("onnx", model.SerializeToString())
     results = [SLIM.apply(data, [], SLIM.options).data for _ in range(2)]
     assert results[0] == results[1]
     assert [i.name for i in onnx.load_from_string(results[0]).graph.input] == ["x"]
@@ -159,9 +159,9 @@ class PlantedOnnxslim(Onnxslim):
         with planted_pattern():
             return super().passes()
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         with planted_pattern():
-            return super().apply(model, passes, options)
+            return super().apply(source, passes, options)
 
 
 @contextmanager

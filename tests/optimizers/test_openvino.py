@@ -12,7 +12,7 @@ import pytest
 from tests.answers import detail
 
 import optvet
-from optvet import Unsupported, VetResult
+from optvet import Artifact, Unsupported, VetResult
 from optvet_openvino_optimizer import OpenVinoOptimizer, changed_by
 
 if importlib.util.find_spec("openvino") is None:
@@ -80,11 +80,11 @@ def test_every_lossy_pass_is_off_by_default() -> None:
 
 def test_two_precisions_at_once_are_refused() -> None:
     with pytest.raises(ValueError, match="exclude each other"):
-        OPTIMIZER.apply(b"", ["inference_bf16", "inference_f16"], OPTIMIZER.options)
+        OPTIMIZER.apply(Artifact("onnx"), ["inference_bf16", "inference_f16"], OPTIMIZER.options)
 
 
 def test_pass_order_does_not_make_another_artifact() -> None:
-    data = serialized(CONV)
+    data = Artifact("onnx", serialized(CONV))
     one, other = (
         OPTIMIZER.apply(data, names, OPTIMIZER.options)
         for names in (["moc", "snippets"], ["snippets", "moc"])
@@ -121,6 +121,9 @@ def test_an_import_fault_is_blamed_on_the_import(tmp_path: Path) -> None:
     assert (finding.symptom, finding.culprit) == ("wrong-output", [])
     assert detail(result, "empty pipeline") == ("openvino's import and lowering show wrong-output")
     assert not result.safe_pipeline
+    request = optvet.VetRequest(model=str(tmp_path / "model.onnx"), optimizer="openvino", limit=4)
+    (bundle,) = optvet.write_bundles(result, request, tmp_path / "bundles")
+    assert optvet.replay(bundle.path).outcome == "still there"
 
 
 def test_an_operator_that_openvino_lacks_is_no_fault(tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_the_log_says_which_transformations_changed_the_graph() -> None:
 
 def test_passes_whose_transformations_found_nothing_are_not_touched() -> None:
     default = OPTIMIZER.pipelines()["default"]
-    touched = OPTIMIZER.touched(serialized(CONV), default, OPTIMIZER.options)
+    touched = OPTIMIZER.touched(Artifact("onnx", serialized(CONV)), default, OPTIMIZER.options)
     assert touched is not None
     assert "low_precision" not in touched  # nothing is quantized
     assert {"moc", "snippets", "performance_mode"} <= set(touched)

@@ -18,7 +18,7 @@ from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import check_optimizer
-from optvet_ort_optimizer import OrtOptimizer
+from optvet_ort_optimizer import OrtOptimizer, OrtOptimizerOptions
 
 # (1 / x) * b becomes b / x, which rounds differently where both are integers.
 INTEGERS = """
@@ -179,13 +179,13 @@ def test_a_session_cannot_be_judged_by_a_runtime_that_takes_models(tmp_path: Pat
     shows(INTEGERS, {"x": np.array([2, 3, 4, 5], np.int32), "b": np.array([7, 8, 9, 10], np.int32)})
     result = vet(INTEGERS, tmp_path, cross_check="onnx_reference")
     (fault,) = faults(result)
-    words = "not-judged cannot run what the optimizer makes of it"
+    words = "not-judged cannot run onnx-session"
     assert elsewhere(fault) == {"onnx_reference": words}
     assert fault.location == "no other runtime could judge it"
 
 
 def test_a_runtime_that_takes_models_is_refused_where_the_session_optimizes(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'onnx_reference' runs onnx, not onnx-session"):
+    with pytest.raises(UsageError, match=r"'onnx_reference' runs onnx; .* produces onnx-session"):
         vet(INTEGERS, tmp_path, runtime="onnx_reference")
 
 
@@ -203,20 +203,30 @@ def vet_by(optimizer: OrtOptimizer, path: Path, cross_check: tuple[str, ...] = (
     return vet_model(open_model(path, str(path), cache), settings, plugins)
 
 
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_what_it_makes_is_of_the_format_that_it_declares(mode: str) -> None:
+    optimizer = OrtOptimizer()
+    optimizer.options = OrtOptimizerOptions.model_validate({"mode": mode})
+    check_optimizer(optimizer)
+    made = {"online": "onnx-session", "offline": "onnx"}
+    assert optimizer.configured(optimizer.options).traits.produces == made[mode]
+
+
 class Mistaken(OrtOptimizer):
     """Says Gelu, which is another runtime's own, for Relu."""
 
     name = "mistaken"
+    options: BaseModel = OrtOptimizerOptions(mode="offline")
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
-        proto = onnx.load_from_string(model)
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        proto = onnx.load_from_string(source.data)
         if "DivMulFusion" in passes:
             for node in proto.graph.node:
                 node.op_type, node.domain = "Gelu", "com.microsoft"
             proto.opset_import.add(domain="com.microsoft", version=1)
         return Artifact("onnx", proto.SerializeToString(deterministic=True))
 
-    def touched(self, model: bytes, passes: Sequence[str], options: BaseModel) -> None:
+    def touched(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> None:
         return None
 
 
@@ -251,7 +261,7 @@ class Unsaved(OrtOptimizer):
 
     name = "unsaved"
 
-    def saved(self, model: bytes, passes: Sequence[str], options: BaseModel) -> bytes:
+    def saved(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         raise ValueError("no model")
 
 

@@ -64,8 +64,8 @@ net (float[1,4,8] x) => (float[1,4,8] y)
 FUSE = OrtTransformers()
 
 
-def as_bytes(text: str) -> bytes:
-    return bytes(onnx.parser.parse_model(text).SerializeToString())
+def as_artifact(text: str) -> Artifact:
+    return Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
 
 
 def operators(artifact: Artifact) -> Counter[str]:
@@ -76,7 +76,7 @@ BEFORE = Counter(n.op_type for n in onnx.parser.parse_model(NET).graph.node)
 
 
 def apply(*passes: str, **options: Any) -> Artifact:
-    return FUSE.apply(as_bytes(NET), passes, OrtTransformersOptions(**options))
+    return FUSE.apply(as_artifact(NET), passes, OrtTransformersOptions(**options))
 
 
 def test_passes_are_the_flags_of_the_installed_version() -> None:
@@ -165,8 +165,8 @@ class PlantedOrtTransformers(OrtTransformers):
     def passes(self) -> Sequence[Pass]:
         return [*super().passes(), Pass("planted")]
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
-        artifact = super().apply(model, [n for n in passes if n != "planted"], options)
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        artifact = super().apply(source, [n for n in passes if n != "planted"], options)
         if "planted" not in passes:
             return artifact
         proto = onnx.load_from_string(artifact.data)

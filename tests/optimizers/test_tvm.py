@@ -146,8 +146,8 @@ def faults(result: VetResult) -> list[Finding]:
 def run(artifact_of: Sequence[str], text: str, feeds: dict[str, np.ndarray]) -> Any:
     """Fingerprint, changed passes and outputs; called in a worker."""
     optimizer, runtime = TvmOptimizer(), TvmRuntime()
-    data = onnx.parser.parse_model(text).SerializeToString()
-    artifact = optimizer.apply(data, artifact_of, optimizer.options)
+    source = Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
+    artifact = optimizer.apply(source, artifact_of, optimizer.options)
     outputs = runtime.load(artifact, runtime.options).run(feeds)
     return artifact.fingerprint, artifact.touched, outputs
 

@@ -43,6 +43,7 @@ from optvet.engine.lab import Lab, Progress
 from optvet.engine.models import open_model
 from optvet.engine.options import parse_options
 from optvet.engine.reduce.search import Budget, Reduction
+from optvet.engine.roles import configured, reference_for
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible
@@ -54,7 +55,7 @@ from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.memory import check_size
 from optvet.spec.parsing import read_json
-from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
+from optvet.spec.protocols import Optimizer, Runtime
 from optvet.spec.records import (
     Divergence,
     Finding,
@@ -434,7 +435,7 @@ def _observed(lab: Lab, sample: Sample, accused: Accused, note: Symptom | None) 
         raise InputError(f"the original does not run under {lab.judge.runtime.name}: {words}")
     examiner = Examiner(lab, [sample], tolerance=accused.tolerance)
     examiner.learn_reference(reference)
-    if accused.optimizer.traits.produces != "onnx" and accused.culprit:
+    if accused.optimizer.traits.reference == "empty pipeline" and accused.culprit:
         examiner.learn_reference(lab.trial(accused.complete(()), [sample], "control"))
     passes = accused.complete(accused.culprit)
     if accused.timeout_s is None:
@@ -720,8 +721,7 @@ def _accused_again(record: Reproduction, plugins: Plugins, file: Path, trust: bo
 
     optimizer = plugins.optimizer(record.optimizer)
     options = options_of(optimizer, "optimizer_options")
-    if isinstance(optimizer, DependsOnOptions):
-        optimizer = optimizer.configured(options)
+    optimizer = configured(optimizer, options)
     known = {p.name: p for p in optimizer.passes()}
     for name in record.passes:
         if name not in known:
@@ -729,8 +729,6 @@ def _accused_again(record: Reproduction, plugins: Plugins, file: Path, trust: bo
             raise UnknownName("pass", name, known, hint)
     runtime = plugins.runtime(record.runtime)
     judge = Judge(runtime, options_of(runtime, "runtime_options"))
-    own = "onnx" in runtime.accepts
-    original = runtime if own else plugins.reference_runtime()
     base = tuple(n for n in record.passes if known[n].required)
     tolerances = [t for n in record.passes if (t := known[n].tolerance) is not None]
     accused = Accused(
@@ -738,7 +736,7 @@ def _accused_again(record: Reproduction, plugins: Plugins, file: Path, trust: bo
         options,
         tuple(record.finding.culprit),
         judge,
-        judge if own else Judge(original, original.options),
+        reference_for(plugins, optimizer, judge),
         lambda culprit: tuple(record.passes) if culprit else base,
         lambda passes: frozenset[Any]().union(*(known[p].interface for p in passes)),
         lambda passes: max(tolerances, default=None),

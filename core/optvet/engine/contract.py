@@ -7,6 +7,7 @@ expected and what came.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,7 +139,9 @@ def attributes(family: str, plugin: Any) -> str | None:
         wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
         if wrong is not None:
             return wrong.replace(" gave ", " is ", 1)
-    return _variables(plugin.environment) if isinstance(plugin, SetsEnvironment) else None
+    if isinstance(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
+        return wrong
+    return _outdated(plugin) if family == "optimizer" else None
 
 
 def _variables(environment: Mapping[Any, Any]) -> str | None:
@@ -147,6 +150,28 @@ def _variables(environment: Mapping[Any, Any]) -> str | None:
             return f"attribute 'environment' names {name!r}, no name of a variable"
         if not isinstance(value, str) or "\0" in value:
             return f"attribute 'environment' sets {name} to {kind_of(value)}, expected a text"
+    return None
+
+
+def _outdated(optimizer: Any) -> str | None:
+    """Which method takes the model as bytes, as methods of optimizers did at first; None if none.
+
+    Called with an artifact it would fail on every model, and each failure would be a finding.
+    """
+    for method in ("apply", "touched", "saved"):
+        try:
+            parameters = inspect.signature(getattr(optimizer, method)).parameters
+        except (AttributeError, TypeError, ValueError):
+            continue  # it has no such method, or one without a signature
+        first = next(iter(parameters.values()), None)
+        if first is None:
+            continue
+        untyped = first.annotation is inspect.Parameter.empty
+        if first.annotation in (bytes, "bytes") or (untyped and first.name == "model"):
+            return (
+                f"{method}() takes {first.name!r}, a serialized model, expected 'source', an "
+                "Artifact: the contract has changed, see docs/plugins.md#changes-of-the-contracts"
+            )
     return None
 
 
@@ -190,6 +215,9 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     """``value``, which ``apply`` gave; ContractError if it is no Artifact of the right parts."""
     wrong = mismatch("apply()", value, Artifact, "an Artifact")
     wrong = wrong or mismatch("apply()", value.format, str, "a text as the Artifact's format")
+    if wrong is None and _plain(value.format) != optimizer.traits.produces:
+        got, made = value.format, optimizer.traits.produces
+        wrong = f"apply() gave an Artifact of format {got!r}, expected {made!r}, as its traits say"
     wrong = wrong or mismatch("apply()", value.data, bytes, "bytes as the Artifact's data")
     wrong = wrong or mismatch(
         "apply()", value.fingerprint, (str, _NONE), "a text or None as the Artifact's fingerprint"
@@ -217,9 +245,12 @@ def touched(optimizer: TellsTouched, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def saved(optimizer: Saves, value: Any) -> bytes:
-    """``value``, which ``saved`` gave; ContractError if these are no bytes."""
-    wrong = mismatch("saved()", value, bytes, "a serialized model")
+def saved(optimizer: Saves, value: Any) -> Artifact:
+    """``value``, which ``saved`` gave; ContractError if it is no model in ONNX."""
+    wrong = mismatch("saved()", value, Artifact, "an Artifact")
+    wrong = wrong or mismatch("saved()", value.data, bytes, "bytes as the Artifact's data")
+    if wrong is None and value.format != "onnx":
+        wrong = f"saved() gave an Artifact of format {value.format!r}, expected 'onnx'"
     if wrong is not None:
         raise blame("optimizer", optimizer, wrong)
     return value  # type: ignore[no-any-return]  # checked above

@@ -36,7 +36,6 @@ from optvet.graph.interface import Alignment, align
 from optvet.graph.structure import Facts
 from optvet.spec.errors import (
     ContractError,
-    FormatError,
     InfrastructureError,
     InputError,
     PluginError,
@@ -532,7 +531,6 @@ _REFUSALS = {
     f"{kind.__module__}.{kind.__qualname__}": kind
     for kind in (
         ContractError,
-        FormatError,
         InfrastructureError,
         InputError,
         PluginError,

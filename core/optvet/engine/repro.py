@@ -352,12 +352,14 @@ def _indented(code: str) -> str:
 def _optimize_by_plugin(story: Story) -> str:
     options = story.options.model_dump(mode="json")
     return f"""
+from optvet import Artifact
 from optvet.engine.discovery import Plugins
 
 optimizer = Plugins().optimizer({story.optimizer.name!r})
 options = type(optimizer.options).model_validate({options!r})
 optimizer = optimizer.configured(options) if hasattr(optimizer, "configured") else optimizer
-artifact = optimizer.apply(model.SerializeToString(), {list(story.passes)!r}, options)
+source = Artifact("onnx", model.SerializeToString())
+artifact = optimizer.apply(source, {list(story.passes)!r}, options)
 return artifact.data if artifact.format == "onnx" else artifact
 """
 

@@ -324,7 +324,7 @@ class _Court:
             return None
         examiner = Examiner(lab, [sample], tolerance=self.accused.tolerance)
         examiner.learn_reference(reference)
-        if self.accused.optimizer.traits.produces != "onnx":
+        if self.accused.optimizer.traits.reference == "empty pipeline":
             base = lab.trial(self.accused.complete(()), [sample], "control")
             examiner.learn_reference(base)
         return _Case(lab, examiner, sample, reference)

@@ -28,7 +28,7 @@ from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
 from optvet.graph.walk import is_onnx
-from optvet.spec.errors import ContractError, FormatError, InfrastructureError
+from optvet.spec.errors import ContractError, InfrastructureError, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Saves, Session, TellsTouched
 from optvet.spec.types import Artifact, Failure, FailureKind, InterfaceChange, Model, Sample
@@ -171,9 +171,13 @@ def build(subject: Subject) -> Artifact:
     if subject.optimizer is None:
         return Artifact("onnx", read_model(subject.blob, subject.digest))
     assert subject.options is not None
-    data = read_model(subject.blob, subject.digest, private=True)
-    made = subject.optimizer.apply(data, subject.passes, subject.options)
+    made = subject.optimizer.apply(_source(subject), subject.passes, subject.options)
     return contract.artifact(subject.optimizer, made)
+
+
+def _source(subject: Subject) -> Artifact:
+    """The model for its optimizer alone, which may write into what it is given."""
+    return Artifact("onnx", read_model(subject.blob, subject.digest, private=True))
 
 
 def visible(subject: Subject) -> ModelProto | None:
@@ -186,9 +190,8 @@ def visible(subject: Subject) -> ModelProto | None:
         return onnx.load_from_string(artifact.data)
     if isinstance(optimizer, Saves):
         assert subject.options is not None
-        data = read_model(subject.blob, subject.digest, private=True)
-        saved = optimizer.saved(data, subject.passes, subject.options)
-        return onnx.load_from_string(contract.saved(optimizer, saved))
+        saved = optimizer.saved(_source(subject), subject.passes, subject.options)
+        return onnx.load_from_string(contract.saved(optimizer, saved).data)
     return None
 
 
@@ -297,10 +300,10 @@ def _run(order: Order, artifact: Artifact, report: Report, alignment: Alignment 
 
 
 def load(judge: Judge, artifact: Artifact) -> Session:
-    """A session of the artifact under the judge's options; FormatError if it has another format."""
+    """A session of the artifact under the judge's options; UsageError if it has another format."""
     if artifact.format not in judge.runtime.accepts:
         accepts = ", ".join(sorted(judge.runtime.accepts))
-        raise FormatError(
+        raise UsageError(
             f"runtime {judge.runtime.name!r} runs {accepts}, not {artifact.format}; "
             "choose another with --runtime"
         )
@@ -430,8 +433,7 @@ def ask_touched(subject: Subject) -> list[str] | None:
     optimizer = subject.optimizer
     assert isinstance(optimizer, TellsTouched)
     assert subject.options is not None
-    data = read_model(subject.blob, subject.digest, private=True)
-    touched = optimizer.touched(data, subject.passes, subject.options)
+    touched = optimizer.touched(_source(subject), subject.passes, subject.options)
     if touched is None:
         return None
     return list(contract.touched(optimizer, touched))

@@ -42,6 +42,7 @@ from optvet.engine.models import OPSET_FLOOR, open_model
 from optvet.engine.numerics.oracle import THRESHOLDS, Judgement
 from optvet.engine.options import parse_options
 from optvet.engine.pipelines import names_passes, parse_pipeline, written
+from optvet.engine.roles import choose_runtime, configured, reference_for, require_format
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gist, probe
 from optvet.engine.trust import options_from
@@ -49,19 +50,16 @@ from optvet.graph import structure
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import (
     ContractError,
-    FormatError,
     InfrastructureError,
     InputError,
     NothingTested,
     UnknownName,
     Unsupported,
-    UsageError,
 )
 from optvet.spec.files import private_folder
 from optvet.spec.protocols import (
     Comparator,
     Decodes,
-    DependsOnOptions,
     Explains,
     Feeds,
     Optimizer,
@@ -176,7 +174,10 @@ def open_vetting(
 ) -> Iterator[Vetting]:
     """All that vetting one model takes; a sandbox of its own if none is given."""
     optimizer = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
-    runtime = _choose_runtime(plugins, optimizer, request.runtime)
+    options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
+    optimizer = configured(optimizer, options)
+    require_format(optimizer, model)
+    runtime = choose_runtime(plugins, optimizer, request.runtime)
     root = request.cache_dir or cache_root()
     cache = Cache(root if request.cache else None)
     preload = ("numpy", "onnx", "onnx.checker", *optimizer.preload, *runtime.preload)
@@ -186,7 +187,9 @@ def open_vetting(
         jobs=request.jobs or default_jobs(), limits=limits, preload=preload
     )
     try:
-        yield Vetting(model, request, plugins, optimizer, runtime, sandbox, cache, progress)
+        yield Vetting(
+            model, request, plugins, optimizer, options, runtime, sandbox, cache, progress
+        )
     finally:
         cache.close()
         if own:
@@ -198,19 +201,6 @@ def default_jobs() -> int:
     return min(os.cpu_count() or 1, 8)
 
 
-def _choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> Runtime:
-    wanted = optimizer.traits.produces
-    if name is not None:
-        runtime = plugins.runtime(name)
-        if wanted not in runtime.accepts:
-            raise UsageError(
-                f"runtime {name!r} runs {', '.join(sorted(runtime.accepts))}; optimizer "
-                f"{optimizer.name!r} produces {wanted}"
-            )
-        return runtime
-    return plugins.reference_runtime(wanted)
-
-
 class Vetting:
     """The state of one vet: what was asked, the lab, and what was found so far."""
 
@@ -220,28 +210,20 @@ class Vetting:
         request: VetRequest,
         plugins: Plugins,
         optimizer: Optimizer,
+        options: BaseModel,
         runtime: Runtime,
         sandbox: Sandbox,
         cache: Cache,
         progress: Progress,
     ) -> None:
         self.model, self.request, self.plugins = model, request, plugins
-        self.optimizer, self.runtime = optimizer, runtime
+        self.optimizer, self.options, self.runtime = optimizer, options, runtime
         self.sandbox, self.cache, self.progress = sandbox, cache, progress
         name = optimizer.name
-        self.options = parse_options(name, optimizer.options, request.optimizer_options)
-        if isinstance(optimizer, DependsOnOptions):
-            mine = self.options.model_copy(deep=True)
-            self.optimizer = optimizer = optimizer.configured(mine)
         self.judge = Judge(
             runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
         )
-        # What an importer gets wrong shows only where another runtime read the original.
-        own = optimizer.traits.produces == "onnx"
-        original = runtime if own else plugins.reference_runtime()
-        self.reference_judge = Judge(
-            original, self.judge.options if original is runtime else original.options
-        )
+        self.reference_judge = reference_for(plugins, optimizer, self.judge)
         self.passes: dict[str, Pass] = {p.name: p for p in optimizer.passes()}
         self.pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
         self.named = names_passes(request.pipeline, optimizer)
@@ -511,7 +493,7 @@ class Vetting:
         if not examiner.samples:
             examiner.samples = gate.samples = list(samples)
         examiner.learn_reference(lab.reference(samples))
-        if self.optimizer.traits.produces != "onnx":
+        if self.optimizer.traits.reference == "empty pipeline":
             fault = self._fault_of_lowering(examiner, gate, samples)
             if fault is not None:
                 return False, Findings(fault)
@@ -1202,10 +1184,7 @@ class Vetting:
         examiner = Examiner(lab, [sample], tolerance=self.tolerance)
         examiner.learn_reference(reference)
         passes = self.with_required(finding.culprit) if finding.culprit else self._base()
-        try:
-            trial = lab.trial(passes, [sample], "confirm")
-        except FormatError:
-            return unable("cannot run what the optimizer makes of it")
+        trial = lab.trial(passes, [sample], "confirm")
         failed = trial.runs.get(sample.id)
         if isinstance(failed, Failure) and _has_foreign(reference, trial):
             # It does not know the operators: that says nothing of the fault.

@@ -8,8 +8,7 @@ A crash, hang or divergence of the software under test is never an exception her
     OptvetError
     ├── UsageError          what the caller gave is wrong           (exit code 2)
     │   ├── UnknownName     no plugin, pass, option of that name
-    │   ├── InputError      a model, dataset or sample is unusable
-    │   └── FormatError     a runtime was chosen that cannot run what the optimizer makes
+    │   └── InputError      a model, dataset or sample is unusable
     ├── PluginError         a plugin is missing or broken           (exit code 3)
     │   └── ContractError   a plugin gave what its protocol forbids
     ├── InfrastructureError the sandbox, cache or disk failed       (exit code 3)
@@ -54,10 +53,6 @@ class UnknownName(UsageError):
 
 class InputError(UsageError):
     """A model, dataset or sample cannot be used as it is."""
-
-
-class FormatError(UsageError):
-    """A runtime cannot run an artifact of this format."""
 
 
 class PluginError(OptvetError):

@@ -123,11 +123,12 @@ class Optimizer(Protocol):
         """Named pipelines in order of application; "default" must be one of them."""
         ...
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Apply exactly ``passes`` in one call; no passes means import and export alone.
 
-        Called in a worker process. ``model`` is a serialized ONNX model without external data.
-        Any exception is a symptom of the optimizer.
+        Called in a worker process. ``source`` is of the format that the traits say is consumed;
+        of "onnx", ``source.data`` is a serialized model without external data. What is returned is
+        of the format that the traits say is produced. Any exception is a symptom of the optimizer.
         """
         ...
 
@@ -137,9 +138,9 @@ class TellsTouched(Protocol):
     """Optional part of an optimizer: what its own log says."""
 
     def touched(
-        self, model: bytes, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: BaseModel
     ) -> Sequence[str] | None:
-        """Those of ``passes`` that may have changed ``model`` together; None: it cannot tell.
+        """Those of ``passes`` that may have changed ``source`` together; None: it cannot tell.
 
         Called in a worker process, when a fault is searched. A hint that narrows the search, never
         evidence.
@@ -151,8 +152,8 @@ class TellsTouched(Protocol):
 class Saves(Protocol):
     """Optional part of an optimizer whose artifact hides the optimized graph: it can be had."""
 
-    def saved(self, model: bytes, passes: Sequence[str], options: BaseModel) -> bytes:
-        """What ``apply`` comes to, as a serialized ONNX model.
+    def saved(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """What ``apply`` comes to, as a model of format "onnx".
 
         Called in a worker process, to show where a fault is. No verdict rests on it.
         """
@@ -161,7 +162,7 @@ class Saves(Protocol):
 
 @runtime_checkable
 class DependsOnOptions(Protocol):
-    """Optional part of an optimizer: what passes it has is a matter of its options."""
+    """Optional part of an optimizer: its passes or its traits are a matter of its options."""
 
     def configured(self, options: BaseModel) -> Optimizer:
         """The same optimizer as it is under ``options``; asked for once, before all else."""

@@ -127,6 +127,7 @@ class Model:
         outputs: Graph outputs, in order.
         opsets: Operator-set version by domain; the default domain is "ai.onnx".
         config: What was declared of it beside the file, or in a catalogue.
+        format: "onnx", so far.
     """
 
     source: str
@@ -140,6 +141,7 @@ class Model:
     size_bytes: int
     nodes: int
     config: ModelConfig = field(default_factory=lambda: ModelConfig())
+    format: str = "onnx"
 
     @property
     def task(self) -> str | None:
@@ -189,6 +191,10 @@ class Pass:
     description: str = ""
 
 
+Reference = Literal["original", "empty pipeline"]
+"""Whose outputs are right; see ``Traits``."""
+
+
 @dataclass(frozen=True)
 class Traits:
     """What is true of an optimizer; the localizer chooses its strategy from this alone.
@@ -205,8 +211,12 @@ class Traits:
             runtime's own, even under names of ONNX's domain that their operator set does not have,
             and before IR version 4 weights that are not listed among the inputs. That is noted,
             but does not make them malformed.
-        produces: Format of its artifacts; for any but "onnx" the reference of a trial is the
-            empty pipeline, on the same runtime, and the original is compared with that first.
+        consumes: Format of the artifacts that it takes.
+        produces: Format of the artifacts that it makes.
+        reference: Whose outputs are right. "original": those of the model as it was given, on the
+            runtime that runs the optimized one. "empty pipeline": those of the model that was
+            imported and exported alone, which are first compared with those of the original on
+            another runtime, so that what the import gets wrong is not blamed on a pass.
     """
 
     ordered: bool = True
@@ -216,12 +226,14 @@ class Traits:
     max_model_bytes: int | None = None
     optimizes_on_load: bool = False
     dialect: bool = False
+    consumes: str = "onnx"
     produces: str = "onnx"
+    reference: Reference = "original"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """What an optimizer made.
+    """A model in some format: what an optimizer takes, and what it makes.
 
     ``data`` is the serialized artifact (an ONNX model for format "onnx"). ``handle`` is a live
     object, or instructions for the runtime, for other formats; it never leaves its process.

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from optvet.engine.discovery import set_environment
 from optvet.engine.sandbox import Limits, Outcome, Sandbox
-from optvet.spec.protocols import Optimizer, Runtime
+from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
 from optvet.spec.sensitive import unmarked_options
 from optvet.spec.types import Artifact, Pass
 
@@ -162,6 +162,13 @@ def _value(plugin: Any, what: str, outcome: Outcome[Any]) -> Any:
 def check_optimizer(optimizer: Optimizer) -> None:
     """Check that ``optimizer`` keeps the contract; raises AssertionError where it does not."""
     _check_common(optimizer, Optimizer, "an optimizer")
+    if isinstance(optimizer, DependsOnOptions):
+        optimizer = optimizer.configured(optimizer.options)
+    require(
+        optimizer,
+        optimizer.traits.consumes == "onnx",
+        f"takes {optimizer.traits.consumes}; this suite has models in ONNX alone",
+    )
     passes = optimizer.passes()
     _check_passes(optimizer, passes)
     _check_pipelines(optimizer, passes)
@@ -240,8 +247,14 @@ def _check_artifacts(optimizer: Optimizer, title: str, artifacts: Sequence[Artif
     for artifact in artifacts:
         require(
             optimizer,
-            bool(artifact.format) and bool(artifact.data or artifact.fingerprint),
+            bool(artifact.data or artifact.fingerprint),
             f"{title}: the artifact has neither data nor a fingerprint",
+        )
+        require(
+            optimizer,
+            artifact.format == optimizer.traits.produces,
+            f"{title}: the artifact is of format {artifact.format!r}, but traits.produces is "
+            f"{optimizer.traits.produces!r}",
         )
     digests = {a.fingerprint or a.data for a in artifacts}
     require(
@@ -263,7 +276,7 @@ def _apply_twice(optimizer: Optimizer, data: bytes, passes: Sequence[str]) -> li
     copy = bytes(bytearray(data))
     made = []
     for _ in range(2):
-        artifact = optimizer.apply(copy, list(passes), optimizer.options)
+        artifact = optimizer.apply(Artifact("onnx", copy), list(passes), optimizer.options)
         if copy != data:
             raise AssertionError("apply changed the bytes that it was given")
         # The handle never leaves its process.

@@ -390,7 +390,7 @@ class Planted:
         """The default pipeline and, as "all", every pass that it has."""
         return {"default": self.default, "all": tuple(p.name for p in self.passes())}
 
-    def apply(self, model: bytes, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         """Apply ``passes`` to a copy of the model."""
         assert isinstance(options, PlantedOptions)
         unknown = [n for n in passes if n not in _REWRITES]
@@ -401,7 +401,7 @@ class Planted:
             raise ValueError(f"planted: nothing can be built without {missing[0]!r}")
         if not self.traits.ordered:
             passes = [n for n in _REWRITES if n in passes]
-        proto = onnx.load_from_string(model)
+        proto = onnx.load_from_string(source.data)
         for name in (*self.round_trip, *passes):
             _REWRITES[name](proto, options)
         return Artifact("onnx", proto.SerializeToString(deterministic=True))
