@@ -124,7 +124,8 @@ shape = [3, 2]
 
 
 def _model_bytes(text: str = MODEL) -> bytes:
-    return onnx.parser.parse_model(text).SerializeToString()
+    data: bytes = onnx.parser.parse_model(text).SerializeToString()
+    return data
 
 
 def _models() -> list[bytes]:

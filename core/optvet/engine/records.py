@@ -275,9 +275,8 @@ def _text(catalogue: Path, entry: Mapping[str, Any], key: str) -> str | None:
 def _unfit(
     catalogue: Path, entry: Mapping[str, Any], key: str, value: Any, expected: str
 ) -> InputError:
-    return InputError(
-        f"{catalogue}: key {key!r} of {shown(entry.get('file'))} is {shown(value)}, expected {expected}"
-    )
+    where = f"{catalogue}: key {key!r} of {shown(entry.get('file'))}"
+    return InputError(f"{where} is {shown(value)}, expected {expected}")
 
 
 def _recipes(catalogue: Path, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -301,7 +300,7 @@ def _recipes(catalogue: Path, entry: Mapping[str, Any]) -> dict[str, dict[str, A
         try:
             checked = _RECIPE.validate_python(recipe)
         except ValidationError as error:
-            where = f"{catalogue}: input_spec of {entry.get('file')!r}, {key} {item[key]!r}"
+            where = f"{catalogue}: input_spec of {shown(entry['file'])}, {key} {shown(item[key])}"
             raise InputError(f"{where}: {error.errors()[0]['msg']}") from error
         found[item[key]] = checked.model_dump(exclude_none=True)
     return found
