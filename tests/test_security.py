@@ -32,7 +32,8 @@ pytestmark = pytest.mark.skipif(
 
 def recipe(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     """Run the recipe with another command in its place."""
-    (code,) = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (code,) = (block for block in blocks if "bwrap" in block)
     # The code under test may be found by a variable, which users need not set.
     path = f'--setenv PYTHONPATH "{os.environ.get("PYTHONPATH", "")}" --setenv HOME'
     code = code.replace("--setenv HOME", path)
