@@ -22,6 +22,7 @@ from optvet.spec.hooks import hookimpl
 from optvet.spec.memory import check_size
 from optvet.spec.parsing import parse_json, read_json, read_toml
 from optvet.spec.protocols import (
+    ChecksOptions,
     Comparator,
     Dataset,
     Decodes,
@@ -31,9 +32,12 @@ from optvet.spec.protocols import (
     ExplainsRuntime,
     Feeds,
     ModelSource,
+    NeedsNetwork,
     Optimizer,
+    Pins,
     Preferred,
     Probe,
+    Ragged,
     ReadsFiles,
     Run,
     Runtime,
@@ -44,6 +48,7 @@ from optvet.spec.protocols import (
     TellsProvenance,
     TellsTouched,
     UsesLibraries,
+    Wants,
 )
 from optvet.spec.records import Check, Finding, VetResult
 from optvet.spec.request import VetRequest
@@ -81,6 +86,7 @@ __all__ = [
     "NOTES",
     "Artifact",
     "Check",
+    "ChecksOptions",
     "Collision",
     "Comparator",
     "Comparison",
@@ -106,13 +112,16 @@ __all__ = [
     "ModelCard",
     "ModelConfig",
     "ModelSource",
+    "NeedsNetwork",
     "NothingTested",
     "Optimizer",
     "OptvetError",
     "Pass",
+    "Pins",
     "PluginError",
     "Preferred",
     "Probe",
+    "Ragged",
     "Ran",
     "ReadsFiles",
     "Reference",
@@ -138,6 +147,7 @@ __all__ = [
     "ValueInfo",
     "VetRequest",
     "VetResult",
+    "Wants",
     "__version__",
     "check_size",
     "compare",

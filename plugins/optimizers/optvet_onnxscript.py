@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import onnx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import (
     Artifact,
@@ -43,9 +43,9 @@ class OnnxscriptOptions(BaseModel):
 
     onnx_shape_inference: bool = True
     """Infer shapes node by node while constants are folded."""
-    input_size_limit: int = 8192
+    input_size_limit: int = Field(default=8192, ge=0)
     """Elements of an input above which a node is not folded."""
-    output_size_limit: int = 512 * 512
+    output_size_limit: int = Field(default=512 * 512, ge=0)
     """Elements of an output above which a node is not folded."""
 
 

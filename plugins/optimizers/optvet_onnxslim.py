@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from unittest.mock import patch
 
 import onnx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, version_of
 
@@ -21,9 +21,9 @@ class OnnxslimOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    max_iterations: int = 10
+    max_iterations: int = Field(default=10, ge=1)
     """Rounds at most; it stops where a round changes nothing."""
-    size_threshold: int = 0
+    size_threshold: int = Field(default=0, ge=0)
     """Bytes above which a constant is not folded; 0 for no limit."""
 
 

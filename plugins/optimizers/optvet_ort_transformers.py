@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import onnx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import (
     Artifact,
     KnownLimit,
     Optimizer,
     Pass,
-    PluginError,
     Symptom,
     Traits,
     UnknownName,
+    UsageError,
     hookimpl,
 )
 
@@ -45,9 +45,9 @@ class OrtTransformersOptions(BaseModel):
 
     model_type: str = "bert"
     """Which of the tool's model types to take it for."""
-    num_heads: int = 0
+    num_heads: int = Field(default=0, ge=0)
     """Attention heads; 0 to detect them."""
-    hidden_size: int = 0
+    hidden_size: int = Field(default=0, ge=0)
     """Width of the hidden layers; 0 to detect it."""
     opt_level: Literal[0, 1, 2, 99] = 0
     """Graph optimization of the runtime itself beforehand; above 0 the tool needs torch."""
@@ -72,6 +72,16 @@ class OrtTransformers:
             words = "optimizer 'ort_transformers' needs sympy; install optvet[transformers]"
             raise ImportError(words)
         return str(onnxruntime.__version__)
+
+    def check_options(self, options: BaseModel) -> None:
+        """Whether there is such a model type, and torch where the level needs it."""
+        assert isinstance(options, OrtTransformersOptions)
+        _flags(options.model_type)
+        if options.opt_level and importlib.util.find_spec("torch") is None:
+            raise UsageError(
+                f"optimizer 'ort_transformers': option 'opt_level' = {options.opt_level}: above 0 "
+                "the tool needs torch; install optvet[torch]"
+            )
 
     def passes(self) -> Sequence[Pass]:
         """All flags of all model types; the defaults are those of "bert"."""
@@ -131,8 +141,9 @@ def _flags(model_type: str) -> dict[str, bool]:
 
     if model_type not in _model_types():
         known = ", ".join(_model_types())
-        raise PluginError(
-            f"ort_transformers: there is no model type {model_type!r}; known: {known}"
+        raise UsageError(
+            f"optimizer 'ort_transformers': option 'model_type' = {model_type!r}: there is no such "
+            f"model type; known: {known}"
         )
     flags: dict[str, Any] = vars(fusion_options.FusionOptions(model_type))
     return {n: v for n, v in flags.items() if n.startswith("enable_") and isinstance(v, bool)}

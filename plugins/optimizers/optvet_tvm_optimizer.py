@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import onnx
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from optvet import (
     Artifact,
@@ -33,6 +33,7 @@ from optvet import (
     Traits,
     UnknownName,
     Unsupported,
+    UsageError,
     hookimpl,
     version_of,
 )
@@ -101,7 +102,7 @@ class TvmOptions(BaseModel):
         Sensitive("may pass LLVM options that name files", unless=lambda t: _is_plain_target(t)),
     ] = "llvm"
     """What code is generated for; the runtime runs on the CPU."""
-    opt_level: int = 3
+    opt_level: int = Field(default=3, ge=0)
     """Optimization level of TVM's pass context."""
     tir: bool = False
     """Passes over the loops of kernels can be left out too: they are listed, behind the others."""
@@ -159,6 +160,22 @@ class TvmOptimizer:
         """The same with the passes that exist under ``options``."""
         assert isinstance(options, TvmOptions)
         return TvmOptimizer(options)
+
+    def check_options(self, options: BaseModel) -> None:
+        """Whether TVM has the target, and the files of the user's own passes have the functions."""
+        assert isinstance(options, TvmOptions)
+        _check_target(options.target)
+        names = [p.name for p in self.configured(options).passes()]
+        for text, extra in zip(options.extra_passes, _extras(options), strict=True):
+            given = f"optimizer 'tvm': option 'extra_passes' = {text!r}"
+            if names.count(extra.name) > 1:
+                raise UsageError(
+                    f"{given}: there is a pass {extra.name!r} already; choose another NAME"
+                )
+            try:
+                _own(extra)
+            except Exception as error:
+                raise UsageError(f"{given}: {_brief(error)}") from error
 
     def version(self) -> str:
         """Version of the installed package, and a digest of the passes that were added to it."""
@@ -318,6 +335,19 @@ def _make(name: str) -> Any:
     return getattr(room, kind)()
 
 
+def _check_target(target: str) -> None:
+    import tvm
+
+    given = f"optimizer 'tvm': option 'target' = {target!r}"
+    try:
+        made = tvm.target.Target(target)
+        has_code = tvm.runtime.enabled(made.kind.name)
+    except Exception as error:
+        raise UsageError(f"{given}: {_brief(error)}") from error
+    if not has_code or "cpu" not in made.keys:
+        raise UsageError(f"{given}: this TVM makes no such code that runs on the CPU; say llvm")
+
+
 def _extras(options: TvmOptions) -> list[_Extra]:
     found = []
     for text in options.extra_passes:
@@ -354,8 +384,13 @@ def _own(extra: _Extra) -> Any:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(extra.module)
+    if not hasattr(module, extra.function):
+        raise AttributeError(f"{extra.module} has no function {extra.function!r}")
     made = getattr(module, extra.function)
-    return made if isinstance(made, tvm.ir.transform.Pass) else made()
+    made = made if isinstance(made, tvm.ir.transform.Pass) else made()
+    if not isinstance(made, tvm.ir.transform.Pass):
+        raise TypeError(f"{extra.function} gave {type(made).__name__}, expected a pass of TVM")
+    return made
 
 
 _REFUSAL = re.compile(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 from onnx import TensorProto
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import Artifact, Feeds, Inner, Runtime, Session, hookimpl, version_of
 from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
@@ -48,7 +48,7 @@ class OpenVinoOptions(BaseModel):
     """Run quantized models on integers, not on dequantized floats."""
     snippets: bool = False
     """Fuse chains of elementwise and attention operators into generated kernels."""
-    threads: int = 1
+    threads: int = Field(default=1, ge=0)
     """Threads of one inference; 0 lets OpenVINO choose."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import (
     Artifact,
@@ -40,13 +40,13 @@ class OrtOptions(BaseModel):
     """Graph optimization level of the session."""
     prepacking: bool = False
     """Let kernels lay their weights out anew (changes the order of sums)."""
-    threads: int = 1
+    threads: int = Field(default=1, ge=0)
     """Threads within an operator; 0 lets ONNX Runtime choose."""
     deterministic: bool = True
     """Ask for kernels with the same result on every run."""
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     """Execution providers, by preference; what a GPU cannot run goes to the CPU."""
-    device_id: int = 0
+    device_id: int = Field(default=0, ge=0)
     """Which GPU, where a provider is for one."""
 
 
@@ -87,6 +87,11 @@ class OrtRuntime:
         import onnxruntime
 
         return str(onnxruntime.__version__)
+
+    def check_options(self, options: BaseModel) -> None:
+        """Whether this build has the execution providers."""
+        assert isinstance(options, OrtOptions)
+        _prepare([p for p in options.providers if p != _CPU])
 
     def diagnose(self, installation: Installation) -> Iterable[Check]:
         """Whether the right wheel's files are in place, and nodes run on every provider."""
@@ -161,16 +166,17 @@ def _prepare(accelerators: Sequence[str]) -> None:
     """Load the libraries that providers for GPUs need; refuse those that this build has not."""
     import onnxruntime as ort
 
+    given = "runtime 'onnxruntime': option 'providers'"
     known, offered = ort.get_all_providers(), ort.get_available_providers()
     for provider in accelerators:
         if provider not in known:
             raise UsageError(
-                f"there is no execution provider {provider!r}; this ONNX Runtime has "
+                f"{given}: there is no execution provider {provider!r}; this ONNX Runtime has "
                 f"{', '.join(offered)}"
             )
         if provider not in offered:
             raise UsageError(
-                f"this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
+                f"{given}: this ONNX Runtime has no {provider}, but {', '.join(offered)}; install "
                 "optvet[gpu], and see what optvet doctor says"
             )
     if hasattr(ort, "preload_dlls"):

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 import onnx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import (
     Artifact,
@@ -37,7 +37,7 @@ class TorchOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    threads: int = 1
+    threads: int = Field(default=1, ge=0)
     """Threads within an operator; 0 lets PyTorch choose."""
     deterministic: bool = True
     """Refuse operators that may give another result on every run."""

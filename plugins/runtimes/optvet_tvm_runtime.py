@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import Artifact, Check, Feeds, Installation, Runtime, Session, hookimpl, version_of
 
@@ -33,7 +33,7 @@ class TvmRuntimeOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    threads: int = 1
+    threads: int = Field(default=1, ge=0)
     """Threads within a kernel; 0 lets TVM choose."""
 
 

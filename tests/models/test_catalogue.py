@@ -12,7 +12,15 @@ import onnx.parser
 import pytest
 
 import optvet_catalogue
-from optvet import InfrastructureError, InputError, ModelCard, ModelSource, PluginError, UsageError
+from optvet import (
+    InfrastructureError,
+    InputError,
+    ModelCard,
+    ModelSource,
+    NeedsNetwork,
+    PluginError,
+    UsageError,
+)
 from optvet.engine.discovery import Plugins
 from optvet.engine.records import Preprocessing
 from optvet.engine.vet import resolve_model
@@ -59,7 +67,7 @@ def test_the_source_keeps_the_protocol() -> None:
 
 
 def test_listing_needs_no_network() -> None:
-    assert not getattr(StudySource(), "needs_network", False)
+    assert not isinstance(StudySource(), NeedsNetwork)
     cards = {card.name: card for card in StudySource().models()}
     card = cards["resnet50-v1-12-int8"]
     assert card.task == "image-classification"

@@ -13,7 +13,7 @@ import optvet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.vet import vet_model
-from optvet.spec.errors import PluginError, UnknownName
+from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass
@@ -127,7 +127,7 @@ def test_a_flag_that_it_would_swallow_is_refused() -> None:
 
 
 def test_a_model_type_that_it_would_ignore_is_refused() -> None:
-    with pytest.raises(PluginError, match="no model type 'berd'; known: bert, "):
+    with pytest.raises(UsageError, match="'model_type' = 'berd': there is no"):
         apply("enable_gelu", model_type="berd")
 
 

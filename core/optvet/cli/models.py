@@ -23,6 +23,7 @@ from optvet.cli.terminal import Terminal
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.spec.files import file_sha256, replacing
+from optvet.spec.protocols import NeedsNetwork
 from optvet.spec.records import (
     ModelDescription,
     ModelDescriptions,
@@ -213,7 +214,8 @@ def _table(
 
 
 def _needs_network(plugins: Plugins, source: str) -> bool:
-    return bool(getattr(plugins.model_source(source), "needs_network", False))
+    found = plugins.model_source(source)
+    return isinstance(found, NeedsNetwork) and found.needs_network
 
 
 def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opsets: range) -> bool:

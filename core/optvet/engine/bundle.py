@@ -43,7 +43,7 @@ from optvet.engine.lab import Lab, Progress
 from optvet.engine.models import open_model
 from optvet.engine.options import parse_options
 from optvet.engine.reduce.search import Budget, Reduction
-from optvet.engine.roles import configured, reference_for
+from optvet.engine.roles import check_options, configured, reference_for
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.shrink import REDUCIBLE, Accused, Shown, look, reduce_finding
 from optvet.engine.trial import Judge, Outputs, Subject, visible
@@ -691,6 +691,8 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
     preload = (*_PRELOAD, *accused.optimizer.preload, *accused.judge.runtime.preload)
     limits = Limits(record.timeout_s, record.memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
+        check_options(sandbox, accused.optimizer, accused.options)
+        check_options(sandbox, accused.judge.runtime, accused.judge.options)
         shown = observe(proto, feeds, accused, sandbox, _asks(record.finding)).shown
     return Replayed(
         schema="optvet.replay/2",

@@ -20,13 +20,17 @@ from optvet.spec.protocols import (
     Dataset,
     Decodes,
     ModelSource,
+    NeedsNetwork,
     Optimizer,
+    Pins,
     Preferred,
+    Ragged,
     Runtime,
     Saves,
     Session,
     SetsEnvironment,
     TellsTouched,
+    Wants,
 )
 from optvet.spec.types import (
     Artifact,
@@ -133,6 +137,12 @@ def attributes(family: str, plugin: Any) -> str | None:
         expected["preload"] = ((list, tuple), "a list of modules")
     if isinstance(plugin, Preferred):
         expected["preference"] = (int, "a whole number")
+    if isinstance(plugin, Wants):
+        expected["wants"] = ((list, tuple), "a list of modules")
+    if isinstance(plugin, Ragged):
+        expected["ragged"] = (bool, "True or False")
+    if isinstance(plugin, NeedsNetwork):
+        expected["needs_network"] = (bool, "True or False")
     if isinstance(plugin, SetsEnvironment):
         expected["environment"] = (Mapping, "a mapping to texts")
     for name, (types, words) in expected.items():
@@ -406,3 +416,11 @@ def files(source: ModelSource, reference: str, cache: Path) -> list[Path]:
         if not path.is_file():
             raise blame("model source", source, f"fetch() gave {path}, expected a file that exists")
     return list(fetched)
+
+
+def pinned(source: ModelSource, reference: str, cache: Path) -> str:
+    """What ``pinned`` of ``source`` gives for ``reference``; ContractError if it is no text."""
+    assert isinstance(source, Pins)
+    return ask(
+        "model source", source, "pinned", lambda: source.pinned(reference, cache), str, "a text"
+    )

@@ -28,6 +28,7 @@ from optvet.spec.protocols import (
     Preferred,
     Runtime,
     SetsEnvironment,
+    Wants,
 )
 
 Family = Literal["optimizer", "runtime", "comparator", "dataset", "model source"]
@@ -209,13 +210,15 @@ def _preference(entry: Loaded) -> int:
 def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
     """One plugin object, and why it cannot be used if so."""
     name = getattr(plugin, "name", type(plugin).__name__)
-    lacks = tuple(m for m in getattr(plugin, "wants", ()) if find_spec(m) is None)
+    lacks: tuple[str, ...] = ()
     problem = version = None
     if not isinstance(plugin, protocol):
         missing = [m for m in _members(protocol) if not hasattr(plugin, m)]
         problem = f"does not provide {', '.join(missing)}"
     else:
         problem = contract.attributes(family, plugin)
+    if problem is None and isinstance(plugin, Wants):
+        lacks = tuple(m for m in plugin.wants if find_spec(m) is None)
     if problem is None:
         set_environment(plugin)
     if problem is None and hasattr(plugin, "version"):

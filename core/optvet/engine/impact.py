@@ -20,7 +20,7 @@ from optvet.engine.examine import describe
 from optvet.engine.numerics.oracle import is_float, unit_roundoff
 from optvet.engine.trial import Outputs
 from optvet.spec.errors import ContractError, InputError, OptvetError
-from optvet.spec.protocols import Comparator
+from optvet.spec.protocols import Comparator, Ragged
 from optvet.spec.records import ComparisonRecord, Impact
 from optvet.spec.types import Comparison, Failure, Model, Sample, Summary
 
@@ -157,7 +157,8 @@ class Assessment:
                 self._failures.add(sample.id, first, second)
                 return None
             ours, theirs = first, second
-        if not getattr(comparator, "ragged", False) and not _alike(ours, theirs):
+        ragged = isinstance(comparator, Ragged) and comparator.ragged
+        if not ragged and not _alike(ours, theirs):
             shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
             self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             return None

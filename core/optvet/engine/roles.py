@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.sandbox import Sandbox
 from optvet.engine.trial import Judge
 from optvet.spec.errors import InputError, PluginError, UsageError
-from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
+from optvet.spec.protocols import ChecksOptions, DependsOnOptions, Optimizer, Runtime
 from optvet.spec.types import Model
 
 
@@ -59,3 +60,28 @@ def reference_for(plugins: Plugins, optimizer: Optimizer, judge: Judge) -> Judge
         return judge
     original = plugins.reference_runtime(optimizer.traits.consumes)
     return judge if original is judge.runtime else Judge(original, original.options)
+
+
+def check_options(sandbox: Sandbox, plugin: Optimizer | Runtime, options: BaseModel) -> None:
+    """Ask ``plugin``, in a worker, whether what ``options`` name exists; see ``ChecksOptions``.
+
+    Raises:
+        UsageError: It does not.
+        PluginError: The plugin could not tell.
+    """
+    if not isinstance(plugin, ChecksOptions):
+        return
+    outcome = sandbox.call(_complaint, plugin, options)
+    if (failure := outcome.failure) is not None:
+        how = failure.signal or failure.error_type or failure.kind
+        raise PluginError(f"{plugin.name}: check_options() failed: {how}: {failure.message}")
+    if outcome.value is not None:
+        raise UsageError(outcome.value)
+
+
+def _complaint(plugin: ChecksOptions, options: BaseModel) -> str | None:
+    try:
+        plugin.check_options(options)
+    except UsageError as error:
+        return str(error)
+    return None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -42,7 +42,13 @@ from optvet.engine.models import OPSET_FLOOR, open_model
 from optvet.engine.numerics.oracle import THRESHOLDS, Judgement
 from optvet.engine.options import parse_options
 from optvet.engine.pipelines import names_passes, parse_pipeline, written
-from optvet.engine.roles import choose_runtime, configured, reference_for, require_format
+from optvet.engine.roles import (
+    check_options,
+    choose_runtime,
+    configured,
+    reference_for,
+    require_format,
+)
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.trial import Judge, Order, Outputs, Subject, ask_touched, gist, probe
 from optvet.engine.trust import options_from
@@ -63,6 +69,7 @@ from optvet.spec.protocols import (
     Explains,
     Feeds,
     Optimizer,
+    Pins,
     Runtime,
     TellsTouched,
 )
@@ -106,15 +113,6 @@ OTHER_KERNELS = replace(
 """For comparing two runtimes: every sum of the graph may be taken in another order."""
 
 
-@runtime_checkable
-class Pins(Protocol):
-    """Optional part of a model source whose models may change while their names stay."""
-
-    def pinned(self, reference: str, cache: Path) -> str:
-        """The full reference, ``NAME:…``, of exactly what ``fetch`` gave a moment ago."""
-        ...
-
-
 def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Model]:
     """The models that ``reference`` (a path, a folder, ``zoo:NAME``) stands for.
 
@@ -126,7 +124,7 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
         _make_room(cache_dir / "models")
         files = contract.files(source, rest, cache_dir / "models")
         if isinstance(source, Pins):
-            reference = source.pinned(rest, cache_dir / "models")
+            reference = contract.pinned(source, rest, cache_dir / "models")
     elif colon and scheme.isalpha() and len(scheme) > 1 and not Path(reference).exists():
         raise UnknownName("model source", scheme, plugins.names("model source"))
     else:
@@ -187,9 +185,12 @@ def open_vetting(
         jobs=request.jobs or default_jobs(), limits=limits, preload=preload
     )
     try:
-        yield Vetting(
+        check_options(sandbox, optimizer, options)
+        vetting = Vetting(
             model, request, plugins, optimizer, options, runtime, sandbox, cache, progress
         )
+        check_options(sandbox, runtime, vetting.judge.options)
+        yield vetting
     finally:
         cache.close()
         if own:

@@ -63,6 +63,35 @@ class UsesLibraries(Protocol):
 
 
 @runtime_checkable
+class Wants(Protocol):
+    """Optional part of every plugin: libraries that it does without, but does more with.
+
+    ``optvet plugins`` shows the extra that brings those that are missing.
+
+    Attributes:
+        wants: Modules, as they are imported.
+    """
+
+    wants: Sequence[str]
+
+
+@runtime_checkable
+class ChecksOptions(Protocol):
+    """Optional part of an optimizer or runtime: whether what its options name exists."""
+
+    def check_options(self, options: BaseModel) -> None:
+        """Refuse what no model could be optimized or run with, such as an unknown device.
+
+        Called in a worker process, once, before anything is applied or run. What can be said of a
+        value without the library belongs into the options' own model.
+
+        Raises:
+            UsageError: The message names the option and its value.
+        """
+        ...
+
+
+@runtime_checkable
 class Diagnoses(Protocol):
     """Optional part of every plugin: what it knows of its libraries, and may be wrong with them."""
 
@@ -320,8 +349,7 @@ class TellsProvenance(Protocol):
 class Comparator(Protocol):
     """Says what a difference means on the model's task. It adds impact; the oracle judges.
 
-    A comparator that can compare outputs of different shapes (detections, texts) says so by an
-    attribute ``ragged = True``; others are only asked where all shapes agree.
+    It is asked only where the shapes of all outputs agree, unless it is ``Ragged``.
 
     Attributes:
         name: Unique among comparators.
@@ -371,6 +399,17 @@ class Comparator(Protocol):
 
 
 @runtime_checkable
+class Ragged(Protocol):
+    """Optional part of a comparator of answers that vary in size, such as detections and texts.
+
+    Attributes:
+        ragged: Whether it compares outputs of different shapes.
+    """
+
+    ragged: bool
+
+
+@runtime_checkable
 class Decodes(Protocol):
     """Optional part of a comparator: answers that take more than one run, such as a text.
 
@@ -410,8 +449,6 @@ class Decodes(Protocol):
 class ModelSource(Protocol):
     """Where models come from.
 
-    A source whose list must be asked of a server says so by an attribute ``needs_network = True``.
-
     Attributes:
         name: The scheme in ``NAME:REFERENCE``; "local" serves plain paths.
     """
@@ -428,4 +465,24 @@ class ModelSource(Protocol):
         Raises:
             UsageError: There is no such model, or it cannot be had.
         """
+        ...
+
+
+@runtime_checkable
+class NeedsNetwork(Protocol):
+    """Optional part of a model source whose list is on a server.
+
+    Attributes:
+        needs_network: Whether its list is left out unless the user names the source.
+    """
+
+    needs_network: bool
+
+
+@runtime_checkable
+class Pins(Protocol):
+    """Optional part of a model source whose models may change while their names stay."""
+
+    def pinned(self, reference: str, cache: Path) -> str:
+        """The full reference, ``NAME:…``, of exactly what ``fetch`` gave a moment ago."""
         ...
