@@ -3,6 +3,7 @@
 import array
 import ctypes
 import os
+import resource
 import signal
 import socket
 import stat
@@ -239,4 +240,10 @@ def forget_modules() -> int:
     """Leave a process in which nothing can be imported; its number."""
     sys.modules.clear()
     sys.meta_path.clear()
+    return os.getpid()
+
+
+def forbid_files() -> int:
+    """Leave a process that can write to no file; its number."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     return os.getpid()

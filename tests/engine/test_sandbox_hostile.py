@@ -156,6 +156,9 @@ def test_what_cannot_be_undone_costs_the_worker(sandbox: Sandbox) -> None:
     first = sandbox.call(hostile.set_variable, "OPTVET_TEST", "1").value
     assert sandbox.call(os.getenv, "OPTVET_TEST").value is None
     assert sandbox.call(faults.process_id).value != first
+    first = sandbox.call(hostile.forbid_files).value
+    assert sandbox.call(faults.return_bytes, 1 << 20).ok
+    assert sandbox.call(faults.process_id).value != first
     first = sandbox.call(hostile.redirect).value
     assert failure(sandbox.call(faults.abort, "heard")).message == "heard"
     assert sandbox.call(faults.process_id).value != first

@@ -161,7 +161,11 @@ class Servers:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
             server = self._start()
         try:
-            server.await_ready()
+            try:
+                server.await_ready()
+            except OSError as error:
+                words = f"a server of the sandbox does not start: {server.log()}".rstrip(" :")
+                raise InfrastructureError(words) from error
             yield server
         finally:
             with self._lock:

@@ -121,6 +121,7 @@ class _State:
         self._environment = dict(self._variables)
         self._threads = threading.active_count()
         self._output = _file_of(1), _file_of(2)
+        self._limits = _resource_limits()
 
     def restored(self) -> bool:
         """Undo what can be undone; False if the process can serve no other task."""
@@ -135,8 +136,16 @@ class _State:
             and self._variables == self._environment
             and threading.active_count() <= self._threads
             and (_file_of(1), _file_of(2)) == self._output
+            and _resource_limits() == self._limits
             and not _has_children()
         )
+
+
+def _resource_limits() -> list[tuple[int, int]]:
+    """All limits of this process but the soft one on memory, which is each task's own."""
+    names = [n for n in dir(resource) if n.startswith("RLIMIT_") and n != "RLIMIT_AS"]
+    limits = [resource.getrlimit(getattr(resource, name)) for name in names]
+    return [*limits, (0, resource.getrlimit(resource.RLIMIT_AS)[1])]
 
 
 def _folder() -> str:
