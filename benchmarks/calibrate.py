@@ -36,12 +36,14 @@ from optvet.engine import noise as measuring
 from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner
-from optvet.engine.lab import Lab, Trial
+from optvet.engine.lab import Lab
 from optvet.engine.numerics import oracle
 from optvet.engine.numerics.oracle import THRESHOLDS, Noise
 from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.sources import resolve_model
 from optvet.engine.trial import Judge, Outputs
-from optvet.engine.vet import resolve_model
+from optvet.engine.work.case import Case, Checks, PassTable
+from optvet.engine.work.facts import Trial
 from optvet.spec.types import Model
 
 MODELS = "squeezenet,shufflenet,inception_v1,digits-cnn,digits-mlp,wine-logreg,diabetes-mlp"
@@ -75,18 +77,18 @@ def examine_model(
     with tempfile.TemporaryDirectory(prefix="optvet-calibrate-") as folder:
         (model,) = resolve_model(reference, plugins, cache_root())
         runtime = plugins.runtime("onnxruntime")
-        lab = Lab(
+        judge = Judge(runtime, runtime.options)
+        # A saved ONNX Runtime model need not pass strict shape inference.
+        case = Case(
             model,
             plants.PLANTS,
             plants.PLANTS.options,
-            Judge(runtime, runtime.options),
-            sandbox,
-            Cache(Path(folder)),
-            jobs=1,
-            interface=lambda passes: frozenset(),
+            judge,
+            judge,
+            PassTable.of(plants.PLANTS),
+            Checks(full=False),
         )
-        # A saved ONNX Runtime model need not pass strict shape inference.
-        lab.full_check = False
+        lab = Lab(case, sandbox, Cache(Path(folder)))
         samples = _samples(model, plugins, limit, seed)
         trial = lab.reference(samples)
         samples = [s for s in samples if not isinstance(trial.runs.get(s.id), Failure | None)]

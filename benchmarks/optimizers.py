@@ -18,9 +18,8 @@ from machine import describe, environment
 from optvet import OptvetError, vet
 from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
-from optvet.engine.trial import ask_touched
-from optvet.engine.vet import open_vetting, resolve_model
-from optvet.spec.protocols import TellsTouched
+from optvet.engine.sources import resolve_model
+from optvet.engine.vet.session import open_session
 from optvet.spec.request import VetRequest
 
 MODELS = (
@@ -35,17 +34,14 @@ def changed(plugins: Plugins, name: str, reference: str) -> str:
     """Number of default passes that changed the model."""
     (model,) = resolve_model(reference, plugins, cache_root())
     settings = VetRequest(model="model", optimizer=name, cache=False)
-    with open_vetting(model, settings, plugins) as vetting:
-        pipeline = vetting.pipeline
-        lab = vetting.lab_of(vetting.judge)
-        told = lab.trial(pipeline, (), "walk").build.touched
-        if told is None and isinstance(vetting.optimizer, TellsTouched):
-            subject = lab.subject(pipeline)
-            told = vetting.sandbox.call(ask_touched, subject).value
+    with open_session(model, settings, plugins) as session:
+        lab, passes = session.lab, session.case.passes
+        told = lab.trial(passes.pipeline, (), "walk").build.touched or lab.touched(passes.pipeline)
         if told is not None:
             return str(len(set(told)))
-        base = lab.trial(vetting.with_required(()), (), "walk").build
-        builds = [lab.trial(vetting.with_required((p,)), (), "walk").build for p in set(pipeline)]
+        base = lab.trial(passes.base, (), "walk").build
+        sequences = [passes.complete((p,)) for p in set(passes.pipeline)]
+        builds = [lab.trial(sequence, (), "walk").build for sequence in sequences]
         return str(sum(b.canonical != base.canonical for b in builds))
 
 

@@ -40,7 +40,7 @@ from onnx import ModelProto, NodeProto, helper
 from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.reduce.search import Candidate, reduce_model
-from optvet.engine.vet import resolve_model
+from optvet.engine.sources import resolve_model
 
 Feeds = Mapping[str, np.ndarray]
 AIMS = (10, 26, 200, 10.0)

@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import machine
 import numpy as np
@@ -135,17 +135,24 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     """The default pipeline, timed within the process around a sandbox that is warm."""
     from optvet.engine.api import default_jobs
     from optvet.engine.discovery import Plugins
-    from optvet.engine.sandbox import Limits, Role, Sandbox
-    from optvet.engine.vet import resolve_model, vet_model
+    from optvet.engine.sandbox import Limits, Sandbox
+    from optvet.engine.sources import resolve_model
+    from optvet.engine.vet import vet_model
     from optvet.spec.request import VetRequest
 
     plugins = Plugins()
     jobs = jobs or default_jobs()
-    preload = ("numpy", "onnx", "onnx.checker", "onnxoptimizer", "onnxruntime", "optvet.engine.vet")
+    preload = (
+        "numpy",
+        "onnx",
+        "onnx.checker",
+        "onnxoptimizer",
+        "onnxruntime",
+        "optvet.engine.vet.run",
+    )
     with Sandbox(jobs=jobs, limits=Limits(), preload=preload) as sandbox:
-        for role in get_args(Role):
-            for future in [sandbox.submit(time.sleep, 0.3, role=role) for _ in range(jobs)]:
-                future.result()
+        for future in [sandbox.submit(time.sleep, 0.3) for _ in range(jobs)]:
+            future.result()
         settings = VetRequest(
             model="model", dataset=(dataset,), limit=limit, jobs=jobs, cache_dir=Path(cache)
         )
@@ -301,7 +308,7 @@ def model_path(reference: str) -> Path:
     """A file for a path or ``zoo:NAME``, made beforehand, so that nobody pays for it."""
     from optvet.engine.cache import cache_root
     from optvet.engine.discovery import Plugins
-    from optvet.engine.vet import resolve_model
+    from optvet.engine.sources import resolve_model
 
     (model,) = resolve_model(reference, Plugins(), cache_root())
     return model.path
@@ -447,7 +454,8 @@ def profile(path: str, strategy: str, limit: int, lines: int) -> Any:
     import onnxruntime
 
     from optvet.engine.discovery import Plugins
-    from optvet.engine.vet import resolve_model, vet_model
+    from optvet.engine.sources import resolve_model
+    from optvet.engine.vet import vet_model
     from optvet.spec.request import VetRequest
 
     assert {onnxoptimizer, onnxruntime} <= set(sys.modules.values())  # not to be timed

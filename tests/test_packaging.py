@@ -195,6 +195,18 @@ def test_the_numerics_know_nothing_of_the_rest_of_the_engine() -> None:
         assert rooms(file) <= {"spec", "graph", "engine"}, name
 
 
+ENGINE = ["numerics", "work", "vet", "reduce", "bundle"]
+"""Rooms of the engine, each above the one before."""
+
+
+@pytest.mark.parametrize("room", ENGINE)
+def test_a_room_of_the_engine_imports_only_lower_ones(room: str) -> None:
+    upper = {f"optvet.engine.{name}" for name in ENGINE[ENGINE.index(room) + 1 :]}
+    for name, file in modules_of(ROOT / "core" / "optvet" / "engine" / room).items():
+        found = {m for m in imports(file) if ".".join(m.split(".")[:3]) in upper}
+        assert not found, name
+
+
 @pytest.mark.parametrize("room", ["spec", "graph", "engine", "report"])
 def test_no_modules_import_each_other_in_a_circle(room: str) -> None:
     files = modules_of(ROOT / "core" / "optvet" / room)

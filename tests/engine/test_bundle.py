@@ -23,10 +23,11 @@ from optvet.engine.bundle import (
     write_arrays,
     write_bundles,
 )
+from optvet.engine.bundle.repro import fenced
 from optvet.engine.discovery import Plugins
 from optvet.engine.lab import Progress
-from optvet.engine.repro import fenced
-from optvet.engine.vet import resolve_model, vet_model
+from optvet.engine.sources import resolve_model
+from optvet.engine.vet import vet_model
 from optvet.graph.identity import structure_of
 from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from onnx import ModelProto
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
+from optvet.engine.reduce.oracle import Shrunk, reduce_finding
 from optvet.engine.reduce.search import Budget
 from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.shrink import Accused, Shrunk, reduce_finding
 from optvet.engine.trial import Judge
 from optvet.engine.vet import vet_model
+from optvet.engine.work.case import Case, PassTable
 from optvet.spec.errors import UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample, Symptom
@@ -32,9 +34,21 @@ def sandbox() -> Iterator[Sandbox]:
         yield shared
 
 
+@dataclass(frozen=True)
+class Accused:
+    """A culprit of an optimizer."""
+
+    optimizer: Any
+    culprit: tuple[str, ...]
+
+    def case(self, model: Model) -> Case:
+        judge = Judge(OrtRuntime(), OrtRuntime().options)
+        passes = PassTable.of(self.optimizer, self.culprit)
+        return Case(model, self.optimizer, self.optimizer.options, judge, judge, passes)
+
+
 def accused(optimizer: Any, *culprit: str) -> Accused:
-    runtime = OrtRuntime()
-    return Accused(optimizer, optimizer.options, culprit, Judge(runtime, runtime.options))
+    return Accused(optimizer, culprit)
 
 
 def opened(proto: ModelProto, folder: Path) -> Model:
@@ -97,7 +111,8 @@ def sample(proto: ModelProto, seed: int = 0) -> Sample:
 def shrunk(
     proto: ModelProto, who: Accused, folder: Path, sandbox: Sandbox, **options: Any
 ) -> Shrunk:
-    return reduce_finding(opened(proto, folder), who, sample(proto), sandbox=sandbox, **options)
+    case = who.case(opened(proto, folder))
+    return reduce_finding(case, who.culprit, sample(proto), sandbox=sandbox, **options)
 
 
 def types_of(result: Shrunk) -> list[str]:

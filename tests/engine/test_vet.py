@@ -14,7 +14,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox, enter
 from optvet.engine.trial import Subject
-from optvet.engine.vet import SHORT_WAITS_S, vet_model
+from optvet.engine.vet import vet_model
+from optvet.engine.vet.blame import SHORT_WAITS_S
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,

@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 from tests.answers import detail
 
+from optvet.engine.bundle import replay_bundle, write_bundles
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
@@ -339,6 +340,14 @@ def test_a_fault_of_the_importer_is_no_passes_fault(vet: Vet, tmp_path: Path) ->
     assert (finding.culprit, finding.confirmed) == ([], True)
     assert finding.symptom in ("wrong-output", "run-failure")
     assert "import and lowering" in detail(result, "empty pipeline")
+    asked = VetRequest(
+        model=str(tmp_path / "model.onnx"),
+        optimizer="tvm",
+        dataset=(f"files:{tmp_path / 'sample.npz'}",),
+        cache_dir=tmp_path / "cache",
+    )
+    (bundle,) = write_bundles(result, asked, tmp_path / "out", Plugins())
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
 def test_an_operator_that_cannot_be_imported_is_no_passes_fault(vet: Vet) -> None:

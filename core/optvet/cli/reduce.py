@@ -62,10 +62,10 @@ def command(
 
     Ctrl-C ends it and keeps the smallest model so far.
     """
-    from optvet.engine.command import parse_command, reduce_by_command
     from optvet.engine.discovery import Plugins
+    from optvet.engine.reduce.command import parse_command, reduce_by_command
     from optvet.engine.reduce.search import Budget
-    from optvet.engine.vet import resolve_model
+    from optvet.engine.sources import resolve_model
 
     terminal = context.ensure_object(Terminal)
     words = parse_command(check)

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict
 from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.lab import Progress
-from optvet.engine.vet import resolve_model, vet_model
+from optvet.engine.sources import resolve_model
+from optvet.engine.vet import vet_model
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -160,7 +161,7 @@ def reduce(
     Raises:
         UsageError: The command cannot be run, or does not exit 0 for the whole model.
     """
-    from optvet.engine.command import parse_command, reduce_by_command
+    from optvet.engine.reduce.command import parse_command, reduce_by_command
     from optvet.engine.reduce.search import Budget
 
     with given(model, ()) as (reference, plugins, _):

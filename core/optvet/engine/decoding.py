@@ -8,9 +8,10 @@ from concurrent.futures import Future
 from pydantic import BaseModel
 
 from optvet.engine import cache as caching
-from optvet.engine.lab import Lab, is_circumstantial, refuse_misuse, run_from_bytes, run_to_bytes
+from optvet.engine.lab import Lab, refuse_misuse
 from optvet.engine.sandbox import Outcome
 from optvet.engine.trial import Outputs, decode
+from optvet.engine.work.facts import is_circumstantial, run_from_bytes, run_to_bytes
 from optvet.spec.protocols import Decodes
 from optvet.spec.types import Failure, Sample
 

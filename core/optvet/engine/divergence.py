@@ -33,8 +33,8 @@ from optvet.engine.numerics.oracle import (
     noise_level,
 )
 from optvet.engine.sandbox import Sandbox, enter
-from optvet.engine.shrink import record_values
 from optvet.engine.trial import Judge
+from optvet.engine.work.values import record_values
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import graph_inputs
 from optvet.graph.sites import attributes_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from optvet.engine import noise as measuring
-from optvet.engine.lab import Lab, Trial
+from optvet.engine.lab import Lab
 from optvet.engine.numerics.oracle import (
     THRESHOLDS,
     Judgement,
@@ -27,6 +27,7 @@ from optvet.engine.numerics.oracle import (
     uncertainty,
 )
 from optvet.engine.trial import Outputs, gist
+from optvet.engine.work.facts import Trial
 from optvet.spec.records import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
 
@@ -181,7 +182,7 @@ class Examiner:
     def examine(self, trial: Trial, samples: Sequence[Sample]) -> Findings:
         """What is wrong with ``trial``, which was run on ``samples``."""
         failure = trial.build.failure
-        on_load = self.lab.optimizer.traits.optimizes_on_load
+        on_load = self.lab.case.optimizer.traits.optimizes_on_load
         if failure is not None:
             return Findings(
                 Observation(

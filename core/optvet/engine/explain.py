@@ -27,9 +27,10 @@ from optvet.engine.divergence import (
     recorded,
 )
 from optvet.engine.examine import describe
-from optvet.engine.lab import CODE_VERSION, Lab
+from optvet.engine.lab import Lab
 from optvet.engine.sandbox import enter
 from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
+from optvet.engine.work.facts import CODE_VERSION
 from optvet.graph import structure
 from optvet.graph.interface import align
 from optvet.graph.sites import (
@@ -75,21 +76,23 @@ def explain(
     """
     if symptom not in EXPLAINED:
         return None
-    made = lab.optimizer.traits.produces
-    if made != "onnx" and not isinstance(lab.optimizer, Saves):
-        return Divergence(note=f"{lab.optimizer.name} makes {made}, whose inner values are hidden")
+    made = lab.case.optimizer.traits.produces
+    if made != "onnx" and not isinstance(lab.case.optimizer, Saves):
+        return Divergence(
+            note=f"{lab.case.optimizer.name} makes {made}, whose inner values are hidden"
+        )
     task = Task(
         lab.subject(None),
         lab.subject(passes),
-        lab.judge,
+        lab.case.candidate,
         lab.model,
         lab.order(lab.subject(passes), [sample]).interface,
         sample.feeds,
         symptom,
         tuple(outputs),
-        lab.full_check,
+        lab.case.checks.full,
     )
-    about = (list(passes), symptom, list(outputs), lab.full_check)
+    about = (list(passes), symptom, list(outputs), lab.case.checks.full)
     key = caching.key(
         "divergence", VERSION, CODE_VERSION, lab.identity, about, lab.sample_digest(sample)
     )

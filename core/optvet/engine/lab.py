@@ -1,22 +1,15 @@
 """Trials on demand: cached by content, counted, never made twice.
 
-Two kinds of fact are kept. A *build* says what a pass sequence makes of the model: a digest, the
-structure, or a failure. A *run* says what an artifact computes on a sample. Since most passes leave
-a model alone, most builds end in an artifact that was run before.
+Since most passes leave a model alone, most builds end in an artifact that was run before.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict, dataclass, field, replace
-from typing import Literal, TypeVar
-
-import numpy as np
-from pydantic import BaseModel, TypeAdapter
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from optvet.engine import cache as caching
 from optvet.engine import candidate
@@ -28,12 +21,30 @@ from optvet.engine.trial import (
     Outputs,
     Report,
     Subject,
+    ask_touched,
     judge_artifact,
     judge_poisoned,
     sample_digests,
 )
-from optvet.graph.interface import Alignment, align
-from optvet.graph.structure import Facts
+from optvet.engine.work.case import Case
+from optvet.engine.work.facts import (
+    CODE_VERSION,
+    Build,
+    Ledger,
+    Purpose,
+    Trial,
+    build_from_json,
+    build_to_json,
+    fits,
+    is_circumstantial,
+    is_late,
+    read_outcome,
+    replay_from_bytes,
+    replay_to_bytes,
+    run_from_bytes,
+    run_to_bytes,
+)
+from optvet.graph.interface import align
 from optvet.spec.errors import (
     ContractError,
     InfrastructureError,
@@ -42,81 +53,11 @@ from optvet.spec.errors import (
     Unsupported,
     UsageError,
 )
-from optvet.spec.protocols import Optimizer
-from optvet.spec.records import Cost, StageCost
-from optvet.spec.types import Failure, InterfaceChange, Model, Sample
+from optvet.spec.protocols import TellsTouched
+from optvet.spec.types import Failure, Model, Sample
 
-CODE_VERSION = 8
-"""Raised when the meaning of a cached fact changes."""
-
-Purpose = Literal[
-    "reference",
-    "detect",
-    "control",
-    "noise",
-    "walk",
-    "localize",
-    "each",
-    "confirm",
-    "verify",
-    "decode",
-]
 Progress = Callable[[str, int, int | None], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Build:
-    """What a pass sequence makes of the model."""
-
-    digest: str = ""
-    canonical: str = ""
-    facts: Facts | None = None
-    failure: Failure | None = None
-    touched: tuple[str, ...] | None = None
-    loads: bool = False
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A build and its runs: everything that is known of one pass sequence on some samples.
-
-    ``runs`` has one entry per sample, in order; it ends at the first failure. ``of_optimizer``
-    tells an empty pass sequence from the original model.
-    """
-
-    passes: tuple[str, ...]
-    build: Build
-    alignment: Alignment | None = None
-    runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
-    of_optimizer: bool = True
-
-
-class Ledger:
-    """Counts applications and inferences by purpose."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-
-    def add(self, purpose: str, applications: int = 0, inferences: int = 0) -> None:
-        """Count work that was really done."""
-        count = self._counts.setdefault(purpose, [0, 0])
-        count[0] += applications
-        count[1] += inferences
-
-    def cost(self, wall_s: float) -> Cost:
-        """The sums, as they are reported."""
-        parts = {
-            p: StageCost(applications=a, inferences=i)
-            for p, (a, i) in self._counts.items()
-            if a or i
-        }
-        return Cost(
-            applications=sum(c.applications for c in parts.values()),
-            inferences=sum(c.inferences for c in parts.values()),
-            wall_s=round(wall_s, 3),
-            by_purpose=parts,
-        )
 
 
 class Lab:
@@ -124,45 +65,54 @@ class Lab:
 
     def __init__(
         self,
-        model: Model,
-        optimizer: Optimizer,
-        options: BaseModel,
-        judge: Judge,
+        case: Case,
         sandbox: Sandbox,
         cache: Cache,
         *,
-        jobs: int,
-        reference_judge: Judge | None = None,
-        interface: Callable[[Sequence[str]], frozenset[InterfaceChange]],
+        jobs: int = 1,
         ledger: Ledger | None = None,
         progress: Progress = lambda text, done, total: None,
     ) -> None:
-        self.model, self.optimizer, self.options, self.judge = model, optimizer, options, judge
-        self.reference_judge = reference_judge or judge
-        self.sandbox, self.cache, self.jobs = sandbox, cache, jobs
+        self.case, self.sandbox, self.cache, self.jobs = case, sandbox, cache, jobs
         self.ledger = ledger or Ledger()
         self.progress = progress
-        self.full_check = True
-        self.excused = ""
-        self.timeout_s: float | None = None
-        self._late = 0
-        self._live = optimizer.traits.produces != "onnx"
-        self._required = {p.name for p in optimizer.passes() if p.required}
-        self._interface = interface
-        self._builds: dict[str, Build] = {}
+        self._memory = _Memory(live=case.optimizer.traits.produces != "onnx")
         self._by_digest: dict[str, Build] = {}
-        self._runs: dict[str, Outputs | Failure] = {}
-        self._run_keys: dict[tuple[object, ...], str] = {}
-        self._sample_digests: dict[int, tuple[Sample, str]] = {}
         self._about_build = (
             CODE_VERSION,
-            model.digest,
-            optimizer.name,
-            optimizer.version(),
-            options.model_dump(mode="json"),
+            case.model.digest,
+            case.optimizer.name,
+            case.optimizer.version(),
+            case.options.model_dump(mode="json"),
         )
-        self._about_run = _about(judge)
-        self._about_reference = _about(self.reference_judge)
+        self._about_run = _about(case.candidate)
+        self._about_reference = _about(case.reference)
+
+    @property
+    def model(self) -> Model:
+        """What is optimized."""
+        return self.case.model
+
+    def on(self, case: Case) -> Lab:
+        """A lab for another case that shares sandbox, cache and costs."""
+        return Lab(
+            case,
+            self.sandbox,
+            self.cache,
+            jobs=self.jobs,
+            ledger=self.ledger,
+            progress=self.progress,
+        )
+
+    def under(self, **checks: Any) -> Lab:
+        """This lab with other ``Checks``; what it knows is shared."""
+        lab = copy.copy(self)
+        lab.case = self.case.under(**checks)
+        if {"full", "excused"} & checks.keys():
+            # What failed the checks may pass these.
+            known = self._by_digest.items()
+            lab._by_digest = {d: b for d, b in known if b.failure is None}
+        return lab
 
     # --- questions ---------------------------------------------------------------------------
 
@@ -222,19 +172,19 @@ class Lab:
         subject = self.subject(passes)
         digests = [self.sample_digest(s) for s in samples]
         key = caching.key("fresh", purpose, self._build_key(subject), self.identity, digests)
-        kept = self.cache.read(key, lambda data: _replay_from_bytes(data, samples))
-        if kept is not None and all(self._fits(run, kept[0]) for run in kept[1].values()):
+        kept = self.cache.read(key, lambda data: replay_from_bytes(data, samples))
+        if kept is not None and all(fits(run, self.model, kept[0]) for run in kept[1].values()):
             return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
         # The original reads no memory that it never wrote, or shows it here.
         judge = judge_artifact if subject.optimizer else judge_poisoned
         outcome = self.submit(subject, judge, order, fresh=True).result()
         refuse_misuse(_failure_in(outcome))
-        self._count(purpose, subject, outcome, samples)
-        build, runs = _read(outcome, samples, self._build_key(subject))
+        self._count(purpose, subject, outcome)
+        build, runs = read_outcome(outcome, samples, self._build_key(subject))
         failures = [build.failure, *(r for r in runs.values() if isinstance(r, Failure))]
         if not any(is_circumstantial(f) for f in failures):
-            self.cache.put(key, "fresh", _replay_to_bytes(build, runs, samples))
+            self.cache.put(key, "fresh", replay_to_bytes(build, runs, samples))
         return self._compose(subject, build, runs, samples)
 
     # --- how they are answered ---------------------------------------------------------------
@@ -249,9 +199,9 @@ class Lab:
         timeout_s: float | None = None,
     ) -> Future[Outcome[T]]:
         """Start ``then(artifact, *args)`` out of the optimizer's reach; see ``candidate``."""
-        live = subject.optimizer is not None and self._live
+        live = subject.optimizer is not None and self._memory.live
         # The empty pipeline of such an optimizer is a reference: no pass has run in its process.
-        fresh = fresh or (live and self._required.issuperset(subject.passes))
+        fresh = fresh or (live and self.case.passes.required.issuperset(subject.passes))
         return candidate.submit(
             self.sandbox,
             subject,
@@ -263,24 +213,34 @@ class Lab:
             timeout_s=timeout_s,
         )
 
+    def touched(self, passes: Sequence[str]) -> list[str] | None:
+        """Passes that the optimizer's log says changed the model, asked once; None if unknown."""
+        known, name = self._memory.touched, tuple(passes)
+        if not isinstance(self.case.optimizer, TellsTouched):
+            return None
+        if name not in known:
+            known[name] = self.sandbox.call(ask_touched, self.subject(name)).value
+            self.ledger.add("walk", applications=1)
+        return known[name]
+
+    def was_asked(self, passes: Sequence[str]) -> bool:
+        """Whether ``touched`` was asked about ``passes``, which takes an application."""
+        return tuple(passes) in self._memory.touched
+
     def _learn_live(self) -> None:
-        self._live = True
+        self._memory.live = True
 
     def subject(self, passes: Sequence[str] | None) -> Subject:
         """What is built from ``passes``; None is the original model."""
         model = self.model
         if passes is None:
             return Subject(model.blob, model.digest)
-        return Subject(model.blob, model.digest, self.optimizer, self.options, tuple(passes))
+        case = self.case
+        return Subject(model.blob, model.digest, case.optimizer, case.options, tuple(passes))
 
     def forget_original(self) -> None:
         """Build the original again when it is asked for: its failure may have been chance."""
-        self._builds.pop(self._build_key(self.subject(None)), None)
-
-    def excuse(self, complaint: str) -> None:
-        """From now on, pass over this gist of a complaint of the checker."""
-        self.excused = complaint
-        self._by_digest = {d: b for d, b in self._by_digest.items() if b.failure is None}
+        self._memory.builds.pop(self._build_key(self.subject(None)), None)
 
     def order(
         self, subject: Subject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
@@ -288,44 +248,42 @@ class Lab:
         """The task that answers for ``subject`` on ``samples``."""
         return Order(
             subject,
-            (self.judge if subject.optimizer else self.reference_judge) if samples else None,
+            (self.case.candidate if subject.optimizer else self.case.reference)
+            if samples
+            else None,
             tuple(samples),
             self.model if subject.optimizer is not None else None,
-            self._interface(subject.passes),
+            self.case.passes.interface(subject.passes),
             known,
-            self.full_check,
-            self.excused if subject.optimizer is not None else "",
+            self.case.checks.full,
+            self.case.checks.excused if subject.optimizer is not None else "",
         )
 
     def _build_key(self, subject: Subject) -> str:
         if subject.optimizer is None:
-            return caching.key("original", CODE_VERSION, subject.digest, self.full_check)
+            return caching.key("original", CODE_VERSION, subject.digest, self.case.checks.full)
         return caching.key(
-            "build", *self._about_build, list(subject.passes), self.full_check, self.excused
+            "build",
+            *self._about_build,
+            list(subject.passes),
+            self.case.checks.full,
+            self.case.checks.excused,
         )
 
     def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
         about = self._about_run if subject.optimizer else self._about_reference
         name = (about, canonical, self.sample_digest(sample))
-        if name not in self._run_keys:
-            self._run_keys[name] = caching.key("run", *name)
-        return self._run_keys[name]
+        if name not in self._memory.run_keys:
+            self._memory.run_keys[name] = caching.key("run", *name)
+        return self._memory.run_keys[name]
 
     def sample_digest(self, sample: Sample) -> str:
         """Digest of the sample's feeds, computed once."""
-        known = self._sample_digests.get(id(sample))
-        if known is None or known[0] is not sample:
-            known = (sample, sample_digests([sample])[0])
-            self._sample_digests[id(sample)] = known
-        return known[1]
+        return self._memory.digest_of(sample)
 
     def forget(self, samples: Sequence[Sample]) -> None:
         """Let go of what ``samples`` gave; asked again, it comes from the cache or is redone."""
-        gone = {self.sample_digest(s) for s in samples}
-        for sample in samples:
-            self._sample_digests.pop(id(sample), None)
-        for name in [n for n in self._run_keys if n[-1] in gone]:
-            self._runs.pop(self._run_keys.pop(name), None)
+        self._memory.forget(samples)
 
     def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str:
         """What a run of ``passes``, which were tried before, on ``sample`` is kept under.
@@ -355,7 +313,7 @@ class Lab:
             if name
         }
         order = self.order(subject, samples, frozenset(known))
-        future = self.submit(subject, judge_artifact, order, timeout_s=self.timeout_s)
+        future = self.submit(subject, judge_artifact, order, timeout_s=self.case.checks.timeout_s)
         return _Pending(subject, tuple(samples), purpose, future)
 
     def _is_settled(self, subject: Subject, build: Build, samples: Sequence[Sample]) -> bool:
@@ -363,7 +321,7 @@ class Lab:
         if build.failure is not None:
             return True
         if build.loads and subject.optimizer is not None and build.facts is not None:
-            allowed = self._interface(subject.passes)
+            allowed = self.case.passes.interface(subject.passes)
             if align(self.model, build.facts, allowed).problem:
                 return True
         return self._recall_runs(subject, build, samples) is not None
@@ -375,7 +333,7 @@ class Lab:
             refuse_misuse(_failure_in(outcome))
             if subject.optimizer is None:
                 _refuse_killed(outcome.failure)
-            self._count(pending.purpose, subject, outcome, samples)
+            self._count(pending.purpose, subject, outcome)
             if _died_running(outcome) and len(samples) > 1 and not self._is_second(outcome):
                 return self._one_by_one(pending)
             self._remember(subject, samples, outcome)
@@ -388,15 +346,15 @@ class Lab:
         """Whether samples ran into the time limit before: which of them is known well enough."""
         if outcome.failure is None or outcome.failure.kind != "timeout":
             return False
-        self._late += 1
-        return self._late > 1
+        self._memory.late += 1
+        return self._memory.late > 1
 
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Which of several samples killed the worker: the build first, then each alone."""
         subject = pending.subject
         order = replace(self.order(subject, (), frozenset()), judge=None)
         outcome = self.submit(subject, judge_artifact, order).result()
-        self._count(pending.purpose, subject, outcome, ())
+        self._count(pending.purpose, subject, outcome)
         self._remember(subject, (), outcome)
         runs: dict[str, Outputs | Failure] = {}
         for sample in pending.samples:
@@ -417,24 +375,28 @@ class Lab:
     ) -> Trial:
         alignment = None
         if subject.optimizer is not None and build.facts:
-            allowed = self._interface(subject.passes)
+            allowed = self.case.passes.interface(subject.passes)
             alignment = align(self.model, build.facts, allowed)
         ordered = {s.id: runs[s.id] for s in samples if s.id in runs}
         return Trial(subject.passes, build, alignment, ordered, subject.optimizer is not None)
+
+    def _count(self, purpose: str, subject: Subject, outcome: Outcome[Report]) -> None:
+        made = int(subject.optimizer is not None)
+        self.ledger.add(purpose, applications=made, inferences=_inferences(outcome))
 
     # --- memory ------------------------------------------------------------------------------
 
     def _recall_build(self, subject: Subject) -> Build | None:
         key = self._build_key(subject)
-        if key not in self._builds:
-            build = self.cache.read(key, _build_from_json)
+        if key not in self._memory.builds:
+            build = self.cache.read(key, build_from_json)
             if build is None:
                 return None
             self._learn(key, build)
-        return self._builds[key]
+        return self._memory.builds[key]
 
     def _learn(self, key: str, build: Build) -> None:
-        self._builds[key] = build
+        self._memory.builds[key] = build
         if build.digest:
             self._by_digest[build.digest] = build
 
@@ -447,22 +409,15 @@ class Lab:
             return None
         for sample in samples:
             key = self._run_key(subject, build.canonical, sample)
-            if key not in self._runs:
+            if key not in self._memory.runs:
                 run = self.cache.read(key, run_from_bytes)
-                if run is None or not self._fits(run, build):
+                if run is None or not fits(run, self.model, build):
                     return None
-                self._runs[key] = run
-            runs[sample.id] = self._runs[key]
-            if isinstance(self._runs[key], Failure):
+                self._memory.runs[key] = run
+            runs[sample.id] = self._memory.runs[key]
+            if isinstance(self._memory.runs[key], Failure):
                 break
         return runs
-
-    def _fits(self, run: Outputs | Failure, build: Build) -> bool:
-        """Whether a kept run has the outputs of the model, or of what was built."""
-        if isinstance(run, Failure):
-            return True
-        sides = [self.model.outputs, *([build.facts.outputs] if build.facts else [])]
-        return any(_has_outputs(run, {o.name for o in side}) for side in sides)
 
     def _remember(
         self,
@@ -471,7 +426,7 @@ class Lab:
         outcome: Outcome[Report],
     ) -> None:
         key = self._build_key(subject)
-        build, runs = _read(outcome, samples, key)
+        build, runs = read_outcome(outcome, samples, key)
         report = outcome.value
         if report is not None and report.known:
             # The same bytes as an artifact that is known, or other bytes that compute the same.
@@ -486,30 +441,51 @@ class Lab:
         chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
         self._learn(key, build)
         if not chance:
-            self.cache.put(key, "build", _build_to_json(build))
+            self.cache.put(key, "build", build_to_json(build))
         for sample in samples:
             run = runs.get(sample.id)
             if run is None or not build.canonical:
                 continue
             run_key = self._run_key(subject, build.canonical, sample)
-            self._runs[run_key] = run
+            self._memory.runs[run_key] = run
             if not (isinstance(run, Failure) and is_circumstantial(run)):
                 self.cache.put(run_key, "run", run_to_bytes(run))
 
-    def _count(
-        self,
-        purpose: str,
-        subject: Subject,
-        outcome: Outcome[Report],
-        samples: Sequence[Sample],
-    ) -> None:
-        report = outcome.value
-        ran = len(report.outputs) if report else 0
-        if report and report.failed_sample:
-            ran += 1
-        if outcome.failure and outcome.failure.stage == "run":
-            ran += 1
-        self.ledger.add(purpose, applications=int(subject.optimizer is not None), inferences=ran)
+
+def _inferences(outcome: Outcome[Report]) -> int:
+    """How many samples a trial ran, the failed one included."""
+    report = outcome.value
+    ran = len(report.outputs) + bool(report.failed_sample) if report else 0
+    return ran + bool(outcome.failure and outcome.failure.stage == "run")
+
+
+@dataclass
+class _Memory:
+    """What labs know together that differ in their checks; keys tell the checks."""
+
+    live: bool
+    late: int = 0
+    builds: dict[str, Build] = field(default_factory=dict)
+    runs: dict[str, Outputs | Failure] = field(default_factory=dict)
+    run_keys: dict[tuple[object, ...], str] = field(default_factory=dict)
+    sample_digests: dict[int, tuple[Sample, str]] = field(default_factory=dict)
+    touched: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
+
+    def digest_of(self, sample: Sample) -> str:
+        """Digest of the sample's feeds, computed once."""
+        known = self.sample_digests.get(id(sample))
+        if known is None or known[0] is not sample:
+            known = (sample, sample_digests([sample])[0])
+            self.sample_digests[id(sample)] = known
+        return known[1]
+
+    def forget(self, samples: Sequence[Sample]) -> None:
+        """Let go of what ``samples`` gave."""
+        gone = {self.digest_of(s) for s in samples}
+        for sample in samples:
+            self.sample_digests.pop(id(sample), None)
+        for name in [n for n in self.run_keys if n[-1] in gone]:
+            self.runs.pop(self.run_keys.pop(name), None)
 
 
 def _about(judge: Judge) -> tuple[object, ...]:
@@ -562,104 +538,5 @@ def _refuse_killed(failure: Failure | None) -> None:
         )
 
 
-def _has_outputs(run: Outputs, names: AbstractSet[str]) -> bool:
-    """Whether ``run`` has all outputs ``names``, flattened as ``flatten`` does, and no others."""
-    return run.keys() == names or {_OUTPUT.sub("", name) for name in run} == names
-
-
-_OUTPUT = re.compile(r"(\[\d+\]|\.keys|\.length|\.is_none)+\Z")
-
-
 def _died_running(outcome: Outcome[Report]) -> bool:
     return outcome.failure is not None and outcome.failure.stage in ("load", "run")
-
-
-def is_circumstantial(failure: Failure | None) -> bool:
-    """Whether a failure may be this machine's: not to be remembered beyond the session."""
-    return failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
-
-
-def is_late(trial: Trial) -> bool:
-    """Whether some run of ``trial`` reached the time limit."""
-    return any(isinstance(r, Failure) and r.kind == "timeout" for r in trial.runs.values())
-
-
-def _read(
-    outcome: Outcome[Report], samples: Sequence[Sample], build_key: str
-) -> tuple[Build, dict[str, Outputs | Failure]]:
-    """Split an outcome into what is true of the build and what of the runs."""
-    report = outcome.value
-    failure = outcome.failure or (report.failure if report else None)
-    late = failure is not None and failure.stage in ("load", "run")
-    if report is None:
-        # The digest died with the worker; what was built stands for it.
-        name = f"lost:{build_key}" if late else ""
-        runs: dict[str, Outputs | Failure] = {}
-        if late and failure is not None:
-            runs = {s.id: failure for s in samples}
-        return Build(name, name, None, None if late else failure), runs
-    build = Build(
-        report.digest,
-        report.canonical,
-        report.facts,
-        None if late else failure,
-        report.touched,
-        bool(report.interface_problem),
-    )
-    runs = dict(report.outputs)
-    if late and failure is not None:
-        # A failed load fails every sample, a failed run its own.
-        for sample in samples:
-            if report.failed_sample in (None, sample.id):
-                runs[sample.id] = failure
-    return build, runs
-
-
-# --- facts as bytes -------------------------------------------------------------------------------
-
-
-_BUILD: TypeAdapter[Build] = TypeAdapter(Build)
-_FAILURE: TypeAdapter[Failure] = TypeAdapter(Failure)
-
-
-def _build_to_json(build: Build) -> bytes:
-    return json.dumps(asdict(build)).encode()
-
-
-def _build_from_json(data: bytes) -> Build:
-    return _BUILD.validate_python(json.loads(data))
-
-
-def _replay_to_bytes(
-    build: Build, runs: Mapping[str, Outputs | Failure], samples: Sequence[Sample]
-) -> bytes:
-    # By position, not by id: the same feeds may come under another name.
-    packed = {
-        str(i): np.frombuffer(run_to_bytes(runs[s.id]), np.uint8)
-        for i, s in enumerate(samples)
-        if s.id in runs
-    }
-    return caching.dump_arrays(packed, {"build": _build_to_json(build).decode()})
-
-
-def _replay_from_bytes(
-    data: bytes, samples: Sequence[Sample]
-) -> tuple[Build, dict[str, Outputs | Failure]]:
-    packed, meta = caching.load_arrays(data)
-    runs = {samples[int(i)].id: run_from_bytes(a.tobytes()) for i, a in packed.items()}
-    return _build_from_json(meta["build"].encode()), runs
-
-
-def run_to_bytes(run: Outputs | Failure) -> bytes:
-    """A run as it is kept."""
-    if isinstance(run, Failure):
-        return caching.dump_arrays({}, {"failure": asdict(run)})
-    return caching.dump_arrays(run, {"failure": None})
-
-
-def run_from_bytes(data: bytes) -> Outputs | Failure:
-    """What ``run_to_bytes`` wrote."""
-    arrays, meta = caching.load_arrays(data)
-    if meta["failure"] is not None:
-        return _FAILURE.validate_python(meta["failure"])
-    return arrays

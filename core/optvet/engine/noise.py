@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from pydantic import TypeAdapter
 
 from optvet.engine import cache as caching
-from optvet.engine.lab import CODE_VERSION, Lab, is_circumstantial
+from optvet.engine.lab import Lab
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.sandbox import enter
@@ -29,6 +29,7 @@ from optvet.engine.trial import (
     read_model,
     run_again,
 )
+from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
 from optvet.graph.cost import longest_reduction, macs
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Sample
@@ -169,9 +170,7 @@ def _jitter(
         else:
             runs[sample.id] = kept
     if todo:
-        order = _JitterOrder(
-            lab.subject(None), lab.reference_judge, tuple(todo), tuple(seeds), ulps
-        )
+        order = _JitterOrder(lab.subject(None), lab.case.reference, tuple(todo), tuple(seeds), ulps)
         outcome = lab.sandbox.call(_run_jittered, order, role="referee")
         # A reference that cannot run when perturbed has no measured noise; the absolute bounds
         # stay, and float64 is asked before anything is called a fault.

@@ -43,6 +43,15 @@ class Thresholds:
 
 
 THRESHOLDS = Thresholds()
+OTHER_KERNELS = replace(
+    THRESHOLDS,
+    rounding=4 * THRESHOLDS.rounding,
+    jitter_rms=4 * THRESHOLDS.jitter_rms,
+    jitter_max=4 * THRESHOLDS.jitter_max,
+    truth=4 * THRESHOLDS.truth,
+    reduction=4 * THRESHOLDS.reduction,
+)
+"""For comparing two runtimes: every sum of the graph may be taken in another order."""
 _SLICE_ELEMENTS = 16
 _FLIP = 1024
 """Behind a decision, a change by so many units of roundoff is a flip and no rounding."""

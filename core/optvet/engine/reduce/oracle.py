@@ -15,19 +15,18 @@ import hashlib
 import itertools
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import ModelProto, TypeProto, ValueInfoProto
-from pydantic import BaseModel
+from onnx import ModelProto, TypeProto
 
 from optvet.engine.cache import Cache
 from optvet.engine.examine import Examiner, Findings, Observation
-from optvet.engine.lab import Lab, Ledger, Progress, Trial
+from optvet.engine.lab import Lab, Progress
+from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.reduce.search import (
     Budget,
     Candidate,
@@ -35,23 +34,16 @@ from optvet.engine.reduce.search import (
     Reduction,
     reduce_model,
 )
-from optvet.engine.sandbox import Sandbox, enter
+from optvet.engine.sandbox import Sandbox
 from optvet.engine.trial import Judge
+from optvet.engine.work.case import Case
+from optvet.engine.work.facts import Ledger, Trial
+from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
 from optvet.graph.interface import graph_inputs, graph_outputs
-from optvet.graph.types import inferred_types
 from optvet.graph.walk import node_count, opset_versions
 from optvet.spec.errors import UsageError
-from optvet.spec.protocols import Optimizer
-from optvet.spec.types import (
-    NOTES,
-    Artifact,
-    Failure,
-    InterfaceChange,
-    Model,
-    Sample,
-    Symptom,
-)
+from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
 
 
 @dataclass(frozen=True)
@@ -65,29 +57,6 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Accused:
-    """What is to blame, and how it is judged; the same for all candidates.
-
-    Attributes:
-        culprit: The minimal pass sequence; empty for import and export alone.
-        complete: Puts the required passes back into a subsequence.
-        interface: How passes change the interface on purpose.
-        tolerance: What lossy passes declare.
-        timeout_s: Patience with one trial; None for the sandbox's own.
-    """
-
-    optimizer: Optimizer
-    options: BaseModel
-    culprit: tuple[str, ...]
-    judge: Judge
-    reference_judge: Judge | None = None
-    complete: Callable[[Sequence[str]], tuple[str, ...]] = tuple
-    interface: Callable[[Sequence[str]], frozenset[InterfaceChange]] = lambda passes: frozenset()
-    tolerance: Callable[[Sequence[str]], float | None] = lambda passes: None
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True)
 class Shrunk:
     """A reduction with what it preserved; ``applications`` and ``inferences`` are what it cost."""
 
@@ -98,8 +67,8 @@ class Shrunk:
 
 
 def reduce_finding(
-    model: Model,
-    accused: Accused,
+    case: Case,
+    culprit: tuple[str, ...],
     witness: Sample,
     *,
     sandbox: Sandbox,
@@ -108,11 +77,11 @@ def reduce_finding(
     budget: Budget | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> Shrunk:
-    """Reduce ``model`` while ``accused`` shows on ``witness`` what it shows on the whole model.
+    """Reduce a model while ``culprit`` shows on ``witness`` what it shows on the whole model.
 
     Args:
-        model: The model of the finding.
-        accused: Optimizer, culprit, and how they are judged.
+        case: The model of the finding, the optimizer, and how it is judged.
+        culprit: The minimal pass sequence; empty for import and export alone.
         witness: The sample that shows it; its feeds are reduced with the model.
         sandbox: Runs all trials.
         jobs: Candidates that are judged at a time.
@@ -125,23 +94,23 @@ def reduce_finding(
     """
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="optvet-shrink-") as folder:
-        court = _Court(accused, sandbox, Path(folder), jobs, note, ledger)
-        with court:
-            proto = model.load()
-            court.open(proto, witness.feeds)
+        oracle = ReductionOracle(case, culprit, sandbox, Path(folder), jobs, note, ledger)
+        with oracle:
+            proto = case.model.load()
+            oracle.open(proto, witness.feeds)
             reduction = reduce_model(
                 proto,
                 witness.feeds,
-                court.judge_all,
-                record=recorder(sandbox, court.reference_judge),
+                oracle.judge_all,
+                record=recorder(sandbox, case.reference),
                 types=types_by_inference(sandbox, proto),
                 width=max(1, jobs),
                 budget=budget,
                 progress=progress,
             )
-    assert court.target is not None
+    assert oracle.target is not None
     cost = ledger.cost(0.0)
-    return Shrunk(reduction, court.target, cost.applications, cost.inferences)
+    return Shrunk(reduction, oracle.target, cost.applications, cost.inferences)
 
 
 def recorder(sandbox: Sandbox, judge: Judge) -> Recorder:
@@ -160,55 +129,12 @@ def types_by_inference(sandbox: Sandbox, model: ModelProto) -> dict[str, TypePro
     return {name: TypeProto.FromString(data) for name, data in (outcome.value or {}).items()}
 
 
-# --- in workers -----------------------------------------------------------------------------------
-
-
-def record_values(
-    data: bytes, feeds: Mapping[str, np.ndarray], judge: Judge
-) -> dict[str, np.ndarray]:
-    """All values of a model that are arrays, from one run. Called in a worker."""
-    enter("load")
-    proto = onnx.load_from_string(data)
-    try:
-        values = _run_with_all(proto, None, feeds, judge)
-    except Exception:  # some value cannot leave the runtime: leave out all but plain tensors
-        known = inferred_types(proto, strict=False) or {}
-        plain = {n for n, k in known.items() if k.WhichOneof("value") == "tensor_type"}
-        values = _run_with_all(proto, plain, feeds, judge)
-    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-
-
-def _run_with_all(
-    proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], judge: Judge
-) -> dict[str, np.ndarray]:
-    model = ModelProto()
-    model.CopyFrom(proto)
-    graph = model.graph
-    outputs = {o.name: o for o in proto.graph.output}
-    del graph.output[:]
-    made = [o for node in graph.node for o in node.output if o]
-    for name in dict.fromkeys((*made, *outputs)):
-        # Without a type: what the model says of an output may be what is to be found out.
-        if only is None or name in only or name in outputs:
-            graph.output.append(ValueInfoProto(name=name))
-    artifact = Artifact("onnx", model.SerializeToString())
-    return judge.runtime.load(artifact, judge.options).run(feeds)
-
-
-def infer(data: bytes) -> dict[str, bytes]:
-    """Serialized types of inner values. Called in a worker: shape inference may crash."""
-    enter("check")
-    proto = onnx.load_from_string(data)
-    types = inferred_types(proto) or inferred_types(proto, strict=False) or {}
-    return {name: bytes(kind.SerializeToString()) for name, kind in types.items()}
-
-
 # --- judging --------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Case:
-    """One candidate before the court."""
+class _Candidate:
+    """A candidate and its reference."""
 
     lab: Lab
     examiner: Examiner
@@ -217,36 +143,32 @@ class _Case:
     seen: dict[tuple[str, ...], Signature | None] = field(default_factory=dict)
 
 
-class _Court:
+class ReductionOracle:
     """Judges candidates against the signature of the whole model, several at a time."""
 
     def __init__(
         self,
-        accused: Accused,
+        case: Case,
+        culprit: tuple[str, ...],
         sandbox: Sandbox,
         folder: Path,
         jobs: int,
         note: Symptom | None,
         ledger: Ledger,
     ) -> None:
-        self.accused, self.sandbox, self.folder = accused, sandbox, folder
+        self.case, self.culprit, self.sandbox, self.folder = case, culprit, sandbox, folder
         self.jobs, self.note, self.ledger = max(1, jobs), note, ledger
         self.target: Signature | None = None
-        self.full_check = True
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="optvet-shrink")
         self._cache = Cache(None)
         self._lock = threading.Lock()
 
-    def __enter__(self) -> _Court:
+    def __enter__(self) -> ReductionOracle:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._cache.close()
-
-    @property
-    def reference_judge(self) -> Judge:
-        return self.accused.reference_judge or self.accused.judge
 
     # --- for the reducer ---------------------------------------------------------------------
 
@@ -270,77 +192,62 @@ class _Court:
 
     def open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
         """Learn the signature that must stay from the whole model."""
-        case = self._case(model, feeds)
-        if case is None:
-            self.full_check = False
-            case = self._case(model, feeds)
-        if case is None:
+        opened = self._open(model, feeds)
+        if opened is None:
+            self.case = self.case.under(full=False)
+            opened = self._open(model, feeds)
+        if opened is None:
             raise UsageError("the model itself is not valid, or does not run on the witness")
-        self.target = self._observed(case, self.accused.culprit)
+        self.target = self._observed(opened, self.culprit)
         if self.target is None:
             raise UsageError(
-                f"{' then '.join(self.accused.culprit) or 'the round trip'} shows no fault on "
+                f"{' then '.join(self.culprit) or 'the round trip'} shows no fault on "
                 "this model and sample; give the culprit and witness of a finding"
             )
 
     def is_interesting(self, candidate: Candidate) -> bool:
         """Whether culprit and signature are those of the whole model."""
         assert candidate.feeds is not None
-        case = self._case(candidate.model, candidate.feeds)
-        if case is None:
+        opened = self._open(candidate.model, candidate.feeds)
+        if opened is None:
             return False
         try:
-            return self._same(case)
+            return self._same(opened)
         finally:
-            case.lab.model.blob.unlink(missing_ok=True)
+            opened.lab.model.blob.unlink(missing_ok=True)
 
-    def _same(self, case: _Case) -> bool:
-        culprit = self.accused.culprit
-        if self._observed(case, culprit) != self.target:
+    def _same(self, opened: _Candidate) -> bool:
+        culprit = self.culprit
+        if self._observed(opened, culprit) != self.target:
             return False
         fewer = (s for n in range(len(culprit)) for s in itertools.combinations(culprit, n))
-        return all(self._observed(case, s) != self.target for s in dict.fromkeys(fewer))
+        return all(self._observed(opened, s) != self.target for s in dict.fromkeys(fewer))
 
-    def _case(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> _Case | None:
+    def _open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> _Candidate | None:
         """The candidate with its reference; None if that is not valid or does not run."""
         sample = Sample("witness", feeds)
-        lab = Lab(
-            self._stored(model),
-            self.accused.optimizer,
-            self.accused.options,
-            self.accused.judge,
-            self.sandbox,
-            self._cache,
-            jobs=1,
-            reference_judge=self.accused.reference_judge,
-            interface=self.accused.interface,
-            ledger=self.ledger,
-        )
-        lab.full_check, lab.timeout_s = self.full_check, self.accused.timeout_s
+        case = self.case.on(self._stored(model))
+        lab = Lab(case, self.sandbox, self._cache, ledger=self.ledger)
         reference = lab.reference([sample])
         run = reference.runs.get(sample.id)
         if reference.build.failure is not None or run is None or isinstance(run, Failure):
             lab.model.blob.unlink(missing_ok=True)
             return None
-        examiner = Examiner(lab, [sample], tolerance=self.accused.tolerance)
-        examiner.learn_reference(reference)
-        if self.accused.optimizer.traits.reference == "empty pipeline":
-            base = lab.trial(self.accused.complete(()), [sample], "control")
-            examiner.learn_reference(base)
-        return _Case(lab, examiner, sample, reference)
+        examiner = examiner_for(lab, self.culprit, sample, reference)
+        return _Candidate(lab, examiner, sample, reference)
 
-    def _observed(self, case: _Case, passes: tuple[str, ...]) -> Signature | None:
-        if passes not in case.seen:
-            case.seen[passes] = self._observe(case, passes)
-        return case.seen[passes]
+    def _observed(self, opened: _Candidate, passes: tuple[str, ...]) -> Signature | None:
+        if passes not in opened.seen:
+            opened.seen[passes] = self._observe(opened, passes)
+        return opened.seen[passes]
 
-    def _observe(self, case: _Case, passes: tuple[str, ...]) -> Signature | None:
+    def _observe(self, opened: _Candidate, passes: tuple[str, ...]) -> Signature | None:
         # A fault of the build is judged without running what was built.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
-        samples = [] if early or self.note in _STRUCTURAL else [case.sample]
-        trial = case.lab.trial(self.accused.complete(passes), samples, "localize")
-        shown = look(case.examiner, case.reference, trial, samples, self.note, self.target)
+        samples = [] if early or self.note in _STRUCTURAL else [opened.sample]
+        trial = opened.lab.trial(self.case.passes.complete(passes), samples, "localize")
+        shown = look(opened.examiner, opened.reference, trial, samples, self.note, self.target)
         return None if shown is None else shown.signature
 
     @staticmethod
@@ -366,6 +273,23 @@ class _Court:
             size_bytes=len(data),
             nodes=node_count(model),
         )
+
+
+def examiner_for(lab: Lab, culprit: Sequence[str], sample: Sample, reference: Trial) -> Examiner:
+    """Judges what ``culprit`` does on ``sample``, as vetting judges it.
+
+    Where the optimizer makes something else than a model, passes are compared with the empty
+    pipeline, and that, the culprit if there is no other, with the original under ``reference``.
+    """
+    case = lab.case
+    if case.lowers and not culprit:
+        examiner = Examiner(lab, [sample], thresholds=OTHER_KERNELS)
+    else:
+        examiner = Examiner(lab, [sample], tolerance=case.passes.tolerance)
+    examiner.learn_reference(reference)
+    if case.lowers and culprit:
+        examiner.learn_reference(lab.trial(case.passes.base, [sample], "control"))
+    return examiner
 
 
 _STRUCTURAL = frozenset({Symptom.BLOAT, Symptom.METADATA_CHANGE})

@@ -18,7 +18,7 @@ from onnx import ModelProto, TypeProto
 from optvet.engine.lab import Progress
 from optvet.engine.reduce.search import Budget, Candidate, Reduction, reduce_model
 from optvet.engine.sandbox import Sandbox
-from optvet.engine.shrink import infer
+from optvet.engine.work.values import infer
 from optvet.spec.errors import UsageError
 
 PLACE = "{model}"

@@ -1,0 +1,236 @@
+"""The folder of a bundle: its name, its files, and reading them back.
+
+A folder is written beside its place and renamed into it, so that it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+from pydantic import ValidationError
+
+from optvet.engine.bundle import repro
+from optvet.engine.bundle.observe import Evidence
+from optvet.engine.explain import told
+from optvet.engine.work.case import Case
+from optvet.graph.identity import structure_of
+from optvet.spec.errors import InputError, UsageError
+from optvet.spec.memory import check_size
+from optvet.spec.parsing import read_json
+from optvet.spec.records import Finding, Reproduction
+from optvet.spec.records.reading import read_document
+from optvet.spec.types import Symptom
+from optvet.spec.words import printable, quoted
+
+_REPRO_S = 300.0
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A finding that was written down; ``note`` says what did not work, if anything.
+
+    ``index`` is the finding's place in the result. ``known`` tells that a bundle of the same
+    fingerprint was there before, and was left alone. ``before`` and ``after`` are the graphs as
+    text.
+    """
+
+    index: int
+    path: Path
+    record: Reproduction
+    before: str
+    after: str
+    note: str = ""
+    known: bool = False
+
+
+def fingerprint(optimizer: str, finding: Finding, proto: ModelProto, gist: str = "") -> str:
+    """Equal for findings of one optimizer, culprit, symptom and structure; 16 hexadecimal digits.
+
+    A structure is what operators read from what operators; names, sizes, values and the order of
+    nodes that do not depend on each other are no part of it. Where metadata change, ``gist`` says
+    which, and that is what counts: any node will do to show it.
+    """
+    metadata = finding.symptom == Symptom.METADATA_CHANGE and gist
+    structure = [gist] if metadata else structure_of(proto)
+    about = [optimizer, list(finding.culprit), str(finding.symptom), structure]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+
+
+def write_folder(
+    out: Path,
+    index: int,
+    record: Reproduction,
+    proto: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    evidence: Evidence,
+    case: Case,
+    note: str = "",
+    more: Mapping[str, bytes] | None = None,
+) -> Bundle:
+    """Write the folder whole or not at all; one of the same fingerprint is left as it is.
+
+    ``more`` are further files by name.
+    """
+    place = out / _folder_name(record)
+    if (place / "finding.json").exists():
+        known = read_record(place)
+        return Bundle(index, place, known, evidence.before, evidence.after, note, known=True)
+    out.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".optvet-", dir=out))
+    try:
+        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
+        write_arrays(folder / "inputs.npz", feeds)
+        write_arrays(folder / "expected.npz", evidence.expected)
+        files = _documents(record, proto, evidence, case) | dict(more or {})
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        code = _try_script(folder / "repro.py")
+        record = record.model_copy(update={"script_exit": code})
+        (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
+        folder.chmod(0o755)
+        os.replace(folder, place)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if code != 1 and not note:
+        note = f"repro.py ended with {code}, not 1, when it was tried"
+    return Bundle(index, place, record, evidence.before, evidence.after, note)
+
+
+def _folder_name(record: Reproduction) -> str:
+    blame = "-".join(record.finding.culprit) or "round-trip"
+    words = f"{record.optimizer}-{blame}-{record.finding.symptom}"
+    return f"{re.sub('[^A-Za-z0-9_-]+', '-', words)[:80]}-{record.fingerprint[:8]}"
+
+
+def _documents(
+    record: Reproduction, proto: ModelProto, evidence: Evidence, case: Case
+) -> dict[str, bytes]:
+    """The files of a bundle that are for people, by name; what explains more is added here."""
+    finding = record.finding
+    story = repro.Story(
+        optimizer=case.optimizer,
+        options=case.options,
+        passes=tuple(record.passes),
+        culprit=tuple(finding.culprit),
+        runtime=case.candidate.runtime,
+        runtime_options=case.candidate.options,
+        symptom=finding.symptom,
+        stage=finding.stage,
+        message=finding.message,
+        inputs=tuple(record.inputs),
+        outputs=tuple(record.outputs),
+        judged=tuple(n for n in finding.outputs if n in record.outputs),
+        about=tuple(record.gist.split("; ")),
+        tolerance=_tolerance(finding),
+        full_check=evidence.full_check,
+        timeout_s=record.timeout_s,
+        memory_bytes=record.memory_bytes,
+        versions=record.versions,
+        before=evidence.before,
+        after=evidence.after,
+        where="" if evidence.divergence is None else told(evidence.divergence),
+    )
+    texts = {
+        "model.txt": evidence.before,
+        "optimized.txt": evidence.after,
+        "repro.py": repro.script(story),
+        "ISSUE.md": repro.issue(story),
+    }
+    # Names in a model are foreign; in the script they stand as escaped literals.
+    return {name: printable(text).encode() for name, text in texts.items() if text}
+
+
+def _tolerance(finding: Finding) -> float:
+    """Between noise and error, both relative to the largest magnitude; 1e-3 if there is no size."""
+    error = finding.error
+    if error is None or not 0 < error < math.inf:
+        return 1e-3
+    noise = min(max(finding.noise_floor or 0.0, 1e-9), error)
+    return min(math.sqrt(error * noise), error / 2)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """An ``npz`` whose keys are safe as file names; the order of the arrays is what counts."""
+    used: set[str] = set()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for index, (name, array) in enumerate(arrays.items()):
+            key = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:60].strip(".")
+            key = key if key and key not in used else f"{key}_{index}"
+            used.add(key)
+            plain = array.astype(str) if array.dtype == object else array
+            # A fixed date: equal bundles are equal byte for byte.
+            with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(plain), allow_pickle=False)
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of ``path`` by ``names``, which are in their order.
+
+    Raises:
+        InputError: They cannot be read, are too large, or are not as many.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if len(members) != len(names):
+                raise InputError(f"{path}: {len(members)} arrays, expected {len(names)}")
+            check_size(str(path), sum(member.file_size for member in members))
+            values = [_array_in(archive, member) for member in members]
+    except InputError:
+        raise
+    except Exception as error:  # numpy and zipfile let through whatever a damaged file leads to
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{path}: cannot be read ({reason}); make the bundle anew") from error
+    plain = (v.astype(object) if v.dtype.kind == "U" else v for v in values)
+    return dict(zip(names, plain, strict=True))
+
+
+def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def _try_script(script: Path) -> int | None:
+    command = [sys.executable, str(script.resolve())]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_REPRO_S, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return done.returncode
+
+
+def read_record(bundle: Path) -> Reproduction:
+    """``finding.json`` of a bundle."""
+    path = bundle / "finding.json"
+    if not path.is_file():
+        raise UsageError(
+            f"{bundle}: no bundle, it has no {path.name}; give a folder that optvet vet --out wrote"
+        )
+    try:
+        return read_document(Reproduction, read_json(path, "listing"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{path}: {quoted(where)}: {first['msg']}; make the bundle anew"
+        ) from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{path}: no document of optvet ({error}); make the bundle anew"
+        ) from error

@@ -1,0 +1,141 @@
+"""What a culprit does to one model on one set of inputs, judged once."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from optvet.engine.cache import Cache
+from optvet.engine.examine import describe
+from optvet.engine.explain import Sketch, explain, sketches
+from optvet.engine.lab import Lab
+from optvet.engine.models import open_model
+from optvet.engine.reduce.oracle import Shown, examiner_for, look
+from optvet.engine.sandbox import Sandbox, enter
+from optvet.engine.trial import Outputs, Subject, visible
+from optvet.engine.work.case import Case
+from optvet.graph.text import graph_text
+from optvet.spec.errors import InputError
+from optvet.spec.records import Divergence, Finding
+from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one model shows: its fault if any, what was expected, and the two graphs as text."""
+
+    shown: Shown | None
+    expected: Outputs
+    before: str
+    after: str
+    full_check: bool
+    divergence: Divergence | None = None
+    sketches: tuple[Sketch, ...] = ()
+
+
+def observe(
+    case: Case,
+    culprit: tuple[str, ...],
+    feeds: Mapping[str, np.ndarray],
+    sandbox: Sandbox,
+    note: Symptom | None = None,
+    *,
+    explained: bool = False,
+) -> Evidence:
+    """What ``culprit`` does to the model on these inputs; ``note`` as ``look`` takes it.
+
+    Where it does so, and the graphs for pictures, are found out only if ``explained``.
+
+    Raises:
+        InputError: The original does not run.
+    """
+    sample = Sample("witness", dict(feeds))
+    cache = Cache(None)
+    try:
+        lab, evidence = _observed(Lab(case, sandbox, cache), culprit, sample, note)
+        return _explained(lab, culprit, sample, evidence) if explained else evidence
+    finally:
+        cache.close()
+
+
+def _observed(
+    lab: Lab, culprit: tuple[str, ...], sample: Sample, note: Symptom | None
+) -> tuple[Lab, Evidence]:
+    """The evidence, and the lab with checks that the original passes."""
+    reference = lab.reference([sample])
+    if reference.build.failure is not None and reference.build.failure.kind == "error":
+        # Strict shape inference may fail on the original already: it is no test then.
+        lab = lab.under(full=False)
+        reference = lab.reference([sample])
+    case = lab.case
+    run = reference.runs.get(sample.id)
+    if run is None or isinstance(run, Failure):
+        failure = run or reference.build.failure
+        words = describe(failure) if failure else "no answer"
+        raise InputError(f"the original does not run under {case.reference.runtime.name}: {words}")
+    examiner = examiner_for(lab, culprit, sample, reference)
+    passes = case.passes.complete(culprit)
+    if case.checks.timeout_s is None:
+        trial = lab.fresh(passes, [sample])
+    else:
+        trial = lab.trial(passes, [sample], "confirm")
+    shown = look(examiner, reference, trial, [sample], note)
+    built = trial.build.failure is None or trial.build.failure.stage != "build"
+    after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
+    before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""
+    expected = examiner.reference[sample.id]
+    return lab, Evidence(shown, expected, before, after or "", case.checks.full)
+
+
+def _explained(lab: Lab, culprit: tuple[str, ...], sample: Sample, evidence: Evidence) -> Evidence:
+    passes, found = lab.case.passes.complete(culprit), None
+    if evidence.shown is not None:
+        seen = evidence.shown.observation
+        found = explain(lab, seen.symptom, seen.outputs, passes, sample)
+    return replace(evidence, divergence=found, sketches=sketches(lab, passes, found))
+
+
+def _text_of(path: Path) -> str:
+    enter("load")
+    return graph_text(onnx.load(str(path)))
+
+
+def _text_after(subject: Subject) -> str:
+    """The optimized model as text, where it can be seen. Called in a worker."""
+    model = visible(subject)
+    return "" if model is None else graph_text(model)
+
+
+@contextmanager
+def on_disk(proto: ModelProto) -> Iterator[Model]:
+    """The model as the engine takes models, in a folder that goes with it."""
+    with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(proto.SerializeToString())
+        yield open_model(path, "model", Path(folder))
+
+
+def note_of(finding: Finding) -> Symptom | None:
+    """The note to look for; None for faults."""
+    return finding.symptom if finding.symptom in NOTES else None
+
+
+def versions(case: Case) -> dict[str, str]:
+    """Versions of everything that takes part."""
+    runtime = case.candidate.runtime
+    return {
+        case.optimizer.name: case.optimizer.version(),
+        runtime.name: runtime.version(),
+        "onnx": onnx.__version__,
+        "numpy": np.__version__,
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }

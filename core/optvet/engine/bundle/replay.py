@@ -1,0 +1,79 @@
+"""A bundle judged again: fixed, still there, or changed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from optvet.engine.bundle.files import read_arrays, read_record
+from optvet.engine.bundle.observe import note_of, observe, versions
+from optvet.engine.discovery import Plugins
+from optvet.engine.models import open_model
+from optvet.engine.reduce.oracle import Shown
+from optvet.engine.roles import check_options
+from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.work.case import case_from
+from optvet.spec.errors import InputError
+from optvet.spec.records import Outcome, Replayed, Reproduction
+from optvet.spec.types import Symptom
+
+_LONGEST_S = 7 * 24 * 3600.0
+_PRELOAD = ("numpy", "onnx", "onnx.checker")
+
+
+def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Replayed:
+    """Judge a bundle again under the installed versions; no file of the bundle is executed.
+
+    Args:
+        bundle: The folder.
+        plugins: What is installed.
+        trust: Whether options of the bundle may name code, commands and files.
+
+    Raises:
+        UsageError: It is no bundle, or what it needs is not installed.
+        InputError: Its model does not run any more, optimized or not; or it names code, commands
+            or files and is not trusted.
+    """
+    record = read_record(bundle)
+    # NaN fails the comparison, too.
+    if not (0 < record.timeout_s <= _LONGEST_S and 0 < record.memory_bytes < 1 << 62):
+        raise InputError(
+            f"{bundle / 'finding.json'}: timeout_s is {record.timeout_s} and memory_bytes "
+            f"{record.memory_bytes}, which can be no limits; make the bundle anew"
+        )
+    path = bundle / "model.onnx"
+    if not path.is_file():
+        raise InputError(f"{path} is missing; make the bundle anew")
+    with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as store:
+        model = open_model(path, str(path), Path(store))
+        file = str(bundle / "finding.json")
+        case = case_from(record, plugins, model, file=file, trust=trust)
+        if record.finding.symptom == Symptom.TIMEOUT:
+            case = case.under(timeout_s=record.timeout_s)
+        feeds = read_arrays(bundle / "inputs.npz", record.inputs)
+        preload = (*_PRELOAD, *case.optimizer.preload, *case.candidate.runtime.preload)
+        limits = Limits(record.timeout_s, record.memory_bytes)
+        culprit = tuple(record.finding.culprit)
+        with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
+            check_options(sandbox, case.optimizer, case.options)
+            check_options(sandbox, case.candidate.runtime, case.candidate.options)
+            shown = observe(case, culprit, feeds, sandbox, note_of(record.finding)).shown
+    return Replayed(
+        schema="optvet.replay/2",
+        bundle=bundle.name,
+        outcome=_outcome(record, shown),
+        was=record.finding,
+        now=None if shown is None else shown.signature.symptom,
+        message="" if shown is None else shown.observation.message,
+        versions_then=record.versions,
+        versions_now=versions(case),
+    )
+
+
+def _outcome(record: Reproduction, shown: Shown | None) -> Outcome:
+    if shown is None:
+        return "fixed"
+    seen = shown.signature
+    same = (seen.symptom, seen.stage, seen.words)
+    was = (record.finding.symptom, record.finding.stage, record.gist)
+    return "still there" if same == was else "changed"

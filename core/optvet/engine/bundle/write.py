@@ -1,0 +1,287 @@
+"""From findings to folders: the witness made again, the model reduced, judged once more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from optvet.engine.bundle.files import Bundle, fingerprint, write_folder
+from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
+from optvet.engine.cache import cache_root
+from optvet.engine.discovery import Plugins
+from optvet.engine.examine import finite
+from optvet.engine.lab import Progress
+from optvet.engine.reduce.oracle import REDUCIBLE, reduce_finding
+from optvet.engine.reduce.search import Budget, Reduction
+from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.sources import resolve_model
+from optvet.engine.vet.blame import patience
+from optvet.engine.vet.session import Session, default_jobs, open_session
+from optvet.engine.work.case import Case
+from optvet.graph.cost import total_nodes
+from optvet.spec.errors import UsageError
+from optvet.spec.records import Finding, Reproduction, VetResult
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Sample, Symptom
+
+REDUCTION_S = 300.0
+"""A reduction that takes longer ends with the best so far."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; ``bundles`` are those that were written until then, the last not fully reduced."""
+
+    def __init__(self, bundles: Sequence[Bundle]) -> None:
+        super().__init__()
+        self.bundles = tuple(bundles)
+
+
+class Draw(Protocol):
+    """Makes an SVG document of a graph; see ``optvet.report.graph_svg.draw``."""
+
+    def __call__(
+        self,
+        model: ModelProto,
+        *,
+        title: str,
+        changed: Collection[int] = (),
+        wrong: str | None = None,
+        about: Collection[int] | None = None,
+    ) -> str:
+        """``about`` are the nodes to draw with their neighbours; None leaves the choice to it."""
+        ...
+
+
+def is_written(finding: Finding) -> bool:
+    """Whether a bundle can show it: a fault, or a note that no documented limit explains."""
+    return finding.severity == "fault" or finding.symptom in REDUCIBLE
+
+
+def write_bundles(
+    result: VetResult,
+    request: VetRequest,
+    out: Path,
+    plugins: Plugins,
+    *,
+    draw: Draw | None = None,
+    progress: Progress = lambda text, done, total: None,
+) -> list[Bundle]:
+    """One folder below ``out`` per finding of ``result``; those of one fingerprint share it.
+
+    Args:
+        result: What came of ``request``.
+        request: What was asked: the witnesses are made again from it, and each finding is reduced
+            first if it says so.
+        out: Where the folders go; made if it is not there.
+        plugins: What is installed.
+        draw: Makes the pictures; none are written without it.
+        progress: Called with what is being done.
+
+    Raises:
+        Interrupted: Ctrl-C; what was found until then is written.
+    """
+    wanted = [(i, f) for i, f in enumerate(result.findings) if is_written(f)]
+    if not wanted:
+        return []
+    (opened,) = resolve_model(request.model, plugins, request.cache_dir or cache_root())
+    bundles: list[Bundle] = []
+    with open_session(opened, request, plugins, progress=progress) as session:
+        names = [f.witness.sample if f.witness else None for _, f in wanted]
+        samples = session.find_samples(names)
+        for (index, finding), witness in zip(wanted, names, strict=True):
+            task = _Task(
+                index,
+                finding,
+                result.model.source,
+                _case(session, finding, samples[witness]),
+                samples[witness],
+                Limits(request.timeout, request.memory),
+                session.lab.sandbox,
+                out,
+                (request.jobs or default_jobs()) if request.reduce else None,
+                progress,
+                draw,
+            )
+            bundle, interrupted = _write(task)
+            bundles.append(bundle)
+            if interrupted:
+                raise Interrupted(bundles)
+    return bundles
+
+
+def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult:
+    """``result`` whose findings tell the fingerprints and folders of their bundles."""
+    findings = list(result.findings)
+    for bundle in bundles:
+        update = {"fingerprint": bundle.record.fingerprint, "bundle": bundle.path.name}
+        findings[bundle.index] = findings[bundle.index].model_copy(update=update)
+    return result.model_copy(update={"findings": findings})
+
+
+def _case(session: Session, finding: Finding, witness: Sample) -> Case:
+    """The case of a finding; one that hangs is searched with less patience than the limit."""
+    case = session.case
+    if finding.symptom == Symptom.TIMEOUT:
+        began = time.monotonic()
+        session.lab.fresh(case.passes.base, [witness])
+        waited_s = time.monotonic() - began
+        case = case.under(timeout_s=patience(session.request.timeout, waited_s))
+    return case.as_deployed() if finding.as_deployed else case
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One finding that becomes a folder; it is not reduced if ``jobs`` is None."""
+
+    index: int
+    finding: Finding
+    source: str
+    case: Case
+    witness: Sample
+    limits: Limits
+    sandbox: Sandbox
+    out: Path
+    jobs: int | None
+    progress: Progress
+    draw: Draw | None = None
+
+
+def _write(task: _Task) -> tuple[Bundle, bool]:
+    """The bundle of one finding, and whether Ctrl-C cut its reduction short."""
+    finding, case = task.finding, task.case
+    proto = case.model.load()
+    feeds: Mapping[str, np.ndarray] = task.witness.feeds
+    note, nodes, end = "", total_nodes(proto), None
+    if task.jobs is not None:
+        try:
+            shrunk = _reduced(task, proto)
+        except UsageError as error:
+            note = f"not reduced: {error}"
+        else:
+            proto, feeds, end = shrunk.model, shrunk.feeds or {}, shrunk.end
+            note = _ENDS[end]
+    task.progress("writing the bundle", 0, None)
+    case = case.under(timeout_s=_last_patience(case))
+    culprit = tuple(finding.culprit)
+    with on_disk(proto) as model:
+        seen = case.on(model)
+        evidence = observe(seen, culprit, feeds, task.sandbox, note_of(finding), explained=True)
+    shown = evidence.shown
+    if shown is None or shown.signature.symptom != finding.symptom:
+        words = "shows nothing" if shown is None else f"shows {shown.signature.symptom}"
+        note = note or f"did not show again: judged once more, the model {words}"
+    else:
+        finding = _as_shown(finding, evidence)
+    record = _record(task, case, finding, proto, list(feeds), evidence, nodes)
+    more, problem = _pictures(finding, evidence, task.draw)
+    note = note or problem
+    bundle = write_folder(task.out, task.index, record, proto, feeds, evidence, case, note, more)
+    return bundle, end == "interrupted"
+
+
+def _as_shown(finding: Finding, evidence: Evidence) -> Finding:
+    """The finding as the model of the bundle shows it."""
+    assert evidence.shown is not None
+    seen = evidence.shown.observation
+    return finding.model_copy(
+        update={
+            "message": seen.message,
+            "outputs": list(seen.outputs),
+            "error": finite(seen.error),
+            "noise_floor": finite(seen.noise),
+            "divergence": evidence.divergence,
+        }
+    )
+
+
+def _record(
+    task: _Task,
+    case: Case,
+    finding: Finding,
+    proto: ModelProto,
+    inputs: list[str],
+    evidence: Evidence,
+    nodes: int,
+) -> Reproduction:
+    gist = evidence.shown.signature.words if evidence.shown is not None else ""
+    return Reproduction(
+        schema="optvet.finding/2",
+        fingerprint=fingerprint(case.optimizer.name, finding, proto, gist),
+        finding=finding,
+        gist=gist,
+        # A path tells of the machine it is on; a name says enough.
+        model=task.source if task.source.startswith("zoo:") else Path(task.source).name,
+        nodes=(nodes, total_nodes(proto)),
+        optimizer=case.optimizer.name,
+        optimizer_options=case.options.model_dump(mode="json"),
+        passes=list(case.passes.complete(finding.culprit)),
+        runtime=case.candidate.runtime.name,
+        runtime_options=case.candidate.options.model_dump(mode="json"),
+        inputs=inputs,
+        outputs=list(evidence.expected),
+        versions=versions(case),
+        timeout_s=case.checks.timeout_s or task.limits.timeout_s,
+        memory_bytes=task.limits.memory_bytes,
+    )
+
+
+def _pictures(
+    finding: Finding, evidence: Evidence, draw: Draw | None
+) -> tuple[dict[str, bytes], str]:
+    """``before.svg`` and ``after.svg``, and of each the region if it is but a part; or why not."""
+    if draw is None or not evidence.sketches:
+        return {}, ""
+    culprit = " → ".join(finding.culprit) or "import and export"
+    files: dict[str, bytes] = {}
+    try:
+        for when, sketch in zip(("before", "after"), evidence.sketches, strict=False):
+            model = onnx.load_from_string(sketch.graph)
+            title, wrong = f"{when} {culprit}", sketch.wrong
+            picture = draw(model, title=title, changed=sketch.changed, wrong=wrong)
+            files[f"{when}.svg"] = picture.encode()
+            region = sketch.region
+            if region and len(region) + _REST <= len(model.graph.node):
+                picture = draw(
+                    model, title=title, changed=sketch.changed, wrong=wrong, about=region
+                )
+                files[f"region-{when}.svg"] = picture.encode()
+    except Exception as error:  # a bundle without pictures is one all the same
+        return {}, f"no pictures: {type(error).__name__}: {error}"
+    return files, ""
+
+
+_REST = 6
+"""With fewer nodes around it, a picture of the region alone shows nothing new."""
+
+_ENDS = {
+    "done": "",
+    "budget": "not reduced to the end: it took too long",
+    "interrupted": "the reduction was interrupted; this is the smallest model so far",
+}
+
+
+def _reduced(task: _Task, proto: ModelProto) -> Reduction:
+    with on_disk(proto) as model:
+        return reduce_finding(
+            task.case.on(model),
+            tuple(task.finding.culprit),
+            task.witness,
+            sandbox=task.sandbox,
+            jobs=task.jobs or 1,
+            note=note_of(task.finding),
+            budget=Budget(seconds=REDUCTION_S),
+            progress=task.progress,
+        ).reduction
+
+
+def _last_patience(case: Case) -> float | None:
+    """Seconds to wait for what never ends; longer than while searching: slow is not hung."""
+    waits = case.checks.timeout_s
+    return None if waits is None else max(5.0, waits)

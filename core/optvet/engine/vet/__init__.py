@@ -1,0 +1,15 @@
+"""The main job: from a model and an optimizer to confirmed culprits and a safe pipeline.
+
+::
+
+    open model → samples → reference ∥ candidate → compare ─ same or drift ─→ clean, drift
+                                                      └ fault → controls → localize → confirm
+                                                                   ↑______ without the culprit
+
+Stages are functions over values: detect → blame → study → explain → cross-check → assemble. What
+they found so far is in one ``FindingsLedger``, the only thing that changes.
+"""
+
+from optvet.engine.vet.run import vet_model
+
+__all__ = ["vet_model"]

@@ -1,0 +1,199 @@
+"""The answer, from everything that was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from optvet.engine.examine import Examiner, Findings
+from optvet.engine.inputs import Inputs
+from optvet.engine.pipelines import written
+from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.session import Session
+from optvet.spec.protocols import Explains
+from optvet.spec.records import (
+    Finding,
+    Impact,
+    ModelRecord,
+    OptimizerRecord,
+    OutputRecord,
+    PassRecord,
+    RuntimeRecord,
+    Skipped,
+    Verdict,
+    VetResult,
+)
+from optvet.spec.types import Model
+
+
+def assemble(
+    session: Session,
+    detected: Detected,
+    inputs: Inputs,
+    *,
+    started: float,
+    safe: tuple[str, ...],
+    blamed: Sequence[Finding],
+    records: list[PassRecord] | None,
+    impact: Impact | None,
+) -> VetResult:
+    """The whole answer.
+
+    Args:
+        session: What was asked, and the findings.
+        detected: The first look.
+        inputs: The samples.
+        started: When the clock, ``time.perf_counter``, began.
+        safe: What remains of the pipeline.
+        blamed: Findings on the pipeline as a whole.
+        records: What every pass did alone, if that was studied.
+        impact: What differences mean on the model's task.
+    """
+    request, ledger, examiner = session.request, session.ledger, detected.examiner
+    _control_reference(session, examiner)
+    _control_samples(session, detected, inputs)
+    outputs = _with_faults(examiner.outputs(detected.found.judgements), blamed)
+    if session.lab.cache.degraded is not None:
+        ledger.control("cache", "limited", session.lab.cache.degraded)
+    verdict, reason = _verdict(session, examiner, detected.found)
+    runtime = session.case.candidate.runtime
+    return VetResult(
+        schema="optvet.vet/2",
+        model=_model(session.case.model),
+        optimizer=_optimizer(session),
+        runtime=RuntimeRecord(
+            name=runtime.name,
+            version=runtime.version(),
+            options=session.case.candidate.options.model_dump(mode="json"),
+        ),
+        verdict=verdict,
+        reason=reason,
+        findings=ledger.findings,
+        outputs=outputs,
+        passes=records,
+        touched=_touched(session, records),
+        impact=impact,
+        safe_pipeline=list(safe),
+        safe_option=written(safe, request.pipeline, session.case.optimizer),
+        safe_code=_safe_code(session, safe),
+        controls=list(ledger.controls.values()),
+        complete=detected.complete,
+        samples=detected.judged,
+        skipped=[
+            Skipped(sample=name, reason=reason)
+            for name, reason in (inputs.skipped | dict(detected.refused)).items()
+        ],
+        datasets=inputs.records(),
+        seed=request.seed,
+        strategy=request.strategy,
+        cost=session.lab.ledger.cost(time.perf_counter() - started),
+    )
+
+
+def _model(model: Model) -> ModelRecord:
+    return ModelRecord(
+        source=model.source,
+        digest=model.digest,
+        ir_version=model.ir_version,
+        opsets=dict(model.opsets),
+        nodes=model.nodes,
+        size_bytes=model.size_bytes,
+        task=model.task,
+    )
+
+
+def _optimizer(session: Session) -> OptimizerRecord:
+    case = session.case
+    return OptimizerRecord(
+        name=case.optimizer.name,
+        version=case.optimizer.version(),
+        options=case.options.model_dump(mode="json"),
+        pipeline=list(case.passes.pipeline),
+    )
+
+
+def _safe_code(session: Session, safe: tuple[str, ...]) -> str:
+    """The optimizer's own call of the safe pipeline, where the optimizer can write it down."""
+    case = session.case
+    if not safe or not isinstance(case.optimizer, Explains):
+        return ""
+    return case.optimizer.snippet(case.passes.complete(safe), case.options)
+
+
+def _touched(session: Session, records: Sequence[PassRecord] | None) -> list[str] | None:
+    """Passes that changed the model: by the optimizer's word, or as seen one by one."""
+    lab, pipeline = session.lab, session.case.passes.pipeline
+    if lab.was_asked(pipeline):
+        return lab.touched(pipeline)
+    said = lab.trial(pipeline, (), "detect").build.touched
+    if said is not None:
+        return list(said)
+    if records is None:
+        return None
+    return [r.name for r in records if r.effect != "none"]
+
+
+def _control_reference(session: Session, examiner: Examiner) -> None:
+    ledger, name = session.ledger, "reference against itself"
+    if examiner.random:
+        names = ", ".join(sorted(examiner.random))
+        words = f"random outputs compared by distribution: {names}"
+        ledger.control(name, "limited", words)
+    elif examiner.flaky:
+        words = f"differs between two runs: {', '.join(sorted(examiner.flaky))}"
+        ledger.control(name, "failed", words)
+    elif examiner.self_checked:
+        ledger.control(name, "passed", "agrees")
+    else:
+        ledger.control(name, "not-needed")
+    if "empty pipeline" not in ledger.controls:
+        ledger.control("empty pipeline", "not-needed")
+
+
+def _control_samples(session: Session, detected: Detected, inputs: Inputs) -> None:
+    words = f"{detected.judged} judged"
+    if not detected.complete:
+        words += "; it fails on these, so it was not tried on the others"
+    if inputs.skipped:
+        words += f"; {len(inputs.skipped)} skipped as bad data"
+    if detected.refused:
+        words += f"; {len(detected.refused)} on which the original does not run"
+    whole = detected.complete and not inputs.skipped and not detected.refused
+    session.ledger.control("samples", "passed" if whole else "limited", words)
+
+
+def _verdict(session: Session, examiner: Examiner, found: Findings) -> tuple[Verdict, str]:
+    faults = [f for f in session.ledger.findings if f.severity == "fault"]
+    if any(f.confirmed for f in faults):
+        return "faulty", ""
+    if faults:
+        return "undecided", "a fault was seen but did not show again in a fresh process"
+    if session.ledger.reasons:
+        return "undecided", "; ".join(session.ledger.reasons)
+    if examiner.undecided:
+        return "undecided", "; ".join(examiner.undecided.values())
+    if examiner.flaky:
+        names = ", ".join(sorted(examiner.flaky))
+        return "undecided", f"the reference differs between two runs in: {names}"
+    if examiner.tells_nothing():
+        return "undecided", "every float output of the reference is NaN on every sample"
+    calls = {j.call for j in found.judgements.values()}
+    if "unsure" in calls:
+        names = ", ".join(n for n, j in found.judgements.items() if j.call == "unsure")
+        return "undecided", f"differences that could not be judged in: {names}"
+    return ("clean" if calls <= {"same"} else "drift"), ""
+
+
+def _with_faults(records: Sequence[OutputRecord], blamed: Sequence[Finding]) -> list[OutputRecord]:
+    """``records`` with the outputs of confirmed faults that a later round found."""
+    worst: dict[str, Finding] = {}
+    for finding in blamed:
+        if finding.confirmed and finding.severity == "fault":
+            for name in finding.outputs:
+                worst.setdefault(name, finding)
+    return [
+        OutputRecord(name=r.name, verdict="fault", error=f.error, noise_floor=f.noise_floor)
+        if (f := worst.get(r.name)) is not None and r.verdict not in ("fault", "flaky")
+        else r
+        for r in records
+    ]

@@ -1,0 +1,108 @@
+"""Which passes are to blame for a property: one loop for all of them.
+
+::
+
+    the empty pipeline shows it ── yes ─→ import and export are to blame
+             └ no ─→ search the passes ─→ a minimal sequence that shows it
+"""
+
+from __future__ import annotations
+
+from optvet.engine import localize
+from optvet.engine.lab import Lab
+from optvet.engine.localize import Answer, Test
+from optvet.engine.vet.properties import Property
+from optvet.engine.work.facts import Purpose, Trial, hangs
+from optvet.spec.request import Strategy
+
+SHORT_WAITS_S = 20.0
+"""What the search of a hang may spend on trials that hang; the time limit, if that is longer."""
+
+
+def blame(
+    lab: Lab, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+) -> tuple[str, ...]:
+    """The minimal pass sequence that shows ``wanted``; empty for import and export alone.
+
+    Args:
+        lab: Makes the trials.
+        pipeline: Passes that show it together.
+        wanted: What is looked for.
+        strategy: How it is looked for; by the traits of the optimizer if "auto".
+    """
+    base = lab.trial(lab.case.passes.base, wanted.samples, "control")
+    if wanted.inherited(base) is not None:
+        return ()
+    return search(lab, pipeline, wanted, strategy)
+
+
+def search(
+    lab: Lab, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+) -> tuple[str, ...]:
+    """A minimal sequence of passes from ``pipeline`` that shows ``wanted``.
+
+    The pipeline shows it, and the empty one does not.
+    """
+    traits, required = lab.case.optimizer.traits, lab.case.passes.required
+    trials = _Trials(lab, wanted)
+    walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
+    if not walks:
+        test = trials.test(wanted.as_shown_by(pipeline), "localize")
+        suspects = _suspects(lab, pipeline, test)
+        return localize.minimal_set(suspects, test, required=required)
+    told = lab.trial(pipeline, (), "walk").build.touched
+    coarse = trials.test(wanted, "walk")
+    length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=told)
+    prefix = localize.with_required(pipeline, length, required)
+    fine = trials.test(wanted.as_shown_by(prefix), "localize")
+    return localize.minimal_sequence(prefix, fine, required=required)
+
+
+class _Trials:
+    """The trials of one search, each made once, while there is time for those that hang."""
+
+    def __init__(self, lab: Lab, wanted: Property) -> None:
+        self._lab, self._samples = lab, wanted.samples
+        self._known: dict[tuple[str, ...], Trial] = {}
+        # What may be spent on trials that hang, beside the first and its confirmation.
+        self._left_s = max(lab.sandbox.limits.timeout_s, SHORT_WAITS_S)
+
+    def test(self, wanted: Property, purpose: Purpose) -> Test:
+        """Whether passes show ``wanted``; not tried is no evidence for or against them."""
+
+        def answer(passes: tuple[str, ...]) -> Answer:
+            trial = self._of(passes, purpose)
+            return "unresolved" if trial is None else wanted.answer(trial)
+
+        return answer
+
+    def _of(self, passes: tuple[str, ...], purpose: Purpose) -> Trial | None:
+        if passes not in self._known:
+            if self._left_s <= 0:
+                return None
+            trial = self._known[passes] = self._lab.trial(passes, self._samples, purpose)
+            if hangs(trial):
+                limit = self._lab.case.checks.timeout_s
+                self._left_s -= limit or self._lab.sandbox.limits.timeout_s
+        return self._known[passes]
+
+
+def _suspects(lab: Lab, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...]:
+    """The passes that the optimizer's own log says did something, if they show the property.
+
+    A log is a hint, no evidence: what it leaves out may matter, so the whole pipeline is the
+    fallback.
+    """
+    touched = lab.touched(pipeline)
+    if touched is None:
+        return pipeline
+    few = tuple(n for n in pipeline if n in touched or n in lab.case.passes.required)
+    return few if len(few) < len(pipeline) and test(few) == "fails" else pipeline
+
+
+def patience(limit_s: float, empty_s: float) -> float:
+    """How long to wait while searching a hang: far longer than the empty pipeline took.
+
+    The confirmation waits the full time, so that a pass is not called hanging for being slow.
+    """
+    return min(limit_s, max(2.0, 20 * empty_s))

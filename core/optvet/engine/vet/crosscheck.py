@@ -1,0 +1,123 @@
+"""Is a fault in the model, or in one runtime's reading of it? Who runs foreign operators?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optvet.engine.examine import Examiner, describe
+from optvet.engine.numerics.oracle import OTHER_KERNELS
+from optvet.engine.trial import Judge
+from optvet.engine.vet.session import Session
+from optvet.engine.work.facts import Trial
+from optvet.graph import structure
+from optvet.spec.records import CrossCheck, Finding
+from optvet.spec.types import Failure, Sample, Symptom
+
+
+def cross_check(session: Session, samples: Sequence[Sample]) -> None:
+    """Ask the runtimes of the request about every finding."""
+    by_id = {s.id: s for s in samples}
+    for i, finding in enumerate(session.ledger.findings):
+        foreign = finding.symptom == Symptom.PORTABILITY
+        sample = by_id.get(finding.witness.sample) if finding.witness else None
+        if foreign and samples:
+            sample = samples[0]
+        elif finding.severity != "fault" or finding.stage == "build":
+            continue
+        if sample is None:
+            continue
+        told = [_ask(session, name, finding, sample) for name in session.request.cross_check]
+        if foreign:
+            # Whether what they compute is right is a question for the faults.
+            session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in told]})
+        else:
+            where = _location(session.case.candidate.runtime.name, told)
+            session.ledger.amend(i, {"cross_check": told, "location": where})
+
+
+def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:
+    """What another runtime shows."""
+    case, runtime = session.case, session.plugins.runtime(name)
+    produces = case.optimizer.traits.produces
+    if produces not in runtime.accepts or "onnx" not in runtime.accepts:
+        return _unable(name, f"cannot run {produces}")
+    other = case.run_by(Judge(runtime, runtime.options)).under(full=False, excused="")
+    lab = session.lab.on(other)
+    reference = lab.reference([sample])
+    run = reference.runs.get(sample.id)
+    if run is None or isinstance(run, Failure):
+        why = run or reference.build.failure
+        return _unable(name, f"cannot run the original: {describe(why) if why else 'no answer'}")
+    same = _agrees(session, reference, sample)
+    examiner = Examiner(lab, [sample], tolerance=case.passes.tolerance)
+    examiner.learn_reference(reference)
+    culprit = finding.culprit
+    passes = case.passes.complete(culprit) if culprit else case.passes.base
+    trial = lab.trial(passes, [sample], "confirm")
+    failed = trial.runs.get(sample.id)
+    if isinstance(failed, Failure) and _has_foreign(reference, trial):
+        # It does not know the operators: that says nothing of the fault.
+        return _unable(name, f"cannot run the optimized model: {describe(failed)}")
+    seen = examiner.examine(trial, [sample]).observation
+    return CrossCheck(
+        runtime=name,
+        outcome="no-fault" if seen is None else "fault",
+        symptom=None if seen is None else seen.symptom,
+        same_original=same,
+    )
+
+
+def _agrees(session: Session, reference: Trial, sample: Sample) -> bool:
+    """Whether another runtime's trial of the original gives what the vet's own reference does."""
+    case = session.case
+    gate = Examiner(
+        session.lab.on(case.run_by(case.reference).under(excused="")),
+        [sample],
+        thresholds=OTHER_KERNELS,
+    )
+    gate.learn_reference(gate.lab.reference([sample]))
+    return gate.examine(reference, [sample]).observation is None
+
+
+def _unable(name: str, why: str) -> CrossCheck:
+    return CrossCheck(runtime=name, outcome="not-judged", detail=why)
+
+
+def _has_foreign(reference: Trial, trial: Trial) -> bool:
+    """Whether ``trial`` brought operators that ONNX does not define."""
+    before, after = reference.build.facts, trial.build.facts
+    return (
+        before is not None and after is not None and bool(structure.gained_operators(before, after))
+    )
+
+
+def _as_portability(answer: CrossCheck) -> CrossCheck:
+    """The answer to whether a runtime has the operators of the optimized model."""
+    if answer.outcome == "not-judged":
+        return answer.model_copy(update={"outcome": "does-not-run"})
+    return CrossCheck(runtime=answer.runtime, outcome="runs")
+
+
+def _location(runtime: str, answers: Sequence[CrossCheck]) -> str:
+    """What other runtimes' answers say about where a fault lies.
+
+    One that computes something else of the original already is no witness while there are others:
+    it reads another model.
+    """
+    judged = {a.runtime: a for a in answers if a.outcome != "not-judged"}
+    if not judged:
+        return "no other runtime could judge it"
+    fellows = sorted(n for n, a in judged.items() if a.same_original)
+    innocent = [n for n in fellows if judged[n].outcome == "no-fault"]
+    if not fellows:
+        others = ", ".join(sorted(judged))
+        if all(a.outcome == "no-fault" for a in judged.values()):
+            return (
+                f"only in {runtime}'s reading, unless {others} misread the original: no fault there"
+            )
+        return f"unclear where: {others} compute{'s' * (len(judged) == 1)} the original otherwise"
+    if not innocent:
+        return f"in the model: {', '.join(fellows)} agree{'' if len(fellows) > 1 else 's'}"
+    if innocent == fellows:
+        return f"only in {runtime}'s reading: no fault on {', '.join(innocent)}"
+    return f"depends on the runtime: no fault on {', '.join(innocent)}"

@@ -1,0 +1,34 @@
+"""A second judgement under the runtime's own defaults."""
+
+from __future__ import annotations
+
+from optvet.engine.examine import Examiner, describe
+from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.rounds import clear
+from optvet.engine.vet.session import Session
+from optvet.engine.work.case import Checks
+from optvet.spec.types import Failure
+
+
+def judge_as_deployed(
+    session: Session, detected: Detected, safe: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Report the faults of the ``safe`` pipeline that only deployment shows; what remains of it."""
+    samples, ledger = detected.samples, session.ledger
+    deployed = session.case.as_deployed()
+    lab = session.lab.on(deployed.under(full=False, excused=Checks().excused))
+    reference, candidate = lab.both(safe, samples, "detect")
+    failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
+    if failures or candidate is None:
+        words = f"the original itself fails: {describe(failures[0])}"
+        ledger.control("as deployed", "limited", words)
+        return safe
+    examiner = Examiner(lab, samples, tolerance=deployed.passes.tolerance)
+    examiner.learn_reference(reference)
+    found = examiner.examine(candidate, samples)
+    before = len(ledger.findings)
+    safe = clear(session.at(lab), examiner, samples, safe, found, as_deployed=True).passes
+    faults = len(ledger.findings) - before
+    words = f"{faults} more findings" if faults else "agrees"
+    ledger.control("as deployed", "failed" if faults else "passed", words + detected.share(samples))
+    return safe

@@ -1,0 +1,258 @@
+"""The first look: reference and candidate on all samples, a chunk at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optvet.engine.examine import Examiner, Findings, Observation, describe
+from optvet.engine.inputs import Inputs
+from optvet.engine.lab import Lab
+from optvet.engine.numerics.oracle import OTHER_KERNELS
+from optvet.engine.vet.assess import Assessor
+from optvet.engine.vet.probing import cannot_load, no_answer
+from optvet.engine.vet.properties import Fault
+from optvet.engine.vet.report import report_fault
+from optvet.engine.vet.session import Session
+from optvet.engine.work.facts import Trial, is_late
+from optvet.spec.errors import InfrastructureError, InputError, NothingTested
+from optvet.spec.types import Failure, Sample
+
+
+@dataclass(frozen=True)
+class Detected:
+    """What the first look gave.
+
+    Attributes:
+        lab: Where it was taken, under the checks that the original passes.
+        examiner: Holds the first chunk of samples and the witnesses; others were let go of.
+        found: What is wrong with the whole pipeline.
+        judged: Number of samples.
+        complete: Whether all samples were tried.
+        refused: Why the original does not run on a sample, by the sample's name.
+    """
+
+    lab: Lab
+    examiner: Examiner
+    found: Findings
+    judged: int
+    complete: bool
+    refused: Mapping[str, str]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The samples that what follows works with."""
+        return self.examiner.samples
+
+    def share(self, samples: Sequence[Sample]) -> str:
+        """How many samples were used, in words, where not all are."""
+        total = self.judged
+        return f" (on {len(samples)} of {total} samples)" if len(samples) < total else ""
+
+
+@dataclass
+class _Count:
+    """How far the first look came."""
+
+    judged: int = 0
+    complete: bool = True
+    stopped: bool = False
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
+    """Compare original and candidate on all samples.
+
+    What follows needs the first chunk and the witnesses alone, so the others are let go of.
+    """
+    lab, count, found = session.lab, _Count(), Findings()
+    lab.progress("making inputs", 0, None)
+    examiner, gate = _examiners(lab)
+    chunks = inputs.chunks()
+    for chunk in chunks:
+        lab.progress("comparing", count.judged, None)
+        lab, reference = _run_both(session.at(lab), chunk)
+        if lab is not examiner.lab:
+            examiner, gate = _examiners(lab)
+        samples = _usable(session.at(lab), reference, chunk, count, several=inputs.several)
+        if not samples:
+            break
+        sound, here = _look(session.at(lab), examiner, gate, samples)
+        count.judged += len(samples)
+        if sound:
+            found.add(here)
+        assessor.add(examiner, samples)
+        let_go(examiner, samples, here)
+        if not sound or (here.observation and here.observation.stage != "compare"):
+            # Each further chunk would end in the same failure.
+            count.complete = next(chunks, None) is None
+            break
+        if count.stopped:
+            break
+    return Detected(lab, examiner, found, count.judged, count.complete, count.refused)
+
+
+def _examiners(lab: Lab) -> tuple[Examiner, Examiner]:
+    """One for the passes, and one for import and lowering, whose kernels are others."""
+    tolerance = lab.case.passes.tolerance
+    return Examiner(lab, (), tolerance=tolerance), Examiner(lab, (), thresholds=OTHER_KERNELS)
+
+
+def _run_both(session: Session, samples: Sequence[Sample]) -> tuple[Lab, Trial]:
+    """The reference's trial, and the lab with checks that the original passes.
+
+    The candidate's trial is made at the same time, and remembered.
+    """
+    lab, case = session.lab, session.case
+    reference, _ = lab.both(case.passes.pipeline, samples, "detect")
+    if _is_death(reference.build.failure):
+        lab.forget_original()
+        reference, _ = lab.both(case.passes.pipeline, samples, "detect")
+    if _is_death(reference.build.failure):
+        assert reference.build.failure is not None
+        raise InfrastructureError(
+            f"{case.model.source}: onnx.checker did not end on the original model, twice: "
+            f"{describe(reference.build.failure)}; give it more with --timeout or --memory"
+        )
+    if reference.build.failure is not None and case.checks.full:
+        # Strict shape inference fails on the original already: it is no test then.
+        session.ledger.control(
+            "checker",
+            "limited",
+            "the original passes onnx.checker but not strict shape inference, "
+            "so candidates are checked without it",
+        )
+        return _run_both(session.at(lab.under(full=False)), samples)
+    if reference.build.failure is not None:
+        words = describe(reference.build.failure)
+        raise InputError(f"{case.model.source}: not a valid ONNX model: {words}")
+    return lab, reference
+
+
+def _is_death(failure: Failure | None) -> bool:
+    """Whether a process ended, or was ended: no word of the checker's."""
+    return failure is not None and failure.kind != "error"
+
+
+def _look(
+    session: Session, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
+) -> tuple[bool, Findings]:
+    """What is wrong with the pipeline on ``samples``; False where the lowering already is."""
+    lab = session.lab
+    if not examiner.samples:
+        examiner.samples = gate.samples = list(samples)
+    examiner.learn_reference(lab.reference(samples))
+    if session.case.lowers:
+        fault = _fault_of_lowering(session, examiner, gate, samples)
+        if fault is not None:
+            return False, Findings(fault)
+    trial = lab.trial(session.case.passes.pipeline, samples, "detect")
+    return True, examiner.examine(trial, samples)
+
+
+def _fault_of_lowering(
+    session: Session, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
+) -> Observation | None:
+    """Rule 3 for artifacts of another format: first the fixed lowering against the original.
+
+    Its kernels are others than the reference's, so more rounding is allowed for. From here on the
+    lowering is the reference: what differs between the two is no pass's doing.
+    """
+    lab, ledger = session.lab, session.ledger
+    base = lab.trial(session.case.passes.base, samples, "control")
+    gate.learn_reference(lab.reference(samples))
+    observation = gate.examine(base, samples).observation
+    if observation is not None:
+        if ledger.is_unexplained(observation):
+            return observation
+        words = f"{session.case.optimizer.name}'s import and lowering"
+        ledger.control("empty pipeline", "failed", f"{words} show {observation.symptom}")
+        report_fault(session, Fault(gate, observation), ())
+        return observation
+    gate.forget(samples)
+    words = "import and lowering agree with the original"
+    ledger.control("empty pipeline", "passed", words)
+    examiner.learn_reference(base)
+    return None
+
+
+def _usable(
+    session: Session, reference: Trial, samples: Sequence[Sample], count: _Count, *, several: bool
+) -> list[Sample]:
+    """Samples that the reference runs on; why it refused the others is kept.
+
+    After one that does not end no other is tried: each might take its full time too.
+    """
+    usable = list(samples)
+    while True:
+        if is_late(reference):
+            return _those_that_end(session, reference, usable, count)
+        failed = {i: r for i, r in reference.runs.items() if isinstance(r, Failure)}
+        if not failed:
+            return usable
+        name, failure = next(iter(failed.items()))
+        if failure.stage == "load":
+            raise cannot_load(session.case, failure)
+        count.refused[name] = describe(failure)
+        usable = [s for s in usable if s.id != name]
+        if not usable and not count.judged:
+            raise NothingTested(
+                f"{session.case.model.source}: the original model runs on none of the "
+                f"{'first ' if several else ''}{len(samples)} samples; "
+                f"the last error was: {describe(failure)}"
+            )
+        reference = session.lab.reference(usable)
+
+
+def _those_that_end(
+    session: Session, reference: Trial, samples: Sequence[Sample], count: _Count
+) -> list[Sample]:
+    """Samples before the one that does not end; the others are refused, and what follows."""
+    count.stopped = True
+    limit = f"{session.request.timeout:g} s"
+    usable = []
+    for sample in samples:
+        run = reference.runs.get(sample.id)
+        if run is None:
+            count.refused[sample.id] = f"not tried: the original did not end within {limit}"
+        elif isinstance(run, Failure):
+            count.refused[sample.id] = describe(run)
+        else:
+            usable.append(sample)
+    if not usable and not count.judged:
+        raise no_answer(session.case, session.request.timeout)
+    return usable
+
+
+def let_go(examiner: Examiner, samples: Sequence[Sample], found: Findings) -> None:
+    """Forget ``samples`` but for the first chunk's and the witnesses of what was found."""
+    seen = found.observation
+    witnesses = {s.id for s, _ in found.sensitive}
+    if seen is not None and seen.sample is not None:
+        witnesses.add(seen.sample.id)
+    known = {s.id for s in examiner.samples}
+    examiner.samples += [s for s in samples if s.id in witnesses - known]
+    gone = [s for s in samples if s.id not in witnesses | known]
+    examiner.lab.forget(gone)
+    examiner.forget(gone)
+
+
+def wrong_in_rest(
+    session: Session, inputs: Inputs, detected: Detected, pipeline: Sequence[str]
+) -> Findings:
+    """What is wrong with ``pipeline`` on the samples that were let go of; the first of it."""
+    lab, examiner = session.lab, detected.examiner
+    held = {s.id for s in examiner.samples}
+    for chunk in inputs.chunks():
+        samples = [s for s in chunk if s.id not in held and s.id not in detected.refused]
+        if not samples:
+            continue
+        base = examiner.base
+        examiner.learn_reference(
+            lab.reference(samples) if base is None else lab.trial(base, samples, "control")
+        )
+        found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+        let_go(examiner, samples, Findings(found.observation))
+        if found.observation is not None:
+            return found
+    return Findings()

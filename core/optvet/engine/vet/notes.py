@@ -1,0 +1,41 @@
+"""What is worth knowing of a result that is no fault of it."""
+
+from __future__ import annotations
+
+from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.properties import Bloat, LostMetadata, Portability, Sensitivity
+from optvet.engine.vet.report import note
+from optvet.engine.vet.session import Session
+from optvet.graph import structure
+from optvet.graph.structure import Facts
+
+
+def take_notes(session: Session, detected: Detected) -> None:
+    """Report what the whole pipeline does beside what it is judged by."""
+    lab, samples, table = session.lab, detected.samples, session.case.passes
+    original = lab.reference(samples).build.facts
+    result = lab.trial(table.pipeline, samples, "detect").build.facts
+    if original is not None and result is not None:
+        _note_metadata(session, original, result)
+        for domain, operators in structure.gained_operators(original, result).items():
+            note(session, Portability(original, domain, operators, table.passes))
+        if structure.is_bloated(original, result):
+            note(session, Bloat(original))
+    seen: set[str] = set()
+    for sample, judgement in detected.found.sensitive:
+        if judgement.output not in seen:
+            seen.add(judgement.output)
+            note(session, Sensitivity(detected.examiner, sample, judgement))
+
+
+def _note_metadata(session: Session, original: Facts, result: Facts) -> None:
+    """One note on what passes change, and one on what import and export alone do."""
+    lost = structure.lost_metadata(original, result)
+    if not lost:
+        return
+    empty = session.lab.trial(session.case.passes.base, (), "control").build.facts
+    inherited = structure.lost_metadata(original, empty) if empty else {}
+    by_passes = {k: v for k, v in lost.items() if k not in inherited}
+    for changed in (by_passes, inherited):
+        if changed:
+            note(session, LostMetadata(original, changed))

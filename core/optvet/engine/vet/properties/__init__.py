@@ -1,0 +1,8 @@
+"""What can be wrong with a pass sequence; each is searched for, and told, in the same way."""
+
+from optvet.engine.vet.properties.base import Property
+from optvet.engine.vet.properties.fault import Fault
+from optvet.engine.vet.properties.sensitivity import Sensitivity
+from optvet.engine.vet.properties.structural import Bloat, LostMetadata, Portability
+
+__all__ = ["Bloat", "Fault", "LostMetadata", "Portability", "Property", "Sensitivity"]

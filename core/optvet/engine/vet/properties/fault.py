@@ -1,0 +1,91 @@
+"""Whatever makes a trial go wrong: a failure of a step, or wrong outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from optvet.engine.examine import Examiner, Observation, alike, finite
+from optvet.engine.localize import Answer
+from optvet.engine.vet.properties.base import Property
+from optvet.engine.work.facts import Trial
+from optvet.spec.records import Finding
+from optvet.spec.types import NOTES, Sample, Symptom
+
+
+@dataclass(frozen=True)
+class Fault(Property):
+    """That a trial goes wrong like ``observation``.
+
+    Another trial has the same symptom, and wrong outputs in common; where ``exact``, its messages
+    are the same too, but for names and numbers.
+    """
+
+    examiner: Examiner
+    observation: Observation
+    exact: bool = False
+    _seen: dict[tuple[str, ...], Observation | None] = field(default_factory=dict, compare=False)
+
+    @property
+    def symptom(self) -> Symptom:  # type: ignore[override]  # read only here
+        """The symptom of the observation."""
+        return self.observation.symptom
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """The witness, if a run is needed to see it."""
+        sample = self.observation.sample
+        return () if sample is None else (sample,)
+
+    def observe(self, trial: Trial) -> Observation | None:
+        """What is wrong with ``trial``, be it this or something else."""
+        if trial.passes not in self._seen:
+            self._seen[trial.passes] = self.examiner.examine(trial, self.samples).observation
+        return self._seen[trial.passes]
+
+    def answer(self, trial: Trial) -> Answer:
+        """Whether ``trial`` goes wrong in the same way."""
+        other = self.observe(trial)
+        if other is None:
+            return "passes"
+        same = alike(other, self.observation) if self.exact else _akin(other, self.observation)
+        return "fails" if same else "unresolved"
+
+    def inherited(self, base: Trial) -> Fault | None:
+        """Whatever is wrong with the empty pipeline: passes cannot be judged behind it."""
+        observation = self.observe(base)
+        return None if observation is None else replace(self, observation=observation)
+
+    def as_shown_by(self, passes: tuple[str, ...]) -> Fault:
+        """What ``passes`` showed when they were tried, exactly."""
+        seen = self._seen.get(passes) or self.observation
+        return replace(self, observation=seen, exact=True)
+
+    def shown(self, trial: Trial) -> Fault:
+        """The fault as the culprit's own trial shows it, if it does."""
+        own = self.observe(trial)
+        if own is None or own.symptom != self.symptom or own.unexplained:
+            return self
+        return replace(self, observation=own)
+
+    def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
+        """The finding, which a fresh process has yet to confirm."""
+        seen = self.shown(trial).observation
+        return Finding(
+            symptom=seen.symptom,
+            severity="note" if seen.symptom in NOTES else "fault",
+            stage=seen.stage,
+            culprit=list(culprit),
+            confirmed=False,
+            outputs=list(seen.outputs),
+            error=finite(seen.error),
+            noise_floor=finite(seen.noise),
+            message=seen.message,
+        )
+
+
+def _akin(a: Observation, b: Observation) -> bool:
+    """Same symptom, and an output in common where outputs are wrong; the words may differ."""
+    if a.symptom != b.symptom or a.unexplained or b.unexplained:
+        return False
+    return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)

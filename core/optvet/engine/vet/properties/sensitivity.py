@@ -1,0 +1,52 @@
+"""A decision that falls otherwise because its operands were rounded otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optvet.engine.examine import Examiner, finite
+from optvet.engine.localize import Answer
+from optvet.engine.numerics.oracle import Judgement
+from optvet.engine.vet.properties.base import Property
+from optvet.engine.work.facts import Trial
+from optvet.spec.records import Finding
+from optvet.spec.types import Sample, Symptom
+
+
+@dataclass(frozen=True)
+class Sensitivity(Property):
+    """That an output differs as it does under jitter of the inputs."""
+
+    examiner: Examiner
+    sample: Sample
+    judgement: Judgement
+    symptom = Symptom.SENSITIVITY
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """The sample that shows it."""
+        return (self.sample,)
+
+    def answer(self, trial: Trial) -> Answer:
+        """Whether the output differs in this way; unresolved where there is a fault."""
+        found = self.examiner.examine(trial, self.samples)
+        if found.observation is not None:
+            return "unresolved"
+        judgement = found.judgements.get(self.judgement.output)
+        return "fails" if judgement and judgement.call == "sensitivity" else "passes"
+
+    def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
+        """How the output differs after the whole pipeline."""
+        name = self.judgement.output
+        return Finding(
+            symptom=self.symptom,
+            severity="note",
+            stage="compare",
+            culprit=list(culprit),
+            confirmed=True,
+            outputs=[name],
+            error=finite(self.judgement.error),
+            noise_floor=finite(self.judgement.noise),
+            message=f"output {name!r}: {self.judgement.detail}",
+        )

@@ -1,0 +1,110 @@
+"""Fault after fault of a pipeline, until what remains of it is safe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from optvet.engine.examine import Examiner, Findings
+from optvet.engine.lab import Lab
+from optvet.engine.trial import gist
+from optvet.engine.vet.blame import blame, patience
+from optvet.engine.vet.properties import Fault
+from optvet.engine.vet.report import report_fault
+from optvet.engine.vet.session import Session
+from optvet.spec.types import Sample, Symptom
+
+MAX_ROUNDS = 24
+Rest = Callable[[Session, tuple[str, ...]], Findings]
+"""What is wrong with a pipeline on the samples that are not at hand."""
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What remains of a pipeline, and the lab with what was excused on the way."""
+
+    passes: tuple[str, ...]
+    lab: Lab
+
+
+def clear(
+    session: Session,
+    examiner: Examiner,
+    samples: Sequence[Sample],
+    pipeline: tuple[str, ...],
+    found: Findings,
+    *,
+    rest: Rest | None = None,
+    as_deployed: bool = False,
+) -> Cleared:
+    """Report every fault of ``pipeline`` with its culprit; what remains of it is safe.
+
+    Args:
+        session: Where trials are made, and findings go.
+        examiner: Judges the trials.
+        samples: What the pipeline is tried on.
+        pipeline: Passes in order.
+        found: What is wrong with the pipeline.
+        rest: Tries a pipeline without fault on further samples.
+        as_deployed: Whether this is the judgement under the runtime's own defaults.
+    """
+    ledger, lab, table = session.ledger, session.lab, session.case.passes
+    rounds = 0
+    while found.observation is not None:
+        rounds += 1
+        fault = Fault(examiner, found.observation)
+        if ledger.is_unexplained(fault.observation) or ledger.ends_search(fault.observation):
+            return Cleared(table.required_of(pipeline), lab)
+        lab.progress(f"localizing {fault.symptom}", rounds, None)
+        inherited, searching = _control(session.at(lab), fault)
+        if inherited is not None:
+            seen = inherited.observation
+            # What a malformed model leads to was told with it.
+            told = lab.case.checks.excused and not seen.outputs
+            if ledger.is_unexplained(seen) or told:
+                return Cleared((), lab)
+            report_fault(searching, inherited, (), as_deployed=as_deployed)
+            if seen.symptom == Symptom.INVALID_MODEL:
+                lab = _excusing(lab)
+            elif not seen.outputs:
+                return Cleared((), lab)
+            examiner.excused |= set(seen.outputs)
+        else:
+            culprit = blame(searching.lab, pipeline, fault, session.request.strategy)
+            report_fault(searching, fault, culprit, as_deployed=as_deployed)
+            optional = [n for n in culprit if n not in table.required]
+            if not optional or rounds >= MAX_ROUNDS:
+                ledger.reasons.append(f"no safe pipeline was found in {rounds} rounds")
+                return Cleared(table.required_of(pipeline), lab)
+            pipeline = tuple(n for n in pipeline if n != optional[-1])
+        found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+        if found.observation is None and rest is not None:
+            found = rest(session.at(lab), pipeline)
+    return Cleared(() if lab.case.checks.excused else pipeline, lab)
+
+
+def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
+    """Rule 3: what import and export alone already do wrong; and where to search the rest.
+
+    A hang is searched with less patience than the time limit.
+    """
+    lab, ledger = session.lab, session.ledger
+    started = time.perf_counter()
+    base = lab.trial(session.case.passes.base, fault.samples, "control")
+    inherited = fault.inherited(base)
+    if "empty pipeline" not in ledger.controls:
+        if inherited is None:
+            ledger.control("empty pipeline", "passed", "innocent")
+        else:
+            ledger.control("empty pipeline", "failed", f"shows {inherited.symptom}")
+    if fault.symptom == Symptom.TIMEOUT:
+        empty_s = time.perf_counter() - started
+        lab = lab.under(timeout_s=patience(session.request.timeout, empty_s))
+    return inherited, session.at(lab)
+
+
+def _excusing(lab: Lab) -> Lab:
+    """Pass over what the checker says of the round trip: passes may do worse behind it."""
+    failure = lab.trial(lab.case.passes.base, (), "control").build.failure
+    return lab.under(excused=gist(failure.message if failure is not None else "") or "nothing")

@@ -1,0 +1,100 @@
+"""One vet from the first look to the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.examine import Findings
+from optvet.engine.explain import explain
+from optvet.engine.lab import Progress
+from optvet.engine.sandbox import Sandbox
+from optvet.engine.vet.assemble import assemble
+from optvet.engine.vet.assess import Assessor
+from optvet.engine.vet.crosscheck import cross_check
+from optvet.engine.vet.deployed import judge_as_deployed
+from optvet.engine.vet.detect import detect, wrong_in_rest
+from optvet.engine.vet.notes import take_notes
+from optvet.engine.vet.rounds import clear
+from optvet.engine.vet.session import Session, open_session
+from optvet.engine.vet.study import is_wanted, study
+from optvet.spec.errors import Unsupported
+from optvet.spec.records import VetResult
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Model, Sample
+
+
+def vet_model(
+    model: Model,
+    request: VetRequest,
+    plugins: Plugins,
+    *,
+    progress: Progress = lambda text, done, total: None,
+    sandbox: Sandbox | None = None,
+) -> VetResult:
+    """Vet one model; raises OptvetError for what is not the optimizer's fault."""
+    started = time.perf_counter()
+    with open_session(model, request, plugins, progress=progress, sandbox=sandbox) as session:
+        try:
+            return _run(session, started)
+        except Unsupported as error:
+            raise Unsupported(f"{model.source}: {error}; nothing was tested") from None
+
+
+def _run(session: Session, started: float) -> VetResult:
+    ledger, inputs = session.ledger, session.inputs()
+    assessor = Assessor(session.request, session.plugins, ledger)
+    detected = detect(session, inputs, assessor)
+    session = session.at(detected.lab)
+    samples, pipeline = detected.samples, session.case.passes.pipeline
+
+    def rest(now: Session, remaining: tuple[str, ...]) -> Findings:
+        return wrong_in_rest(now, inputs, detected, remaining)
+
+    # Where import and lowering are at fault, no pass can be judged.
+    sound = not ledger.findings
+    safe: tuple[str, ...] = ()
+    records = None
+    if sound:
+        cleared = clear(
+            session,
+            detected.examiner,
+            samples,
+            pipeline,
+            detected.found,
+            rest=rest if inputs.several else None,
+        )
+        session, safe = session.at(cleared.lab), cleared.passes
+    blamed = tuple(ledger.findings)
+    if sound and is_wanted(session):
+        records = study(session, detected, safe)
+    if sound and session.request.as_deployed:
+        safe = judge_as_deployed(session, detected, safe)
+    _explain(session, samples)
+    take_notes(session, detected)
+    cross_check(session, samples)
+    return assemble(
+        session,
+        detected,
+        inputs,
+        started=started,
+        safe=safe,
+        blamed=blamed,
+        records=records,
+        impact=assessor.impact(),
+    )
+
+
+def _explain(session: Session, samples: Sequence[Sample]) -> None:
+    """Where in the graph each fault is."""
+    by_id = {s.id: s for s in samples}
+    ledger, passes = session.ledger, session.case.passes
+    for i, finding in enumerate(ledger.findings):
+        sample = by_id.get(finding.witness.sample) if finding.witness else samples[0]
+        if finding.severity != "fault" or finding.as_deployed or sample is None:
+            continue
+        session.lab.progress(f"explaining {finding.symptom}", i + 1, len(ledger.findings))
+        applied = passes.complete(finding.culprit) if finding.culprit else passes.base
+        found = explain(session.lab, finding.symptom, finding.outputs, applied, sample)
+        ledger.amend(i, {"divergence": found})

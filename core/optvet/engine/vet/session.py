@@ -1,0 +1,123 @@
+"""What all stages of one vet share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from optvet.engine.cache import Cache, cache_root
+from optvet.engine.discovery import Plugins
+from optvet.engine.inputs import Inputs, Slice
+from optvet.engine.lab import Lab, Progress
+from optvet.engine.roles import check_options
+from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.vet.assess import comparator_options
+from optvet.engine.vet.ledger import FindingsLedger
+from optvet.engine.vet.probing import Probing
+from optvet.engine.work.case import Case, case_of
+from optvet.spec.records import Witness
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Model, Sample
+
+
+@dataclass(frozen=True)
+class Session:
+    """One vet: the question, where trials are made, and what was found so far."""
+
+    request: VetRequest
+    plugins: Plugins
+    lab: Lab
+    ledger: FindingsLedger = field(default_factory=FindingsLedger)
+
+    @property
+    def case(self) -> Case:
+        """Who is judged, on what, and how."""
+        return self.lab.case
+
+    def at(self, lab: Lab) -> Session:
+        """The same with trials made in ``lab``."""
+        return replace(self, lab=lab)
+
+    def inputs(self) -> Inputs:
+        """The samples that were asked for."""
+        request = self.request
+        return Inputs(
+            self.case.model,
+            self.plugins,
+            request.dataset,
+            request.dataset_options,
+            cut=Slice(request.start, request.limit, request.shuffle, request.on_bad),
+            seed=request.seed,
+            probe=Probing(self.lab, request.timeout),
+            memory_bytes=request.memory,
+            trust=request.trust,
+        )
+
+    def find_samples(self, names: Iterable[str | None]) -> dict[str | None, Sample]:
+        """The samples of these names; None is the first."""
+        wanted = set(names)
+        found: dict[str | None, Sample] = {}
+        for sample in self.inputs():
+            if None in wanted:
+                found[None] = sample
+            if sample.id in wanted:
+                found[sample.id] = sample
+            wanted -= found.keys()
+            if not wanted:
+                break
+        return found
+
+    def witness(self, sample: Sample | None) -> Witness | None:
+        """How ``sample`` is made again."""
+        if sample is None:
+            return None
+        return Witness(dataset=sample.origin, sample=sample.id, seed=self.request.seed)
+
+
+@contextmanager
+def open_session(
+    model: Model,
+    request: VetRequest,
+    plugins: Plugins,
+    *,
+    progress: Progress = lambda text, done, total: None,
+    sandbox: Sandbox | None = None,
+) -> Iterator[Session]:
+    """All that vetting one model takes; with a sandbox of its own if none is given.
+
+    Raises:
+        UsageError: A name or an option does not fit; found out before the work.
+    """
+    case = case_of(request, plugins, model)
+    _check_names(request, plugins, model)
+    preload = ("numpy", "onnx", "onnx.checker", *case.optimizer.preload)
+    preload += tuple(case.candidate.runtime.preload)
+    jobs = request.jobs or default_jobs()
+    cache = Cache((request.cache_dir or cache_root()) if request.cache else None)
+    own = sandbox is None
+    limits = Limits(request.timeout, request.memory)
+    sandbox = sandbox or Sandbox(jobs=jobs, limits=limits, preload=preload)
+    try:
+        check_options(sandbox, case.optimizer, case.options)
+        check_options(sandbox, case.candidate.runtime, case.candidate.options)
+        yield Session(request, plugins, Lab(case, sandbox, cache, jobs=jobs, progress=progress))
+    finally:
+        cache.close()
+        if own:
+            sandbox.close()
+
+
+def default_jobs() -> int:
+    """One worker per processor, at most eight."""
+    return min(os.cpu_count() or 1, 8)
+
+
+def _check_names(request: VetRequest, plugins: Plugins, model: Model) -> None:
+    """Refuse now what only a fault would ask for."""
+    for other in request.cross_check:
+        plugins.runtime(other)
+    wanted = request.comparator or model.config.comparator
+    if request.comparator is not None or wanted in plugins.names("comparator"):
+        comparator_options(plugins.comparator(str(wanted)), model, request)

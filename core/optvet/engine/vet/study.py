@@ -1,0 +1,185 @@
+"""Every pass alone, ordered pairs, and the safe pipeline twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optvet.engine.examine import Observation, alike
+from optvet.engine.pipelines import names_passes
+from optvet.engine.vet.blame import search
+from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.properties import Bloat, Fault
+from optvet.engine.vet.report import report_fault
+from optvet.engine.vet.session import Session
+from optvet.engine.work.facts import Trial
+from optvet.spec.records import PassRecord
+from optvet.spec.types import Symptom
+
+PAIR_BYTES = 64 << 20
+PAIR_NODES = 200_000
+"""``each`` tries pairs unasked while trials x model size, and trials x nodes, stay below these."""
+STOPPED = "a second one runs into the time limit"
+
+
+@dataclass
+class _Alone:
+    """What every pass did alone."""
+
+    records: list[PassRecord] = field(default_factory=list)
+    seen: dict[str, Observation | None] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+
+def is_wanted(session: Session) -> bool:
+    """Whether every pass is to be tried alone."""
+    request = session.request
+    every = request.strategy == "auto" and request.pipeline == "all"
+    return request.strategy == "each" or (every and session.case.optimizer.traits.single)
+
+
+def study(session: Session, detected: Detected, safe: tuple[str, ...]) -> list[PassRecord]:
+    """Try every pass alone, and pairs if that is not too much; one record per pass."""
+    examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
+    empty = session.lab.trial(session.case.passes.base, samples, "control")
+    inherited = examiner.examine(empty, samples).observation
+    if inherited is not None and inherited.symptom == Symptom.TIMEOUT:
+        words = "import and export alone run into the time limit, so no pass was tried"
+        ledger.control("every pass alone", "limited", words)
+        return []
+    alone = _each(session, detected, empty, inherited)
+    if alone.stopped:
+        return alone.records
+    share = detected.share(samples)
+    if share:
+        ledger.control("every pass alone", "limited", f"tried{share}")
+    if inherited is None and _study_pairs(session, detected, alone):
+        _study_twice(session, detected, safe)
+    return alone.records
+
+
+def _each(
+    session: Session, detected: Detected, empty: Trial, inherited: Observation | None
+) -> _Alone:
+    examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
+    table = session.case.passes
+    original = session.lab.reference(samples).build.facts
+    names = [n for n in table.passes if n not in table.required]
+    sequences = [table.complete((n,)) for n in names]
+    # Where import and export alone already fail, nothing can be said of a pass.
+    judgeable = inherited is None or bool(inherited.outputs)
+    alone = _Alone()
+    for name, trial in zip(names, session.lab.trials(sequences, samples, "each"), strict=True):
+        observation = examiner.examine(trial, samples).observation
+        if observation is not None and inherited is not None and alike(observation, inherited):
+            observation = None
+        known = any(f.culprit == [name] for f in ledger.findings)
+        if observation is not None and not known and ledger.ends_search(observation):
+            words = f"stopped after {len(alone.records)} of {len(names)}: {STOPPED}"
+            ledger.control("every pass alone", "limited", words)
+            alone.stopped = True
+            break
+        alone.seen[name] = observation
+        explained = observation is not None and not ledger.is_unexplained(observation)
+        same = trial.build.canonical == empty.build.canonical
+        alone.records.append(_record(session, name, observation, same=same, explained=explained))
+        if observation is None and not same:
+            alone.changed.append(name)
+        if observation is not None and explained and judgeable and _counts(session, name):
+            report_fault(session, Fault(examiner, observation), (name,))
+        if original is not None:
+            grown = Bloat(original).describe(trial, (name,))
+            if grown is not None:
+                ledger.add(grown)
+    return alone
+
+
+def _record(
+    session: Session, name: str, observation: Observation | None, *, same: bool, explained: bool
+) -> PassRecord:
+    limits = session.case.passes.limits(name)
+    return PassRecord(
+        name=name,
+        effect="failed" if observation else ("none" if same else "changed"),
+        symptom=observation.symptom if observation and explained else None,
+        known_limit=limits[0].reason if limits else None,
+    )
+
+
+def _counts(session: Session, name: str) -> bool:
+    """A pass that is documented not to yield a standard model is blamed only when asked for."""
+    table = session.case.passes
+    if not table.limits(name):
+        return True
+    return names_passes(session.request.pipeline, session.case.optimizer) and (
+        name in table.pipeline
+    )
+
+
+def _study_pairs(session: Session, detected: Detected, alone: _Alone) -> bool:
+    """Try pairs whose first pass changes something; whether all of them were tried."""
+    examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
+    table, model = session.case.passes, session.case.model
+    pairs = _pairs(session, alone.changed, alone.seen)
+    small = len(pairs) * model.size_bytes <= PAIR_BYTES
+    small = small and len(pairs) * model.nodes <= PAIR_NODES
+    if not (session.request.pairs if session.request.pairs is not None else small):
+        if pairs:
+            words = f"{len(pairs)} ordered pairs not tried; add --pairs"
+            ledger.control("pairs", "limited", words)
+        return False
+    ledger.control("pairs", "passed", f"{len(pairs)} ordered pairs tried")
+    blamed: dict[tuple[str, tuple[str, str]], int] = {}
+    sequences = [table.complete(pair) for pair in pairs]
+    for pair, trial in zip(pairs, session.lab.trials(sequences, samples, "each"), strict=True):
+        observation = examiner.examine(trial, samples).observation
+        if observation is None or ledger.is_unexplained(observation):
+            continue
+        if ledger.ends_search(observation):
+            ledger.control("pairs", "limited", f"stopped: {STOPPED}")
+            return False
+        # One enabling pass with many partners, each with the same words, is one defect.
+        defect = (pair[0], observation.signature)
+        mirrored = (pair[1], observation.signature)
+        if defect in blamed or mirrored in blamed:
+            _add_partner(session, blamed.get(defect, blamed.get(mirrored, 0)), pair)
+            continue
+        report_fault(session, Fault(examiner, observation), pair)
+        found = enumerate(ledger.findings)
+        blamed[defect] = next(i for i, f in found if f.culprit == list(pair))
+    return True
+
+
+def _pairs(
+    session: Session, changed: Sequence[str], alone: Mapping[str, Observation | None]
+) -> list[tuple[str, str]]:
+    """Ordered pairs of passes that are sound alone, the default ones first."""
+    traits = session.case.optimizer.traits
+    sound = [n for n, o in alone.items() if o is None and _counts(session, n)]
+    pairs = [
+        (a, b)
+        for a in changed
+        for b in sound
+        if a in sound and (a != b or traits.repeatable) and traits.ordered
+    ]
+    return sorted(pairs, key=lambda pair: not session.case.passes.passes[pair[1]].default)
+
+
+def _add_partner(session: Session, index: int, pair: tuple[str, str]) -> None:
+    finding = session.ledger.findings[index]
+    if finding.culprit != list(pair):
+        session.ledger.amend(index, {"partners": [*finding.partners, list(pair)]})
+
+
+def _study_twice(session: Session, detected: Detected, safe: tuple[str, ...]) -> None:
+    """The safe pipeline a second time: optimizers are run again on what they made."""
+    twice, samples = (*safe, *safe), detected.samples
+    if not session.case.optimizer.traits.repeatable or not twice:
+        return
+    found = detected.examiner.examine(session.lab.trial(twice, samples, "each"), samples)
+    if found.observation is None or session.ledger.is_unexplained(found.observation):
+        return
+    fault = Fault(detected.examiner, found.observation)
+    culprit = search(session.lab, twice, fault, session.request.strategy)
+    report_fault(session, fault, culprit)

@@ -1,0 +1,1 @@
+"""What all judging is made of: cases, and trials of them."""

@@ -1,0 +1,212 @@
+"""What trials tell: builds and runs, and how they are kept.
+
+Two kinds of fact are kept. A *build* says what a pass sequence makes of the model: a digest, the
+structure, or a failure. A *run* says what an artifact computes on a sample.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from optvet.engine import cache as caching
+from optvet.engine.sandbox import Outcome
+from optvet.engine.trial import Outputs, Report
+from optvet.graph.interface import Alignment
+from optvet.graph.structure import Facts
+from optvet.spec.records import Cost, StageCost
+from optvet.spec.types import Failure, Model, Sample
+
+CODE_VERSION = 8
+"""Raised when the meaning of a cached fact changes."""
+
+Purpose = Literal[
+    "reference",
+    "detect",
+    "control",
+    "noise",
+    "walk",
+    "localize",
+    "each",
+    "confirm",
+    "verify",
+    "decode",
+]
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a pass sequence makes of the model."""
+
+    digest: str = ""
+    canonical: str = ""
+    facts: Facts | None = None
+    failure: Failure | None = None
+    touched: tuple[str, ...] | None = None
+    loads: bool = False
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A build and its runs: everything that is known of one pass sequence on some samples.
+
+    ``runs`` has one entry per sample, in order; it ends at the first failure. ``of_optimizer``
+    tells an empty pass sequence from the original model.
+    """
+
+    passes: tuple[str, ...]
+    build: Build
+    alignment: Alignment | None = None
+    runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
+    of_optimizer: bool = True
+
+
+class Ledger:
+    """Counts applications and inferences by purpose."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+
+    def add(self, purpose: str, applications: int = 0, inferences: int = 0) -> None:
+        """Count work that was really done."""
+        count = self._counts.setdefault(purpose, [0, 0])
+        count[0] += applications
+        count[1] += inferences
+
+    def cost(self, wall_s: float) -> Cost:
+        """The sums, as they are reported."""
+        parts = {
+            p: StageCost(applications=a, inferences=i)
+            for p, (a, i) in self._counts.items()
+            if a or i
+        }
+        return Cost(
+            applications=sum(c.applications for c in parts.values()),
+            inferences=sum(c.inferences for c in parts.values()),
+            wall_s=round(wall_s, 3),
+            by_purpose=parts,
+        )
+
+
+def is_circumstantial(failure: Failure | None) -> bool:
+    """Whether a failure may be this machine's: not to be remembered beyond the session."""
+    return failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
+
+
+def is_late(trial: Trial) -> bool:
+    """Whether some run of ``trial`` reached the time limit."""
+    return any(isinstance(r, Failure) and r.kind == "timeout" for r in trial.runs.values())
+
+
+def fits(run: Outputs | Failure, model: Model, build: Build) -> bool:
+    """Whether a kept run has the outputs of the model, or of what was built."""
+    if isinstance(run, Failure):
+        return True
+    sides = [model.outputs, *([build.facts.outputs] if build.facts else [])]
+    return any(_has_outputs(run, {o.name for o in side}) for side in sides)
+
+
+def _has_outputs(run: Outputs, names: AbstractSet[str]) -> bool:
+    """Whether ``run`` has all outputs ``names``, flattened as ``flatten`` does, and no others."""
+    return run.keys() == names or {_OUTPUT.sub("", name) for name in run} == names
+
+
+_OUTPUT = re.compile(r"(\[\d+\]|\.keys|\.length|\.is_none)+\Z")
+
+
+def hangs(trial: Trial) -> bool:
+    """Whether the trial ended at the time limit, be it in building or in running."""
+    failures = [trial.build.failure, *(r for r in trial.runs.values() if isinstance(r, Failure))]
+    return any(f is not None and f.kind == "timeout" for f in failures)
+
+
+def read_outcome(
+    outcome: Outcome[Report], samples: Sequence[Sample], build_key: str
+) -> tuple[Build, dict[str, Outputs | Failure]]:
+    """Split an outcome into what is true of the build and what of the runs."""
+    report = outcome.value
+    failure = outcome.failure or (report.failure if report else None)
+    late = failure is not None and failure.stage in ("load", "run")
+    if report is None:
+        # The digest died with the worker; what was built stands for it.
+        name = f"lost:{build_key}" if late else ""
+        runs: dict[str, Outputs | Failure] = {}
+        if late and failure is not None:
+            runs = {s.id: failure for s in samples}
+        return Build(name, name, None, None if late else failure), runs
+    build = Build(
+        report.digest,
+        report.canonical,
+        report.facts,
+        None if late else failure,
+        report.touched,
+        bool(report.interface_problem),
+    )
+    runs = dict(report.outputs)
+    if late and failure is not None:
+        # A failed load fails every sample, a failed run its own.
+        for sample in samples:
+            if report.failed_sample in (None, sample.id):
+                runs[sample.id] = failure
+    return build, runs
+
+
+# --- facts as bytes -------------------------------------------------------------------------------
+
+
+_BUILD: TypeAdapter[Build] = TypeAdapter(Build)
+_FAILURE: TypeAdapter[Failure] = TypeAdapter(Failure)
+
+
+def build_to_json(build: Build) -> bytes:
+    """A build as it is kept."""
+    return json.dumps(asdict(build)).encode()
+
+
+def build_from_json(data: bytes) -> Build:
+    """What ``build_to_json`` wrote."""
+    return _BUILD.validate_python(json.loads(data))
+
+
+def replay_to_bytes(
+    build: Build, runs: Mapping[str, Outputs | Failure], samples: Sequence[Sample]
+) -> bytes:
+    """A trial that was made once more, as it is kept."""
+    # By position, not by id: the same feeds may come under another name.
+    packed = {
+        str(i): np.frombuffer(run_to_bytes(runs[s.id]), np.uint8)
+        for i, s in enumerate(samples)
+        if s.id in runs
+    }
+    return caching.dump_arrays(packed, {"build": build_to_json(build).decode()})
+
+
+def replay_from_bytes(
+    data: bytes, samples: Sequence[Sample]
+) -> tuple[Build, dict[str, Outputs | Failure]]:
+    """What ``replay_to_bytes`` wrote, for samples in the same order."""
+    packed, meta = caching.load_arrays(data)
+    runs = {samples[int(i)].id: run_from_bytes(a.tobytes()) for i, a in packed.items()}
+    return build_from_json(meta["build"].encode()), runs
+
+
+def run_to_bytes(run: Outputs | Failure) -> bytes:
+    """A run as it is kept."""
+    if isinstance(run, Failure):
+        return caching.dump_arrays({}, {"failure": asdict(run)})
+    return caching.dump_arrays(run, {"failure": None})
+
+
+def run_from_bytes(data: bytes) -> Outputs | Failure:
+    """What ``run_to_bytes`` wrote."""
+    arrays, meta = caching.load_arrays(data)
+    if meta["failure"] is not None:
+        return _FAILURE.validate_python(meta["failure"])
+    return arrays

@@ -1,0 +1,54 @@
+"""What a model computes inside, and of what types that is. Called in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import ModelProto, ValueInfoProto
+
+from optvet.engine.sandbox import enter
+from optvet.engine.trial import Judge
+from optvet.graph.types import inferred_types
+from optvet.spec.types import Artifact
+
+
+def record_values(
+    data: bytes, feeds: Mapping[str, np.ndarray], judge: Judge
+) -> dict[str, np.ndarray]:
+    """All values of a model that are arrays, from one run. Called in a worker."""
+    enter("load")
+    proto = onnx.load_from_string(data)
+    try:
+        values = _run_with_all(proto, None, feeds, judge)
+    except Exception:  # some value cannot leave the runtime: leave out all but plain tensors
+        known = inferred_types(proto, strict=False) or {}
+        plain = {n for n, k in known.items() if k.WhichOneof("value") == "tensor_type"}
+        values = _run_with_all(proto, plain, feeds, judge)
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _run_with_all(
+    proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], judge: Judge
+) -> dict[str, np.ndarray]:
+    model = ModelProto()
+    model.CopyFrom(proto)
+    graph = model.graph
+    outputs = {o.name: o for o in proto.graph.output}
+    del graph.output[:]
+    made = [o for node in graph.node for o in node.output if o]
+    for name in dict.fromkeys((*made, *outputs)):
+        # Without a type: what the model says of an output may be what is to be found out.
+        if only is None or name in only or name in outputs:
+            graph.output.append(ValueInfoProto(name=name))
+    artifact = Artifact("onnx", model.SerializeToString())
+    return judge.runtime.load(artifact, judge.options).run(feeds)
+
+
+def infer(data: bytes) -> dict[str, bytes]:
+    """Serialized types of inner values. Called in a worker: shape inference may crash."""
+    enter("check")
+    proto = onnx.load_from_string(data)
+    types = inferred_types(proto) or inferred_types(proto, strict=False) or {}
+    return {name: bytes(kind.SerializeToString()) for name, kind in types.items()}
