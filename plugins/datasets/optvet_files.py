@@ -55,6 +55,7 @@ _UNREADABLE = (
     KeyError,
     MemoryError,
     NotImplementedError,
+    OverflowError,
     SyntaxError,
     tokenize.TokenError,
     zipfile.BadZipFile,

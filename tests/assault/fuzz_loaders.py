@@ -10,6 +10,7 @@ Inputs begin as small well-formed files and are changed by Hypothesis, which shr
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import resource
@@ -261,7 +262,7 @@ def _samples(
     folder: Path, file: str, data: bytes, dataset: str, model: str, **options: object
 ) -> None:
     (folder / file).write_bytes(data)
-    plugin = Plugins().dataset(dataset)
+    plugin = _plugins().dataset(dataset)
     place = str(folder / file) if dataset == "files" else str(folder)
     given = type(plugin.options).model_validate(options)
     for item in plugin.samples(
@@ -283,6 +284,7 @@ def _opened(folder: Path, text: str) -> Model:
     return open_model(place / "net.onnx", "net.onnx", folder)
 
 
+_plugins = functools.cache(Plugins)
 PLAIN = """<ir_version: 8, opset_import: ["": 17]>
 g (float[2,2] x) => (float[2,2] y) { y = Relu(x) }"""
 

@@ -3,7 +3,26 @@
 import pytest
 from tests.assault.fuzz_loaders import TARGETS, fuzz, load
 
-FOUND = [("model", b""), ("record", b"a = \x00"), ("bundle", b"[" * 100_000), ("cache", b"")]
+
+def npy(header: bytes) -> bytes:
+    """An npy file of format 1.0 with this header, and no data."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+NINES = b"9" * 5000
+FOUND = [
+    ("model", b""),
+    ("record", b"a = \x00"),
+    ("record", NINES + b" = 1"),  # a message as long as the key
+    ("catalogue", b'[{"file": "net.onnx", "preprocessing": "%s"}]' % NINES),  # cubic time
+    ("catalogue", b'[{"file": "net.onnx", "preprocessing": "x/0"}]'),
+    ("bundle", b"[" * 100_000),
+    ("bundle-arrays", b""),
+    ("cache", b""),
+    ("npy", npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2")),  # tokenize.TokenError
+    ("npy", npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s,), }\n" % NINES[:30])),
+    ("npy", npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (0, %s), }\n" % NINES[:30])),
+]
 """Inputs that once went wrong, or nearly."""
 
 
@@ -22,6 +41,9 @@ def test_well_formed_inputs_are_loaded(name: str) -> None:
         load(name, data)
 
 
-@pytest.mark.parametrize(("name", "data"), FOUND)
+IDS = [f"{name}-{i}" for i, (name, _) in enumerate(FOUND)]
+
+
+@pytest.mark.parametrize(("name", "data"), FOUND, ids=IDS)
 def test_what_once_went_wrong_is_refused_in_words(name: str, data: bytes) -> None:
     load(name, data)

@@ -1,6 +1,7 @@
 """What is declared of a model beside its file or in a catalogue."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -387,3 +388,18 @@ def test_numeric_is_only_a_fallback(path: Path) -> None:
     entry = {"file": path.name, "suggested_comparator": {"kind": "numeric"}}
     (path.parent / "models.json").write_text(json.dumps([entry]))
     assert config_for(path).fallback == "tensor"
+
+
+@pytest.mark.parametrize(
+    "piece", ["9", "9.", "x/", "(x-", "(1,", " 1 ..", "mean (", "-", ", outputs"]
+)
+def test_a_long_description_takes_no_time_and_says_what_it_can(piece: str) -> None:
+    began = time.process_time()
+    preprocessing_from_words(piece * 50_000)
+    preprocessing_from_words(f"mean {piece * 50_000} std")
+    assert time.process_time() - began < 5
+
+
+def test_a_division_by_zero_in_words_is_none() -> None:
+    for words in ("x/0", "(x/0-1)/2", "(x-1)/0", "x/0 - 1"):
+        preprocessing_from_words(words)

@@ -318,7 +318,10 @@ def _by_dtype(spec: Mapping[str, Any]) -> list[Any]:
 
 # ── Preprocessing in words ─────────────────────────────────────────────────────────────────────
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+# Digits are bounded, else a long number takes time by a power of its length.
+_NUMBER = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})"
+_WORDS = 2000
+"""Characters of a description that are read; a person writes a line."""
 _TRIPLE = rf"\(({_NUMBER}(?:\s*,\s*{_NUMBER})+)\)"
 _MINUS_OVER = re.compile(rf"\(\s*x\s*-\s*({_NUMBER})\s*\)\s*/\s*({_NUMBER})")
 _OVER_MINUS_OVER = re.compile(rf"\(\s*x\s*/\s*({_NUMBER})\s*-\s*({_NUMBER})\s*\)\s*/\s*({_NUMBER})")
@@ -334,7 +337,7 @@ def preprocessing_from_words(words: str) -> dict[str, Any]:
     (127.0,)
     """
     # Of "…; outputs scores [1,4420,2], boxes corner-form 0..1" only the first part is input.
-    text = re.split(r"[;,]\s*(?:outputs?|grid|decode)\b", words)[0]
+    text = re.split(r"[;,]\s*(?:outputs?|grid|decode)\b", words[:_WORDS])[0]
     found: dict[str, Any] = {}
     size = re.search(r"(?<![\w.])(\d{2,5})\s*x\s*(\d{2,5})(?![\w.])", text)
     boxed = re.search(r"letterbox(?:ed)?\s+(\d{2,5})(?!\s*x)", text)
@@ -368,7 +371,7 @@ def _values_from_words(text: str) -> dict[str, Any]:
     match = _OVER_MINUS_OVER.search(text)
     if match:
         return {
-            "scale": 1 / float(match[1]),
+            "scale": _inverse(match[1]),
             "mean": (float(match[2]),),
             "std": (float(match[3]),),
         }
@@ -377,7 +380,7 @@ def _values_from_words(text: str) -> dict[str, Any]:
         return {"mean": (float(match[1]),), "std": (float(match[2]),)}
     match = _OVER_MINUS.search(text)
     if match:
-        return {"scale": 1 / float(match[1]), "mean": (float(match[2]),)}
+        return {"scale": _inverse(match[1]), "mean": (float(match[2]),)}
     found: dict[str, Any] = {}
     match = _RANGE.search(text)
     if match:
@@ -390,8 +393,14 @@ def _values_from_words(text: str) -> dict[str, Any]:
         found["std"] = _numbers(std[1])
     match = _OVER.search(text)
     if match:
-        found["scale"] = 1 / float(match[1])
+        found["scale"] = _inverse(match[1])
     return found
+
+
+def _inverse(number: str) -> float:
+    """One over a number; 1.0 for "x/0", which says nothing."""
+    value = float(number)
+    return 1 / value if value else 1.0
 
 
 def _numbers(text: str) -> Sequence[float]:
