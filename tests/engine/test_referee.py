@@ -23,7 +23,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import vet_model
-from optvet.spec.errors import ContractError
+from optvet.spec.errors import ContractError, UsageError
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
@@ -317,6 +317,19 @@ class InputError(Exception):
 
 def raises_an_input_error_of_its_own(given: bytes, result: bytes) -> None:
     raise InputError("no rule for this model")
+
+
+class Rejected(UsageError):
+    """As a plugin may call a refusal of its own."""
+
+
+def rejects(given: bytes, result: bytes) -> None:
+    raise Rejected("this build has no kernels for such a model")
+
+
+def test_a_refusal_of_a_plugins_own_kind_is_no_finding(tmp_path: Path, sandbox: Sandbox) -> None:
+    with pytest.raises(UsageError, match="no kernels for such a model"):
+        vet(Evil(rejects, destroys=False), tmp_path, sandbox)
 
 
 def test_a_foreign_input_error_is_a_finding(tmp_path: Path, sandbox: Sandbox) -> None:

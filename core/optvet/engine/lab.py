@@ -15,6 +15,7 @@ from optvet.engine import cache as caching
 from optvet.engine import candidate
 from optvet.engine.cache import Cache
 from optvet.engine.sandbox import Outcome, Sandbox
+from optvet.engine.sandbox.messages import qualified
 from optvet.engine.trial import (
     Judge,
     Order,
@@ -45,14 +46,7 @@ from optvet.engine.work.facts import (
     run_to_bytes,
 )
 from optvet.graph.interface import align
-from optvet.spec.errors import (
-    ContractError,
-    InfrastructureError,
-    InputError,
-    PluginError,
-    Unsupported,
-    UsageError,
-)
+from optvet.spec.errors import REFUSALS, InfrastructureError
 from optvet.spec.protocols import TellsTouched
 from optvet.spec.types import Failure, Model, Sample
 
@@ -503,22 +497,12 @@ class _Pending:
     future: Future[Outcome[Report]] | None
 
 
-_REFUSALS = {
-    f"{kind.__module__}.{kind.__qualname__}": kind
-    for kind in (
-        ContractError,
-        InfrastructureError,
-        InputError,
-        PluginError,
-        Unsupported,
-        UsageError,
-    )
-}
+_REFUSALS = {qualified(kind): kind for kind in REFUSALS}
 """By full name: a foreign library may have an InputError of its own, which is a symptom."""
 
 
 def refuse_misuse(failure: Failure | None) -> None:
-    """What a plugin was not made for is no symptom, nor what is missing here, such as a GPU."""
+    """Re-raise an error by which a plugin rejects its input; it is no symptom of the optimizer."""
     misuse = _REFUSALS.get(failure.error_type) if failure is not None else None
     if misuse is not None and failure is not None:
         raise misuse(failure.message)

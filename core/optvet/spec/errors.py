@@ -79,3 +79,7 @@ class Unsupported(NothingTested):
     For importers into another format, which name what they have no operator or type for. An ONNX
     model that is to become an ONNX model can always be left as it is: to refuse it is a fault.
     """
+
+
+REFUSALS = (ContractError, InfrastructureError, InputError, PluginError, Unsupported, UsageError)
+"""Errors, and their subclasses, by which a plugin says that something cannot be judged here."""

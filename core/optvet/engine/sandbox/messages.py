@@ -15,6 +15,8 @@ import re
 import socket
 import struct
 
+from optvet.spec.errors import REFUSALS
+
 INLINE_BYTES = 32 << 10  # A packet must fit the socket's send buffer (208 KiB by default).
 STATUS = struct.Struct("=qq")  # pid first; at death exit code and peak resident bytes
 HEAD = struct.Struct("=c16s")  # what the message is, and the ticket of its task
@@ -124,8 +126,11 @@ def text_of(error: BaseException) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """The type of an exception; with its module unless it is built in."""
-    kind = type(error)
+    """The type of an exception; with its module unless it is built in.
+
+    Of optvet's own errors the one among ``REFUSALS`` that it is: a plugin may have subclasses.
+    """
+    kind = next((k for k in type(error).__mro__ if k in REFUSALS), type(error))
     name = kind.__qualname__ if kind.__module__ == "builtins" else qualified(kind)
     return cut(name, NAME_CHARS)
 
