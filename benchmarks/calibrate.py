@@ -32,18 +32,18 @@ import numpy as np
 import plants
 
 from optvet import Failure, Sample
-from optvet.engine import noise as measuring
-from optvet.engine.cache import Cache, cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner
-from optvet.engine.lab import Lab
 from optvet.engine.numerics import oracle
 from optvet.engine.numerics.oracle import THRESHOLDS, Noise
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.sources import resolve_model
-from optvet.engine.trial import Judge, Outputs
+from optvet.engine.work import noise as measuring
+from optvet.engine.work.cache import Cache, cache_root
 from optvet.engine.work.case import Case, Checks, PassTable
 from optvet.engine.work.facts import Trial
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trial import Judge, Outputs
 from optvet.spec.types import Model
 
 MODELS = "squeezenet,shufflenet,inception_v1,digits-cnn,digits-mlp,wine-logreg,diabetes-mlp"

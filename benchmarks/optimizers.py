@@ -16,10 +16,10 @@ from pathlib import Path
 from machine import describe, environment
 
 from optvet import OptvetError, vet
-from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.sources import resolve_model
 from optvet.engine.vet.session import open_session
+from optvet.engine.work.cache import cache_root
 from optvet.spec.request import VetRequest
 
 MODELS = (

@@ -37,10 +37,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper
 
-from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.reduce.search import Candidate, reduce_model
 from optvet.engine.sources import resolve_model
+from optvet.engine.work.cache import cache_root
 
 Feeds = Mapping[str, np.ndarray]
 AIMS = (10, 26, 200, 10.0)

@@ -135,9 +135,9 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     """The default pipeline, timed within the process around a sandbox that is warm."""
     from optvet.engine.api import default_jobs
     from optvet.engine.discovery import Plugins
-    from optvet.engine.sandbox import Limits, Sandbox
     from optvet.engine.sources import resolve_model
     from optvet.engine.vet import vet_model
+    from optvet.engine.work.sandbox import Limits, Sandbox
     from optvet.spec.request import VetRequest
 
     plugins = Plugins()
@@ -306,9 +306,9 @@ def all_passes() -> list[str]:
 
 def model_path(reference: str) -> Path:
     """A file for a path or ``zoo:NAME``, made beforehand, so that nobody pays for it."""
-    from optvet.engine.cache import cache_root
     from optvet.engine.discovery import Plugins
     from optvet.engine.sources import resolve_model
+    from optvet.engine.work.cache import cache_root
 
     (model,) = resolve_model(reference, Plugins(), cache_root())
     return model.path
@@ -428,13 +428,13 @@ class Inline:
     """Stands in for the sandbox: the same tasks in this process, where a profiler sees them."""
 
     def __init__(self) -> None:
-        from optvet.engine.sandbox import Limits
+        from optvet.engine.work.sandbox import Limits
 
         self.limits = Limits()
 
     def call(self, function: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
         """Do it now; what ``Sandbox.call`` gives."""
-        from optvet.engine.sandbox import Outcome
+        from optvet.engine.work.sandbox import Outcome
 
         return Outcome(function(*args), None)
 

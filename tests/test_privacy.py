@@ -19,7 +19,7 @@ import onnx.parser
 import pytest
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.sandbox import Sandbox
+from optvet.engine.work.sandbox import Sandbox
 from optvet.testing import Planted
 
 OPTVET = (sys.executable, "-c", "import sys, optvet.cli; sys.exit(optvet.cli.main())")

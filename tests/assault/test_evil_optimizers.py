@@ -112,7 +112,7 @@ def test_an_evil_pass_is_told_for_what_it_is_and_leaves_no_trace(
 TASKS = """
 import json, sys, time
 from pathlib import Path
-from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.testing.faults import echo
 from tests.assault.evil import KINDS, provoke
 

@@ -25,9 +25,9 @@ from optvet.engine.bundle import (
 )
 from optvet.engine.bundle.repro import fenced
 from optvet.engine.discovery import Plugins
-from optvet.engine.lab import Progress
 from optvet.engine.sources import resolve_model
 from optvet.engine.vet import vet_model
+from optvet.engine.work.lab import Progress
 from optvet.graph.identity import structure_of
 from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import BaseModel
 
-from optvet.engine.cache import Cache, cache_root, dump_arrays, key, load_arrays
+from optvet.engine.work.cache import Cache, cache_root, dump_arrays, key, load_arrays
 
 SMALL = b"small"
 LARGE = bytes(range(256)) * 1024  # 256 KiB: a file
@@ -201,7 +201,7 @@ def test_a_database_damaged_while_open_never_raises(root: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from optvet.engine.cache import Cache
+from optvet.engine.work.cache import Cache
 with Cache(Path(sys.argv[1]), max_bytes=20 << 20) as cache:
     for number in range(150):
         size = (number % 4) * 40_000
@@ -230,7 +230,7 @@ def test_writers_at_once_neither_mix_their_values_nor_wait_for_ever(root: Path) 
 FULL = """
 import resource, sys
 from pathlib import Path
-from optvet.engine.cache import Cache
+from optvet.engine.work.cache import Cache
 root = Path(sys.argv[1])
 with Cache(root) as cache:
     cache.put("before", "trial", b"fine")

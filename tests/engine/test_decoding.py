@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from optvet import Comparison, InputError, Model, Run, Sample, Summary
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import vet_model
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import Impact, VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted

@@ -8,8 +8,8 @@ import onnx.parser
 import pytest
 
 from optvet.engine.divergence import compare_models
-from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.trial import Judge
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trial import Judge
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import Comparison
 from optvet_ort_runtime import OrtRuntime

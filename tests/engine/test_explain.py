@@ -10,8 +10,8 @@ import pytest
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import vet_model
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import Divergence, VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted

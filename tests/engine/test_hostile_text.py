@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from optvet.engine import examine
-from optvet.engine.trial import gist
+from optvet.engine.work.trial import gist
 
 SIZE = 200_000
 HOSTILE = {
@@ -31,7 +31,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
     """What is matched against names, messages and logs of others."""
     from optvet.cli import render
     from optvet.engine.environment import extras
-    from optvet.engine.sandbox.messages import NO_MEMORY
+    from optvet.engine.work.sandbox.messages import NO_MEMORY
 
     plugins = {
         "optvet_ort_optimizer": ("_DONE", "_BEGUN", "_LEVEL"),

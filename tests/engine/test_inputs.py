@@ -16,8 +16,8 @@ from optvet.engine import inputs as chunking
 from optvet.engine.discovery import Plugins
 from optvet.engine.inputs import Inputs, Slice
 from optvet.engine.models import open_model
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import vet_model
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.vet import vet_model
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import ContractError, UsageError
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest

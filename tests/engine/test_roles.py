@@ -9,8 +9,8 @@ import pytest
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.roles import choose_runtime, reference_for
-from optvet.engine.trial import Judge
 from optvet.engine.vet import vet_model
+from optvet.engine.work.trial import Judge
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Traits

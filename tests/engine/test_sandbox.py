@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optvet.engine.sandbox import Limits, Outcome, Sandbox, enter, entered
+from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter, entered
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.testing import faults
 
@@ -409,7 +409,7 @@ def test_deaths_leak_no_files(sandbox: Sandbox) -> None:
 
 SCRIPT = """
 import os, sys
-from optvet.engine.sandbox import Sandbox
+from optvet.engine.work.sandbox import Sandbox
 from optvet.testing import faults
 print("top level", flush=True)
 sandbox = Sandbox(jobs=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.engine import hostile
 
-from optvet.engine.sandbox import Limits, Sandbox
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.testing import faults
 
 PRELOAD = ["numpy", "optvet.testing.faults", "tests.engine.hostile"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.engine import hostile
 
-from optvet.engine.sandbox import Limits, Outcome, Sandbox
-from optvet.engine.sandbox.messages import HEAD, INLINE_BYTES, TEXT_CHARS, cut
+from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
+from optvet.engine.work.sandbox.messages import HEAD, INLINE_BYTES, TEXT_CHARS, cut
 from optvet.spec.types import Failure
 from optvet.testing import faults
 

@@ -14,10 +14,10 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.reduce.oracle import Shrunk, reduce_finding
 from optvet.engine.reduce.search import Budget
-from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.trial import Judge
 from optvet.engine.vet import vet_model
 from optvet.engine.work.case import Case, PassTable
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trial import Judge
 from optvet.spec.errors import UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample, Symptom

@@ -9,13 +9,13 @@ import onnx.parser
 import pytest
 from tests.answers import detail
 
-from optvet.engine.cache import Cache
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.sandbox import Limits, Sandbox, enter
-from optvet.engine.trial import Subject
 from optvet.engine.vet import vet_model
 from optvet.engine.vet.blame import SHORT_WAITS_S
+from optvet.engine.work.cache import Cache
+from optvet.engine.work.sandbox import Limits, Sandbox, enter
+from optvet.engine.work.trial import Subject
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,

@@ -10,10 +10,10 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel
 
-from optvet.engine import candidate
 from optvet.engine.models import open_model
-from optvet.engine.sandbox import Limits, Sandbox
-from optvet.engine.trial import Judge, Order, Report, Subject, judge_artifact
+from optvet.engine.work import candidate
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trial import Judge, Order, Report, Subject, judge_artifact
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Sample
 from optvet_ort_runtime import OrtRuntime

@@ -11,7 +11,7 @@ import pytest
 from optvet import Check, Collision, Installation, Ran, Unmet
 from optvet.engine.environment.checks import check_requirements
 from optvet.engine.environment.doctor import merged
-from optvet.engine.sandbox import Sandbox
+from optvet.engine.work.sandbox import Sandbox
 from optvet_ort_runtime import OrtRuntime
 
 BOTH = ("onnxruntime", "onnxruntime-gpu")

@@ -12,7 +12,7 @@ import typer
 
 from optvet import UsageError
 from optvet.cli.terminal import Terminal
-from optvet.engine.cache import cache_root
+from optvet.engine.work.cache import cache_root
 from optvet.spec.request import seconds_of
 
 

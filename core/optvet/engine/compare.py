@@ -8,11 +8,11 @@ from pathlib import Path
 from optvet.engine.discovery import Plugins
 from optvet.engine.divergence import compare_models, compare_with_file
 from optvet.engine.inputs import Inputs, Slice
-from optvet.engine.lab import Progress
 from optvet.engine.numerics.oracle import OTHER_KERNELS
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.sources import resolve_model
-from optvet.engine.trial import Judge, Order, Subject, probe
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trial import Judge, Order, Subject, probe
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
 from optvet.spec.records import Comparison

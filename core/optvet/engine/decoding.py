@@ -7,11 +7,11 @@ from concurrent.futures import Future
 
 from pydantic import BaseModel
 
-from optvet.engine import cache as caching
-from optvet.engine.lab import Lab, refuse_misuse
-from optvet.engine.sandbox import Outcome
-from optvet.engine.trial import Outputs, decode
+from optvet.engine.work import cache as caching
 from optvet.engine.work.facts import is_circumstantial, run_from_bytes, run_to_bytes
+from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.sandbox import Outcome
+from optvet.engine.work.trial import Outputs, decode
 from optvet.spec.protocols import Decodes
 from optvet.spec.types import Failure, Sample
 

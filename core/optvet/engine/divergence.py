@@ -32,8 +32,8 @@ from optvet.engine.numerics.oracle import (
     judge,
     noise_level,
 )
-from optvet.engine.sandbox import Sandbox, enter
-from optvet.engine.trial import Judge
+from optvet.engine.work.sandbox import Sandbox, enter
+from optvet.engine.work.trial import Judge
 from optvet.engine.work.values import record_values
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import graph_inputs

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from optvet.engine import noise as measuring
-from optvet.engine.lab import Lab
 from optvet.engine.numerics.oracle import (
     THRESHOLDS,
     Judgement,
@@ -26,8 +24,10 @@ from optvet.engine.numerics.oracle import (
     same_distribution,
     uncertainty,
 )
-from optvet.engine.trial import Outputs, gist
+from optvet.engine.work import noise as measuring
 from optvet.engine.work.facts import Trial
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.trial import Outputs, gist
 from optvet.spec.records import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
 

@@ -18,7 +18,6 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine import cache as caching
 from optvet.engine.divergence import (
     JITTERS,
     Recorded,
@@ -27,10 +26,11 @@ from optvet.engine.divergence import (
     recorded,
 )
 from optvet.engine.examine import describe
-from optvet.engine.lab import Lab
-from optvet.engine.sandbox import enter
-from optvet.engine.trial import Judge, Subject, build, check, load, speaks_dialect, visible
+from optvet.engine.work import cache as caching
 from optvet.engine.work.facts import CODE_VERSION
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trial import Judge, Subject, build, check, load, speaks_dialect, visible
 from optvet.graph import structure
 from optvet.graph.interface import align
 from optvet.graph.sites import (

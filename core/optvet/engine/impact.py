@@ -18,7 +18,7 @@ from optvet.engine.details import kept_detail
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import describe
 from optvet.engine.numerics.oracle import is_float, unit_roundoff
-from optvet.engine.trial import Outputs
+from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError, OptvetError
 from optvet.spec.protocols import Comparator, Ragged
 from optvet.spec.records import ComparisonRecord, Impact

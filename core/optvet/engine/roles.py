@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.sandbox import Sandbox
-from optvet.engine.trial import Judge
+from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trial import Judge
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.protocols import ChecksOptions, DependsOnOptions, Optimizer, Runtime
 from optvet.spec.types import Model

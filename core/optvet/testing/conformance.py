@@ -21,7 +21,7 @@ import onnx.parser
 from pydantic import BaseModel
 
 from optvet.engine.discovery import set_environment
-from optvet.engine.sandbox import Limits, Outcome, Sandbox
+from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
 from optvet.spec.sensitive import unmarked_options
 from optvet.spec.types import Artifact, Pass

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from optvet.engine.sandbox import enter
+from optvet.engine.work.sandbox import enter
 from optvet.spec.types import Stage
 
 _memory: dict[str, object] = {}

@@ -11,7 +11,7 @@ import pytest
 from optvet import Check, Collision, Installation, Unmet
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.environment import checks, doctor, machine
-from optvet.engine.sandbox import Sandbox
+from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.records import STATUSES
 
 

@@ -13,15 +13,15 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.cache import Cache
 from optvet.engine.examine import describe
 from optvet.engine.explain import Sketch, explain, sketches
-from optvet.engine.lab import Lab
 from optvet.engine.models import open_model
 from optvet.engine.reduce.oracle import Shown, examiner_for, look
-from optvet.engine.sandbox import Sandbox, enter
-from optvet.engine.trial import Outputs, Subject, visible
+from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox import Sandbox, enter
+from optvet.engine.work.trial import Outputs, Subject, visible
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
 from optvet.spec.records import Divergence, Finding

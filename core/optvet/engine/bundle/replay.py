@@ -11,8 +11,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.reduce.oracle import Shown
 from optvet.engine.roles import check_options
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.work.case import case_from
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError
 from optvet.spec.records import Outcome, Replayed, Reproduction
 from optvet.spec.types import Symptom

@@ -14,17 +14,17 @@ from onnx import ModelProto
 
 from optvet.engine.bundle.files import Bundle, fingerprint, write_folder
 from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
-from optvet.engine.cache import cache_root
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import finite
-from optvet.engine.lab import Progress
 from optvet.engine.reduce.oracle import REDUCIBLE, reduce_finding
 from optvet.engine.reduce.search import Budget, Reduction
-from optvet.engine.sandbox import Limits, Sandbox
 from optvet.engine.sources import resolve_model
 from optvet.engine.vet.blame import patience
 from optvet.engine.vet.session import Session, default_jobs, open_session
+from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.graph.cost import total_nodes
 from optvet.spec.errors import UsageError
 from optvet.spec.records import Finding, Reproduction, VetResult

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from optvet.engine.examine import describe
-from optvet.engine.sandbox import Sandbox
+from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.records.doctor import Check
 
 FREE_BYTES = 1 << 30

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.lab import Progress
 from optvet.engine.reduce.search import Budget, Candidate, Reduction, reduce_model
-from optvet.engine.sandbox import Sandbox
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.values import infer
 from optvet.spec.errors import UsageError
 

@@ -23,9 +23,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.cache import Cache
 from optvet.engine.examine import Examiner, Findings, Observation
-from optvet.engine.lab import Lab, Progress
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.reduce.search import (
     Budget,
@@ -34,10 +32,12 @@ from optvet.engine.reduce.search import (
     Reduction,
     reduce_model,
 )
-from optvet.engine.sandbox import Sandbox
-from optvet.engine.trial import Judge
+from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.facts import Ledger, Trial
+from optvet.engine.work.lab import Lab, Progress
+from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trial import Judge
 from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
 from optvet.graph.interface import graph_inputs, graph_outputs

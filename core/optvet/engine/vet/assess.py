@@ -12,11 +12,11 @@ from optvet.engine.decoding import Decoder
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Examiner
 from optvet.engine.impact import Answers, Assessment, choose, fallback
-from optvet.engine.lab import Lab
 from optvet.engine.options import parse_options
-from optvet.engine.trial import Outputs
 from optvet.engine.trust import options_from
 from optvet.engine.vet.ledger import FindingsLedger
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError
 from optvet.spec.protocols import Comparator, Decodes
 from optvet.spec.records import Impact

@@ -9,10 +9,10 @@
 from __future__ import annotations
 
 from optvet.engine import localize
-from optvet.engine.lab import Lab
 from optvet.engine.localize import Answer, Test
 from optvet.engine.vet.properties import Property
 from optvet.engine.work.facts import Purpose, Trial, hangs
+from optvet.engine.work.lab import Lab
 from optvet.spec.request import Strategy
 
 SHORT_WAITS_S = 20.0

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from optvet.engine.examine import Examiner, describe
 from optvet.engine.numerics.oracle import OTHER_KERNELS
-from optvet.engine.trial import Judge
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
+from optvet.engine.work.trial import Judge
 from optvet.graph import structure
 from optvet.spec.records import CrossCheck, Finding
 from optvet.spec.types import Failure, Sample, Symptom

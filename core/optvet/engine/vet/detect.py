@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from optvet.engine.examine import Examiner, Findings, Observation, describe
 from optvet.engine.inputs import Inputs
-from optvet.engine.lab import Lab
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.probing import cannot_load, no_answer
@@ -15,6 +14,7 @@ from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial, is_late
+from optvet.engine.work.lab import Lab
 from optvet.spec.errors import InfrastructureError, InputError, NothingTested
 from optvet.spec.types import Failure, Sample
 

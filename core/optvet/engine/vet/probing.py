@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from optvet.engine import cache as caching
 from optvet.engine.examine import describe
-from optvet.engine.lab import Lab, refuse_misuse
 from optvet.engine.models import OPSET_FLOOR
-from optvet.engine.trial import Order, probe
+from optvet.engine.work import cache as caching
 from optvet.engine.work.case import Case
 from optvet.engine.work.facts import CODE_VERSION
+from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.trial import Order, probe
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import InputError, NothingTested
 from optvet.spec.protocols import Feeds

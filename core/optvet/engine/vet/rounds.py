@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.examine import Examiner, Findings
-from optvet.engine.lab import Lab
-from optvet.engine.trial import gist
 from optvet.engine.vet.blame import blame, patience
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault
 from optvet.engine.vet.session import Session
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.trial import gist
 from optvet.spec.types import Sample, Symptom
 
 MAX_ROUNDS = 24

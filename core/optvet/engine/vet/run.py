@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from optvet.engine.discovery import Plugins
 from optvet.engine.examine import Findings
 from optvet.engine.explain import explain
-from optvet.engine.lab import Progress
-from optvet.engine.sandbox import Sandbox
 from optvet.engine.vet.assemble import assemble
 from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.crosscheck import cross_check
@@ -19,6 +17,8 @@ from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session, open_session
 from optvet.engine.vet.study import is_wanted, study
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.errors import Unsupported
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest

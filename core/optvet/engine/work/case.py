@@ -14,8 +14,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.engine.pipelines import parse_pipeline
 from optvet.engine.roles import choose_runtime, configured, reference_for, require_format
-from optvet.engine.trial import Judge
 from optvet.engine.trust import options_from
+from optvet.engine.work.trial import Judge
 from optvet.spec.errors import InputError, UnknownName
 from optvet.spec.protocols import Optimizer, Runtime
 from optvet.spec.records import Reproduction

@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from pydantic import TypeAdapter
 
-from optvet.engine import cache as caching
-from optvet.engine.sandbox import Outcome
-from optvet.engine.trial import Outputs, Report
+from optvet.engine.work import cache as caching
+from optvet.engine.work.sandbox import Outcome
+from optvet.engine.work.trial import Outputs, Report
 from optvet.graph.interface import Alignment
 from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto
 
-from optvet.engine.sandbox import enter
-from optvet.engine.trial import Judge
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trial import Judge
 from optvet.graph.types import inferred_types
 from optvet.spec.types import Artifact
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optvet.engine.sandbox import Outcome, Role, Sandbox, enter
-from optvet.engine.trial import Subject, build, failure_of
+from optvet.engine.work.sandbox import Outcome, Role, Sandbox, enter
+from optvet.engine.work.trial import Subject, build, failure_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Failure
 

@@ -19,8 +19,8 @@ import time
 from multiprocessing.connection import wait
 from typing import Any, Literal, get_args
 
-from optvet.engine.sandbox.forks import START_S, Server
-from optvet.engine.sandbox.messages import (
+from optvet.engine.work.sandbox.forks import START_S, Server
+from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
     STATUS,
     MalformedMessage,
@@ -30,8 +30,8 @@ from optvet.engine.sandbox.messages import (
     text_of,
     type_name,
 )
-from optvet.engine.sandbox.outcome import Outcome
-from optvet.engine.sandbox.worker import CHANNEL_LOST
+from optvet.engine.work.sandbox.outcome import Outcome
+from optvet.engine.work.sandbox.worker import CHANNEL_LOST
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.spec.types import Failure, FailureKind, Stage
 

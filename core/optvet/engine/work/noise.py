@@ -14,12 +14,13 @@ import onnx
 from onnx import numpy_helper
 from pydantic import TypeAdapter
 
-from optvet.engine import cache as caching
-from optvet.engine.lab import Lab
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.oracle import Noise
-from optvet.engine.sandbox import enter
-from optvet.engine.trial import (
+from optvet.engine.work import cache as caching
+from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trial import (
     Judge,
     Outputs,
     Subject,
@@ -29,7 +30,6 @@ from optvet.engine.trial import (
     read_model,
     run_again,
 )
-from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
 from optvet.graph.cost import longest_reduction, macs
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Sample

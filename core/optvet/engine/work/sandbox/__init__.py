@@ -43,8 +43,8 @@ and ``worker`` run in the processes themselves, and ``messages`` is what goes be
 
 from __future__ import annotations
 
-from optvet.engine.sandbox.outcome import Limits, Outcome, Role
-from optvet.engine.sandbox.pool import Sandbox
-from optvet.engine.sandbox.worker import enter, entered, poison_memory
+from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
+from optvet.engine.work.sandbox.pool import Sandbox
+from optvet.engine.work.sandbox.worker import enter, entered, poison_memory
 
 __all__ = ["Limits", "Outcome", "Role", "Sandbox", "enter", "entered", "poison_memory"]

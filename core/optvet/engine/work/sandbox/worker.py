@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from optvet.engine.sandbox.messages import (
+from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
     cut,
     qualified,

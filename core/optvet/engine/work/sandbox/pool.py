@@ -14,11 +14,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-from optvet.engine.sandbox.forks import Server, Servers
-from optvet.engine.sandbox.messages import text_of
-from optvet.engine.sandbox.outcome import Limits, Outcome, Role
-from optvet.engine.sandbox.remote import OUTSIDE, Worker
-from optvet.engine.sandbox.worker import idle
+from optvet.engine.work.sandbox.forks import Server, Servers
+from optvet.engine.work.sandbox.messages import text_of
+from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
+from optvet.engine.work.sandbox.remote import OUTSIDE, Worker
+from optvet.engine.work.sandbox.worker import idle
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.spec.types import Failure, FailureKind
 

@@ -22,8 +22,8 @@ from onnx import ModelProto
 from pydantic import BaseModel
 
 from optvet.engine import contract
-from optvet.engine.sandbox import enter, entered, poison_memory
-from optvet.engine.sandbox.messages import NAME_CHARS, cut, text_of, type_name
+from optvet.engine.work.sandbox import enter, entered, poison_memory
+from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of, type_name
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align

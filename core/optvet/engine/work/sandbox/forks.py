@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from optvet.engine.sandbox.messages import STATUS, memory_file
-from optvet.engine.sandbox.outcome import Limits
+from optvet.engine.work.sandbox.messages import STATUS, memory_file
+from optvet.engine.work.sandbox.outcome import Limits
 from optvet.spec.errors import InfrastructureError
 
 START_S = 120.0
@@ -41,7 +41,7 @@ class Server:
             self._log_fd = os.dup(log)
             code = (
                 f"import sys; sys.path[:] = {sys.path!r}; "
-                "from optvet.engine.sandbox import server; server.serve("
+                "from optvet.engine.work.sandbox import server; server.serve("
                 f"{theirs.fileno()}, {preload!r}, {limits.memory_bytes}, {os.getpid()})"
             )
             self._process = subprocess.Popen(

@@ -23,8 +23,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from optvet.engine.sandbox.messages import STATUS, receive_fds
-from optvet.engine.sandbox.worker import PR_SET_CHILD_SUBREAPER, keep_memory, work
+from optvet.engine.work.sandbox.messages import STATUS, receive_fds
+from optvet.engine.work.sandbox.worker import PR_SET_CHILD_SUBREAPER, keep_memory, work
 
 _END_S = 5.0
 

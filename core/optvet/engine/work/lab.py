@@ -11,22 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from optvet.engine import cache as caching
-from optvet.engine import candidate
-from optvet.engine.cache import Cache
-from optvet.engine.sandbox import Outcome, Sandbox
-from optvet.engine.sandbox.messages import qualified
-from optvet.engine.trial import (
-    Judge,
-    Order,
-    Outputs,
-    Report,
-    Subject,
-    ask_touched,
-    judge_artifact,
-    judge_poisoned,
-    sample_digests,
-)
+from optvet.engine.work import cache as caching
+from optvet.engine.work import candidate
+from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.facts import (
     CODE_VERSION,
@@ -44,6 +31,19 @@ from optvet.engine.work.facts import (
     replay_to_bytes,
     run_from_bytes,
     run_to_bytes,
+)
+from optvet.engine.work.sandbox import Outcome, Sandbox
+from optvet.engine.work.sandbox.messages import qualified
+from optvet.engine.work.trial import (
+    Judge,
+    Order,
+    Outputs,
+    Report,
+    Subject,
+    ask_touched,
+    judge_artifact,
+    judge_poisoned,
+    sample_digests,
 )
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
