@@ -232,12 +232,13 @@ _GIST_CHARS = 4000
 # Each in linear time: the text is another's, and may be one word of a megabyte.
 _QUOTED = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`""")
 _NAMED = re.compile(r"\bname: ?\S*")
+_ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]+")  # Its letters differ from process to process.
 _NO_LETTERS = re.compile("[^A-Za-z]+")
 
 
 def gist(message: str) -> str:
-    """The first words of a message, without names, numbers and paths."""
-    text = _NAMED.sub(" ", _QUOTED.sub(" ", message[:_GIST_CHARS]))
+    """The first words of a message, without names, numbers, addresses and paths."""
+    text = _ADDRESS.sub(" ", _NAMED.sub(" ", _QUOTED.sub(" ", message[:_GIST_CHARS])))
     words = " ".join(word for word in text.split() if "/" not in word[:-1])
     return " ".join(_NO_LETTERS.sub(" ", words).split()[:12])
 
