@@ -8,12 +8,19 @@ import typer
 from typer.core import TyperGroup
 
 from optvet import UnknownName, __version__
-from optvet.cli import cache, compare, doctor, models, plugins, reduce, replay, vet
+from optvet.cli.cache import app as cache
 from optvet.cli.commands import add
+from optvet.cli.compare import command as compare
+from optvet.cli.doctor import command as doctor
 from optvet.cli.errors import Interrupted
+from optvet.cli.models import app as models
 from optvet.cli.options import Debug
+from optvet.cli.plugins import app as plugins
+from optvet.cli.reduce import command as reduce
 from optvet.cli.render import table_of
+from optvet.cli.replay import command as replay
 from optvet.cli.terminal import Terminal
+from optvet.cli.vet import command as vet
 from optvet.spec.records import DOCUMENTS
 
 
@@ -84,12 +91,12 @@ def _schema(
     terminal.write(f"{text}\n")
 
 
-add(app, "vet", no_args_is_help=True)(vet.command)
-add(app, "reduce", no_args_is_help=True)(reduce.command)
-add(app, "compare", no_args_is_help=True)(compare.command)
-add(app, "replay", no_args_is_help=True)(replay.command)
-app.add_typer(plugins.app, name="plugins")
-app.add_typer(models.app, name="models")
-app.add_typer(cache.app, name="cache")
-add(app, "doctor")(doctor.command)
+add(app, "vet", no_args_is_help=True)(vet)
+add(app, "reduce", no_args_is_help=True)(reduce)
+add(app, "compare", no_args_is_help=True)(compare)
+add(app, "replay", no_args_is_help=True)(replay)
+app.add_typer(plugins, name="plugins")
+app.add_typer(models, name="models")
+app.add_typer(cache, name="cache")
+add(app, "doctor")(doctor)
 add(app, "schema")(_schema)

@@ -10,10 +10,11 @@ import typer
 
 import optvet
 from optvet import OptvetError, UnknownName, VetResult
-from optvet.cli import reduce, render
 from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, Note, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.reduce import Bundler
+from optvet.cli.render import distinct, folder_table, headline, next_command, screen
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
 from optvet.spec.request import VetRequest
@@ -52,12 +53,12 @@ def command(
     if not _was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
     request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
-    screen = _Screen(terminal, shown, quiet=quiet, silent=json_to == "-")
+    view = _Screen(terminal, shown, quiet=quiet, silent=json_to == "-")
     requests = requests_in(request)
     if len(requests) == 1:
-        text, code = _vet_one(requests[0], terminal, screen)
+        text, code = _vet_one(requests[0], terminal, view)
     else:
-        text, code = _vet_several(requests, terminal, screen)
+        text, code = _vet_several(requests, terminal, view)
     if json_to is not None:
         write_document(terminal, json_to, text)
     raise typer.Exit(code)
@@ -69,43 +70,41 @@ def _was_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _bundler(request: VetRequest, terminal: Terminal, screen: _Screen) -> reduce.Bundler | None:
+def _bundler(request: VetRequest, terminal: Terminal, view: _Screen) -> Bundler | None:
     if not (request.reduce or request.out is not None):
         return None
-    return reduce.Bundler(terminal, screen.quiet, screen.silent)
+    return Bundler(terminal, view.quiet, view.silent)
 
 
-def _vet_one(request: VetRequest, terminal: Terminal, screen: _Screen) -> tuple[str, int]:
+def _vet_one(request: VetRequest, terminal: Terminal, view: _Screen) -> tuple[str, int]:
     """The document of one model, and the exit code."""
-    with terminal.progress(screen.quiet) as progress:
+    with terminal.progress(view.quiet) as progress:
         result = optvet.vet(request, progress=progress)
-    screen.show(result)
-    if (bundler := _bundler(request, terminal, screen)) is not None:
+    view.show(result)
+    if (bundler := _bundler(request, terminal, view)) is not None:
         result = bundler.write(request, result)
     return result.to_json(), exit_code(result, request.fail_on)
 
 
-def _vet_several(
-    requests: list[VetRequest], terminal: Terminal, screen: _Screen
-) -> tuple[str, int]:
+def _vet_several(requests: list[VetRequest], terminal: Terminal, view: _Screen) -> tuple[str, int]:
     """The document of several models, and the exit code that stands for all of theirs."""
     from optvet.engine.api import vet_each
     from optvet.engine.discovery import Plugins
     from optvet.spec.records import VetResults
 
-    bundler = _bundler(requests[0], terminal, screen)
+    bundler = _bundler(requests[0], terminal, view)
     answers: list[Answer] = []
-    with terminal.progress(screen.quiet) as progress:
+    with terminal.progress(view.quiet) as progress:
         for answer in vet_each(requests, Plugins(), progress=progress):
             if answer.result is not None:
-                screen.show_line(answer.result)
+                view.show_line(answer.result)
                 if bundler is not None:
                     result = bundler.write(answer.request, answer.result, brief=True)
                     answer = type(answer)(answer.request, result)
             elif answer.error is not None:
                 report(answer.error, terminal)
             answers.append(answer)
-    screen.show_table(answers)
+    view.show_table(answers)
     document = VetResults(schema="optvet.vets/1", results=[a.document() for a in answers])
     return document.to_json(), worst(_code(a, requests[0].fail_on) for a in answers)
 
@@ -132,18 +131,18 @@ class _Screen:
         self.show_line(result)
         if self.silent or self.quiet:
             return
-        self.terminal.show(*render.screen(result, self.asked))
-        self.terminal.show(render.next_command(result, self.asked), soft_wrap=True)
+        self.terminal.show(*screen(result, self.asked))
+        self.terminal.show(next_command(result, self.asked), soft_wrap=True)
 
     def show_line(self, result: VetResult) -> None:
         """One model's verdict on a line."""
         if not self.silent:
-            self.terminal.show(render.headline(result), soft_wrap=True)
+            self.terminal.show(headline(result), soft_wrap=True)
 
     def show_table(self, answers: list[Answer]) -> None:
         """What was found in several models."""
         if not (self.silent or self.quiet):
             rows = [(a.request.model, a.result or str(a.error)) for a in answers]
-            self.terminal.show(render.folder_table(rows))
+            self.terminal.show(folder_table(rows))
             results = [(a.request.model.rpartition("/")[2], a.result) for a in answers if a.result]
-            self.terminal.show(*render.distinct(results))
+            self.terminal.show(*distinct(results))

@@ -23,7 +23,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
 from optvet.spec.types import Artifact, InterfaceChange, Pass, Traits
-from optvet.testing import faults
+from optvet.testing.faults import abort, hog_memory, raise_error, segfault
 
 
 class PlantedOptions(BaseModel):
@@ -115,17 +115,17 @@ def _break_once(model: ModelProto, options: PlantedOptions) -> None:
 
 def _raise_error(model: ModelProto, options: PlantedOptions) -> None:
     """Raise a ValueError."""
-    faults.raise_error("planted: no rule for this model")
+    raise_error("planted: no rule for this model")
 
 
 def _abort(model: ModelProto, options: PlantedOptions) -> None:
     """Abort the process."""
-    faults.abort("planted: assertion failed\n")
+    abort("planted: assertion failed\n")
 
 
 def _segfault(model: ModelProto, options: PlantedOptions) -> None:
     """Read address 0."""
-    faults.segfault()
+    segfault()
 
 
 def _kill_self(model: ModelProto, options: PlantedOptions) -> None:
@@ -146,7 +146,7 @@ def _hang(model: ModelProto, options: PlantedOptions) -> None:
 
 def _eat_memory(model: ModelProto, options: PlantedOptions) -> None:
     """Allocate until memory ends."""
-    faults.hog_memory()
+    hog_memory()
 
 
 def _invalid_model(model: ModelProto, options: PlantedOptions) -> None:

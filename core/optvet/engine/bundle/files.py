@@ -23,8 +23,8 @@ import numpy as np
 from onnx import ModelProto
 from pydantic import ValidationError
 
-from optvet.engine.bundle import repro
 from optvet.engine.bundle.observe import Evidence
+from optvet.engine.bundle.repro import Story, issue, script
 from optvet.engine.explain import told
 from optvet.engine.work.case import Case
 from optvet.graph.identity import structure_of
@@ -122,7 +122,7 @@ def _documents(
 ) -> dict[str, bytes]:
     """The files of a bundle that are for people, by name; what explains more is added here."""
     finding = record.finding
-    story = repro.Story(
+    story = Story(
         optimizer=case.optimizer,
         options=case.options,
         passes=tuple(record.passes),
@@ -148,8 +148,8 @@ def _documents(
     texts = {
         "model.txt": evidence.before,
         "optimized.txt": evidence.after,
-        "repro.py": repro.script(story),
-        "ISSUE.md": repro.issue(story),
+        "repro.py": script(story),
+        "ISSUE.md": issue(story),
     }
     # Names in a model are foreign; in the script they stand as escaped literals.
     return {name: printable(text).encode() for name, text in texts.items() if text}
