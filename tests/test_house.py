@@ -17,17 +17,6 @@ FILES = sorted(p for p in CORE.rglob("*.py") if "templates" not in p.parts)
 MODULE_LINES, CLASS_LINES, BODY_LINES = 600, 400, 60
 WORDS = frozenset({"files", "image", "images", "local", "random", "tensor", "text", "token"})
 """Names of plugins that are words of English or of ONNX too, and mean that in core."""
-NAMED = frozenset(
-    {
-        "engine/records.py classification",
-        "engine/records.py detection",
-        "engine/records.py embedding",
-        "engine/records.py segmentation",
-        "engine/records.py speech",
-        "engine/records.py tabular",
-    }
-)
-"""Where core still names a plugin; a list to shorten, never to lengthen."""
 
 
 def parsed(file: Path) -> ast.Module:
@@ -81,7 +70,7 @@ def test_core_names_no_built_in_plugin_and_no_library_of_one(names: set[str]) ->
         for text in texts(file)
         if text in names
     }
-    assert found - NAMED == set()
+    assert found == set()
 
 
 def test_core_imports_no_plugin_and_no_library_of_one(names: set[str]) -> None:

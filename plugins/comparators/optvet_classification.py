@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 
 MAX_ROWS = 10
 """Rows of one sample that a report shows; changed ones first."""
@@ -50,6 +50,7 @@ class ClassificationComparator:
     """Agreement of the best labels, their order, confidence and accuracy."""
 
     name = "classification"
+    suggestions = (Suggestion("classification", ("topk",)),)
     options: BaseModel = ClassificationOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

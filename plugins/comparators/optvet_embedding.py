@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 
 _TASK = re.compile(
     r"embedding|feature.extraction|sentence.similarity|(face|speaker|person).(recognition|verif)"
@@ -47,6 +47,7 @@ class EmbeddingComparator:
     """Cosine per vector, and agreement of nearest neighbours over all samples."""
 
     name = "embedding"
+    suggestions = (Suggestion("embedding"),)
     options: BaseModel = EmbeddingOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

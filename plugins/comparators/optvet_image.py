@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 
 SIGMA = 1.5
 RADIUS = 5
@@ -46,6 +46,7 @@ class ImageComparator:
     """Peak signal-to-noise ratio and structural similarity."""
 
     name = "image"
+    suggestions = (Suggestion("image", ("min_psnr_db",)),)
     options: BaseModel = ImageOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

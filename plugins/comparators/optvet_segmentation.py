@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 
 NO_CLASS = -1
 """Class of a pixel with a score that is not a number."""
@@ -42,6 +42,7 @@ class SegmentationComparator:
     """Mean intersection over union and pixel agreement, per class."""
 
     name = "segmentation"
+    suggestions = (Suggestion("segmentation", ("min_agreement",)),)
     options: BaseModel = SegmentationOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

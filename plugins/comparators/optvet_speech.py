@@ -21,6 +21,7 @@ from optvet import (
     Model,
     Sample,
     Sensitive,
+    Suggestion,
     Summary,
     hookimpl,
     parse_json,
@@ -58,6 +59,7 @@ class SpeechComparator:
     """Frame agreement and error; word and character error rate of the decoded text."""
 
     name = "speech"
+    suggestions = (Suggestion("speech"),)
     wants = ("jiwer",)
     options: BaseModel = SpeechOptions()
 

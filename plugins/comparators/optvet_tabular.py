@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 
 MAX_ROWS = 10
 """Changed rows of one sample that a report shows."""
@@ -40,6 +40,7 @@ class TabularComparator:
     """Labels equal; probabilities and regressed values close."""
 
     name = "tabular"
+    suggestions = (Suggestion("tabular", ("rtol", "atol")),)
     options: BaseModel = TabularOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

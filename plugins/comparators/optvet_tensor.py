@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Comparator, Comparison, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, Model, Sample, Suggestion, Summary, hookimpl
 
 _TASK = re.compile(
     r"regression|landmark|\bpose\b|voice.activity|\bvad\b|(speech|audio|voice).enhancement"
@@ -28,6 +28,7 @@ class TensorComparator:
     """Differences per output; understands every model, and fits none better than its own."""
 
     name = "tensor"
+    suggestions = (Suggestion("tensor"),)
     preference = 100
     options: BaseModel = TensorOptions()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 
 MAX_SHOWN = 20
 """Changed positions of one sample that a report shows."""
@@ -37,6 +37,7 @@ class TokenComparator:
     """Agreement of the best token, and of the best few, per position."""
 
     name = "token"
+    suggestions = (Suggestion("token_logits"), Suggestion("token"))
     options: BaseModel = TokenOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:

@@ -157,8 +157,7 @@ def test_a_catalogue_has_an_entry_per_file(path: Path) -> None:
     )
     assert config_for(path) == ModelConfig(
         task="tabular classification",
-        comparator="tabular",
-        comparator_options={"rtol": 0.001},
+        suggestion={"kind": "tabular", "metric": "labels equal", "rtol": 0.001},
         preprocessing={
             "size": (224, 224),
             "layout": "NHWC",
@@ -170,37 +169,6 @@ def test_a_catalogue_has_an_entry_per_file(path: Path) -> None:
         inputs={"x": {"kind": "uniform", "low": 0, "high": 1, "shape": [4, 2]}},
         origin=str(file),
     )
-
-
-@pytest.mark.parametrize(
-    ("kind", "comparator"),
-    [
-        *(("classification", "classification"), ("detection", "detection"), ("image", "image")),
-        *(("segmentation", "segmentation"), ("numeric", None), ("tabular", "tabular")),
-        *(("token_logits", "token"), ("something new", None), (None, None)),
-    ],
-)
-def test_suggestions_have_names_of_their_own(
-    path: Path, kind: str | None, comparator: str | None
-) -> None:
-    catalogue(path.parent, suggested_comparator={"kind": kind, "rtol": 1, "note": "x"})
-    config = config_for(path)
-    assert config.comparator == comparator
-    assert set(config.comparator_options) <= {"rtol"}
-
-
-@pytest.mark.parametrize(
-    ("task", "comparator"),
-    [
-        *(("language model (character GPT)", "text"), ("Text generation", "text")),
-        *(("masked language model", "token"), ("sentence segmentation", "token"), ("", "token")),
-    ],
-)
-def test_scores_per_token_are_there_to_write_with_if_the_task_says_so(
-    path: Path, task: str, comparator: str
-) -> None:
-    catalogue(path.parent, task=task, suggested_comparator={"kind": "token_logits"})
-    assert config_for(path).comparator == comparator
 
 
 def test_the_toml_wins(path: Path) -> None:

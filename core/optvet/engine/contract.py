@@ -29,6 +29,7 @@ from optvet.spec.protocols import (
     Saves,
     Session,
     SetsEnvironment,
+    TakesSuggestions,
     TellsTouched,
     Wants,
 )
@@ -39,6 +40,7 @@ from optvet.spec.types import (
     ModelCard,
     Pass,
     Sample,
+    Suggestion,
     Summary,
     Traits,
 )
@@ -141,6 +143,8 @@ def attributes(family: str, plugin: Any) -> str | None:
         expected["wants"] = ((list, tuple), "a list of modules")
     if isinstance(plugin, Ragged):
         expected["ragged"] = (bool, "True or False")
+    if isinstance(plugin, TakesSuggestions):
+        expected["suggestions"] = ((list, tuple), "a list of Suggestion")
     if isinstance(plugin, NeedsNetwork):
         expected["needs_network"] = (bool, "True or False")
     if isinstance(plugin, SetsEnvironment):
@@ -149,6 +153,10 @@ def attributes(family: str, plugin: Any) -> str | None:
         wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
         if wrong is not None:
             return wrong.replace(" gave ", " is ", 1)
+    if isinstance(plugin, TakesSuggestions):
+        for item in plugin.suggestions:
+            if wrong := mismatch("attribute 'suggestions'", item, Suggestion, "Suggestion"):
+                return wrong.replace(" gave ", " holds ", 1)
     if isinstance(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
         return wrong
     return _outdated(plugin) if family == "optimizer" else None

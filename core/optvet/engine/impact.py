@@ -38,6 +38,10 @@ class Choice:
     reason: str
 
 
+NUMBERS = "numeric"
+"""The suggested kind that says nothing of the task: outputs are numbers, which any may be."""
+
+
 def choose(
     plugins: Plugins, model: Model, outputs: Mapping[str, np.ndarray], wanted: str | None
 ) -> Choice:
@@ -61,8 +65,8 @@ def choose(
         best = plugins.default("comparator")
     claimed = model.task is not None and scores.get(best, 0.0) >= 0.9
     reason = f"task {model.task!r}" if claimed else "inferred from the outputs"
-    if not claimed and model.config.fallback in names:
-        best, reason = model.config.fallback, f"declared in {model.config.origin}"
+    if not claimed and model.config.suggestion.get("kind") == NUMBERS:
+        best, reason = plugins.default("comparator"), f"declared in {model.config.origin}"
     return Choice(plugins.comparator(best), reason)
 
 

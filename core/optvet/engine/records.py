@@ -39,8 +39,8 @@ A model ``m.onnx`` is described by ``m.toml`` in its folder::
 
 A folder of models may have one catalogue instead, ``models.json``: a list of objects with ``file``
 and any of ``task``, ``preprocessing`` (in words), ``labels``, ``vocabulary``, ``input_spec``,
-``dataset`` and ``suggested_comparator``. The TOML wins. Whoever says nothing loses nothing: then
-all is inferred.
+``dataset`` and ``suggested_comparator``, whose ``kind`` a comparator may take. The TOML wins.
+Whoever says nothing loses nothing: then all is inferred.
 """
 
 from __future__ import annotations
@@ -58,33 +58,6 @@ from optvet.spec.types import ModelConfig
 from optvet.spec.words import quoted, shown
 
 CATALOGUE = "models.json"
-_KINDS: Mapping[str, str] = {
-    "classification": "classification",
-    "detection": "detection",
-    "segmentation": "segmentation",
-    "image": "image",
-    "embedding": "embedding",
-    "speech": "speech",
-    "tabular": "tabular",
-    "tensor": "tensor",
-    "token_logits": "token",
-    "token": "token",
-    "text": "text",
-}
-"""Comparator by the kind that a catalogue suggests."""
-_ANY = "numeric"
-"""The kind that says nothing of the task: outputs are numbers, which any may be."""
-_OPTIONS: Mapping[str, frozenset[str]] = {
-    "classification": frozenset({"topk"}),
-    "segmentation": frozenset({"min_agreement"}),
-    "image": frozenset({"min_psnr_db"}),
-    "tabular": frozenset({"rtol", "atol"}),
-}
-"""What a suggestion may set, by comparator; the rest of it is about tolerances of tensors."""
-_WRITES = re.compile(
-    r"^(?!.*(mask|fill)).*(language.model|text.generation|\bcausal)", re.IGNORECASE
-)
-"""Tasks whose scores per token are there to write a text with."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -248,16 +221,9 @@ def _from_entry(catalogue: Path, entry: Mapping[str, Any]) -> ModelConfig:
     suggestion = entry.get("suggested_comparator") or {}
     if not isinstance(suggestion, dict):
         raise _unfit(catalogue, entry, "suggested_comparator", suggestion, "an object with 'kind'")
-    kind = str(suggestion.get("kind"))
-    comparator = _KINDS.get(kind)
-    if comparator == "token" and _WRITES.search(task or ""):
-        comparator = "text"
-    options = {k: v for k, v in suggestion.items() if k in _OPTIONS.get(comparator or "", ())}
     return ModelConfig(
         task=task,
-        comparator=comparator,
-        fallback=_KINDS["tensor"] if kind == _ANY else None,
-        comparator_options=options,
+        suggestion=suggestion,
         preprocessing=preprocessing,
         inputs=_recipes(catalogue, entry),
         dataset=_text(catalogue, entry, "dataset"),

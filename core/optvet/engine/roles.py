@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trial import Judge
 from optvet.spec.errors import InputError, PluginError, UsageError
-from optvet.spec.protocols import ChecksOptions, DependsOnOptions, Optimizer, Runtime
+from optvet.spec.protocols import (
+    ChecksOptions,
+    DependsOnOptions,
+    Optimizer,
+    Runtime,
+    TakesSuggestions,
+)
 from optvet.spec.types import Model
 
 
@@ -26,6 +35,24 @@ def require_format(optimizer: Optimizer, model: Model) -> None:
             f"{model.source}: the model is of format {model.format}; optimizer "
             f"{optimizer.name!r} takes {optimizer.traits.consumes}"
         )
+
+
+def with_suggestion(model: Model, plugins: Plugins) -> Model:
+    """``model`` with the comparator that its catalogue suggests, if one takes the suggestion."""
+    config = model.config
+    claims = [
+        (suggestion, name)
+        for name in plugins.names("comparator")
+        if isinstance(comparator := plugins.comparator(name), TakesSuggestions)
+        for suggestion in comparator.suggestions
+        if suggestion.kind == config.suggestion.get("kind")
+        if re.search(suggestion.tasks or "", config.task or "", re.IGNORECASE)
+    ]
+    if config.comparator is not None or not claims:
+        return model
+    claim, name = min(claims, key=lambda c: (c[0].tasks is None, c[1]))
+    options = {k: v for k, v in config.suggestion.items() if k in claim.options}
+    return replace(model, config=replace(config, comparator=name, comparator_options=options))
 
 
 def choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> Runtime:

@@ -7,6 +7,7 @@ from pathlib import Path
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
+from optvet.engine.roles import with_suggestion
 from optvet.spec.errors import InfrastructureError, UnknownName
 from optvet.spec.files import private_folder
 from optvet.spec.protocols import Pins
@@ -31,7 +32,8 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
         paths = plugins.model_source(plugins.default("model source"))
         files = contract.files(paths, reference, cache_dir / "models")
     several = len(files) > 1
-    return [open_model(f, str(f) if several else reference, cache_dir) for f in files]
+    models = (open_model(f, str(f) if several else reference, cache_dir) for f in files)
+    return [with_suggestion(m, plugins) for m in models]
 
 
 def _make_room(folder: Path) -> None:

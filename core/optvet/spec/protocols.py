@@ -20,6 +20,7 @@ from optvet.spec.types import (
     ModelCard,
     Pass,
     Sample,
+    Suggestion,
     Summary,
     Traits,
 )
@@ -407,6 +408,17 @@ class Ragged(Protocol):
     """
 
     ragged: bool
+
+
+@runtime_checkable
+class TakesSuggestions(Protocol):
+    """Optional part of a comparator: which suggestions of a catalogue mean it.
+
+    Attributes:
+        suggestions: The kinds that it takes.
+    """
+
+    suggestions: Sequence[Suggestion]
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -67,8 +68,9 @@ class ModelConfig:
     Attributes:
         task: What it is for, in words such as "image-classification".
         comparator: Name of the comparator that understands its outputs.
-        fallback: Name of the comparator to take where none claims the task.
         comparator_options: Options of that comparator.
+        suggestion: What a catalogue suggests in place of a comparator's name: a ``kind``, and
+            values that may be options of the comparator that takes it; see ``Suggestion``.
         preprocessing: How inputs are made from images, sound or text; keys as documented for
             the datasets.
         inputs: Recipe per input for the dataset "random": ``{"kind": "uniform", "low": 0, …}``.
@@ -79,13 +81,32 @@ class ModelConfig:
 
     task: str | None = None
     comparator: str | None = None
-    fallback: str | None = None
     comparator_options: Mapping[str, Any] = field(default_factory=dict)
+    suggestion: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dataset: str | None = None
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A kind of comparison, as catalogues of models name it, that one comparator makes.
+
+    Attributes:
+        kind: The ``kind`` of the catalogue's ``suggested_comparator``.
+        options: Other keys of it that are options of the comparator.
+        tasks: A pattern that the declared task must contain, in any case; None for every task.
+            Of two comparators that take a kind, the one whose pattern fits is meant.
+    """
+
+    kind: str
+    options: tuple[str, ...] = ()
+    tasks: str | None = None
+
+    def __post_init__(self) -> None:
+        re.compile(self.tasks or "")
 
 
 @dataclass(frozen=True)

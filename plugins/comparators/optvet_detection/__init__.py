@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 from optvet_detection.boxes import Detections, Proposals, select
 from optvet_detection.coco import Truth, average_precision, is_available, truth_from_detections
 from optvet_detection.decoders import DECODERS, Head, Outputs, Scene, choose, image_size
@@ -86,6 +86,7 @@ class DetectionComparator:
     """Boxes and labels that appear, vanish or move."""
 
     name = "detection"
+    suggestions = (Suggestion("detection"),)
     wants = ("pycocotools",)
     options: BaseModel = DetectionOptions()
     # How many boxes there are is the model's answer, so outputs differ in shape.

@@ -24,6 +24,7 @@ from optvet import (
     Run,
     Sample,
     Sensitive,
+    Suggestion,
     Summary,
     hookimpl,
 )
@@ -37,7 +38,7 @@ from optvet_text.feeding import (
     prompt_of,
     scores_output,
 )
-from optvet_text.task import answers_questions, writes_text
+from optvet_text.task import WRITES, answers_questions, writes_text
 from optvet_text.vocabulary import Vocabulary, digest_of, vocabulary_file, vocabulary_of
 
 VERSION = 1
@@ -85,6 +86,11 @@ class TextComparator:
     """BLEU and exact match of texts; F1 and exact match of answers."""
 
     name = "text"
+    suggestions = (
+        Suggestion("text"),
+        Suggestion("token_logits", tasks=WRITES),
+        Suggestion("token", tasks=WRITES),
+    )
     wants = ("sacrebleu", "tokenizers")
     ragged = True
     options: BaseModel = TextOptions()

@@ -8,6 +8,8 @@ _WRITES = re.compile(
     r"text.generation|text2text|language.model|\bcausal|translat(ion|or)\b|summari[sz]ation"
     r"|dialogue?|conversational|\bgpt\b|\bllm\b"
 )
+WRITES = r"^(?!.*(mask|fill)).*(language.model|text.generation|\bcausal)"
+"""Tasks whose scores per token, which a catalogue suggests to compare, are there to write with."""
 _FILLS = re.compile(r"mask|fill|\bbert\b|classif|embedding|speech|image|token.level")
 _ANSWERS = re.compile(r"(question.answering|\bq&a\b|\bqa\b|\bsquad\b)")
 _NO_SPANS = re.compile(r"visual|table|document|generative")

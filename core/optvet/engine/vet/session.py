@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.inputs import Inputs, Slice
-from optvet.engine.roles import check_options
+from optvet.engine.roles import check_options, with_suggestion
 from optvet.engine.vet.assess import comparator_options
 from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.probing import Probing
@@ -90,6 +90,7 @@ def open_session(
     Raises:
         UsageError: A name or an option does not fit; found out before the work.
     """
+    model = with_suggestion(model, plugins)
     case = case_of(request, plugins, model)
     _check_names(request, plugins, model)
     preload = ("numpy", "onnx", "onnx.checker", *case.optimizer.preload)
