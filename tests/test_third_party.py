@@ -126,8 +126,9 @@ OPTVET = ("-c", "import sys, optvet.cli; sys.exit(optvet.cli.main())")
 
 
 def test_the_installed_plugins_are_listed(call: Call, place: Path) -> None:
-    listed = call(*OPTVET, "plugins", "--json")
-    entries = {(e["family"], e["name"]): e for e in json.loads(listed.stdout)}
+    listed = call(*OPTVET, "plugins", "--json", "-")
+    plugins = json.loads(listed.stdout)["plugins"]
+    entries = {(e["family"], e["name"]): e for e in plugins}
     depth = entries["comparator", "depth"]
     assert depth["origin"] == "depth_comparator (depth-comparator 1.0.0)"
     assert depth["problem"] is None

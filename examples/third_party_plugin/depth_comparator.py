@@ -35,7 +35,7 @@ class DepthComparator:
     """Relative errors of distances, and the share of pixels that keep theirs."""
 
     name = "depth"
-    options: BaseModel = DepthOptions()
+    options: DepthOptions = DepthOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """1 for a declared task of depth; a map of numbers alone may be anything."""
@@ -47,22 +47,21 @@ class DepthComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: DepthOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """All pixels of the sample's maps together; see ``depth_metrics``."""
-        chosen = DepthOptions.model_validate(options.model_dump())
-        name = map_name(reference, chosen.output)
+        name = map_name(reference, options.output)
         ours, theirs = (side[name].astype(np.float64).ravel() for side in (reference, candidate))
         metrics = depth_metrics(ours, theirs)
-        far = changed_pixels(ours, theirs, chosen.max_error, 0.0)
-        firm = changed_pixels(ours, theirs, chosen.max_error, noise.get(name, 0.0))
+        far = changed_pixels(ours, theirs, options.max_error, 0.0)
+        firm = changed_pixels(ours, theirs, options.max_error, noise.get(name, 0.0))
         metrics["pixels_changed"] = float(firm.sum())
         changed = bool(firm.any())
         return Comparison(sample.id, metrics, changed, bool(far.any()) and not changed)
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: DepthOptions) -> Summary:
         """The worst sample, and the pixels that changed in all of them."""
         worst = {
             key: (min if key.startswith("delta") else max)(c.metrics[key] for c in comparisons)

@@ -51,7 +51,7 @@ class ClassificationComparator:
 
     name = "classification"
     suggestions = (Suggestion("classification", ("topk",)),)
-    options: BaseModel = ClassificationOptions()
+    options: ClassificationOptions = ClassificationOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.95 for a declared task; less for scores that sum to one, or look like logits."""
@@ -79,25 +79,26 @@ class ClassificationComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: ClassificationOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """Per row of the batch; see ``row_metrics``. Accuracy where the sample has labels."""
-        chosen = ClassificationOptions.model_validate(options.model_dump())
-        name = scores_name(reference, chosen.output)
+        name = scores_name(reference, options.output)
         if not name:
             return _labels_alone(sample, reference, candidate)
-        ours, theirs = (rows_of(side[name], chosen.layout) for side in (reference, candidate))
+        ours, theirs = (rows_of(side[name], options.layout) for side in (reference, candidate))
         if not ours.shape[1]:
             # Without classes there is nothing to choose from, so there is no row to judge.
             ours, theirs = ours[:0], theirs[:0]
         if ours.shape[1] == 1:
             ours, theirs = _two_classes(ours, theirs)
         keys = [str(k) for k in reference[f"{name}.keys"]] if f"{name}.keys" in reference else None
-        return _compared(sample, ours, theirs, chosen, noise.get(name, 0.0), keys)
+        return _compared(sample, ours, theirs, options, noise.get(name, 0.0), keys)
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(
+        self, comparisons: Sequence[Comparison], options: ClassificationOptions
+    ) -> Summary:
         """Means over rows, the largest change of confidence, the number of changed labels."""
         metrics = {
             key: max(c.metrics[key] for c in comparisons if key in c.metrics)

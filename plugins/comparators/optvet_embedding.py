@@ -48,7 +48,7 @@ class EmbeddingComparator:
 
     name = "embedding"
     suggestions = (Suggestion("embedding"),)
-    options: BaseModel = EmbeddingOptions()
+    options: EmbeddingOptions = EmbeddingOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.95 for a declared task; less for an output of such a name, or of unit vectors."""
@@ -74,13 +74,12 @@ class EmbeddingComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: EmbeddingOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """Cosine of each row; a row is one vector, whatever its shape."""
-        chosen = EmbeddingOptions.model_validate(options.model_dump())
-        name = vectors_name(reference, chosen.output)
+        name = vectors_name(reference, options.output)
         ours, theirs = (vectors_of(v[name]) for v in (reference, candidate))
         values = [cosine(a, b) for a, b in zip(ours, theirs, strict=True)]
         distances = [_distance(a, b) for a, b in zip(ours, theirs, strict=True)]
@@ -88,7 +87,7 @@ class EmbeddingComparator:
         sizes = [length(v) for v in ours if np.isfinite(v).all() and v.any()]
         # Each of d coordinates is off by at most the noise, so the angle by sqrt(d) times that.
         doubt = 2 * allowed * math.sqrt(ours.shape[1]) / min(sizes) if sizes else 0.0
-        low = [v < chosen.min_cosine for v in values]
+        low = [v < options.min_cosine for v in values]
         firm = [c and not _within(a, b, allowed) for c, a, b in zip(low, ours, theirs, strict=True)]
         metrics = {"rows": float(len(values))}
         if values:
@@ -108,7 +107,7 @@ class EmbeddingComparator:
             uncertainty=doubt,
         )
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: EmbeddingOptions) -> Summary:
         """Lowest and mean cosine; agreement of neighbours where there are three vectors or more."""
         having = [c for c in comparisons if c.metrics.get("rows")]
         rows = int(sum(c.metrics["rows"] for c in having))

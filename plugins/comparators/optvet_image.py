@@ -47,7 +47,7 @@ class ImageComparator:
 
     name = "image"
     suggestions = (Suggestion("image", ("min_psnr_db",)),)
-    options: BaseModel = ImageOptions()
+    options: ImageOptions = ImageOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.95 for a declared task; less where an image of as many channels comes out."""
@@ -76,29 +76,28 @@ class ImageComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: ImageOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """Each image of the batch; the sample's metrics are those of its worst image."""
-        chosen = ImageOptions.model_validate(options.model_dump())
-        name = image_name(reference, chosen.output)
-        ours, theirs = (planes_of(v[name], chosen.layout) for v in (reference, candidate))
-        span = chosen.data_range or data_range(reference[name])
+        name = image_name(reference, options.output)
+        ours, theirs = (planes_of(v[name], options.layout) for v in (reference, candidate))
+        span = options.data_range or data_range(reference[name])
         parts = [image_metrics(a, b, span) for a, b in zip(ours, theirs, strict=True)]
         metrics = {
             key: (min if key in ("psnr_db", "ssim") else max)(p[key] for p in parts)
             for key in (parts[0] if parts else ())
         }
         seen = bool(parts) and (
-            metrics["psnr_db"] < chosen.min_psnr_db or metrics["max_levels"] > chosen.max_levels
+            metrics["psnr_db"] < options.min_psnr_db or metrics["max_levels"] > options.max_levels
         )
         # Half of the image may be within noise and the rest not: the largest difference decides.
         firm = seen and metrics["max_levels"] * span / 255 > noise.get(name, 0.0)
         detail = {"data_range": span, "images": len(parts)}
         return Comparison(sample.id, metrics, firm, seen and not firm, detail)
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: ImageOptions) -> Summary:
         """The worst image, and the means."""
         having = [c for c in comparisons if c.metrics]
         changed = sum(c.changed for c in comparisons)

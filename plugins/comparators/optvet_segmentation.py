@@ -43,7 +43,7 @@ class SegmentationComparator:
 
     name = "segmentation"
     suggestions = (Suggestion("segmentation", ("min_agreement",)),)
-    options: BaseModel = SegmentationOptions()
+    options: SegmentationOptions = SegmentationOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.95 for a declared task; less for many channels, or a matte, in the input's size."""
@@ -76,16 +76,15 @@ class SegmentationComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: SegmentationOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """Counts of pixels per class; see ``overlaps``."""
-        chosen = SegmentationOptions.model_validate(options.model_dump())
-        name = mask_name(reference, chosen.output)
+        name = mask_name(reference, options.output)
         images = image_sides(v.shape for v in sample.feeds.values())
         ours, theirs, firm = masks_of(
-            reference[name], candidate[name], chosen, noise.get(name, 0.0), images
+            reference[name], candidate[name], options, noise.get(name, 0.0), images
         )
         wrong = ours != theirs
         pixels = ours.size
@@ -98,14 +97,14 @@ class SegmentationComparator:
             "pixels_undecided": float((wrong & ~firm).sum()),
         }
         lost = metrics["pixels_changed"] / pixels if pixels else 0.0
-        changed = lost > 1 - chosen.min_agreement
+        changed = lost > 1 - options.min_agreement
         sensitive = not changed and metrics["pixels_undecided"] > 0
         classes = {
             str(k): {"intersection": i, "union": u, "iou": i / u} for k, (i, u) in counts.items()
         }
         return Comparison(sample.id, metrics, changed, sensitive, {"classes": classes})
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: SegmentationOptions) -> Summary:
         """Intersections and unions are added over all samples before they are divided."""
         counts: dict[int, tuple[int, int]] = {}
         for comparison in comparisons:

@@ -61,7 +61,7 @@ class SpeechComparator:
     name = "speech"
     suggestions = (Suggestion("speech"),)
     wants = ("jiwer",)
-    options: BaseModel = SpeechOptions()
+    options: SpeechOptions = SpeechOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.95 for a declared task; less for normalized scores per frame of float inputs."""
@@ -84,29 +84,28 @@ class SpeechComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: SpeechOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """Frames where there are scores; words where there are symbols or a vocabulary."""
-        chosen = SpeechOptions.model_validate(options.model_dump())
-        name = output_name(reference, chosen.output)
+        name = output_name(reference, options.output)
         ours, theirs = reference[name], candidate[name]
         metrics: dict[str, float] = {}
         flips, firm = False, False
-        symbols = vocabulary_of(chosen.vocabulary)
+        symbols = vocabulary_of(options.vocabulary)
         texts: tuple[list[str], list[str]] | None = None
         if ours.dtype.kind == "f":
-            first, second = (_frames(v, chosen.layout) for v in (ours, theirs))
+            first, second = (_frames(v, options.layout) for v in (ours, theirs))
             metrics, wrong, sure = frame_metrics(first, second, noise.get(name, 0.0))
             flips, firm = bool(wrong.any()), bool((wrong & sure).any())
             if symbols and first.shape[-1] > 1:
                 texts = tuple(  # type: ignore[assignment]  # two of them, as there are sides
-                    [_decoded(row, symbols, chosen) for row in best_of(v)] for v in (first, second)
+                    [_decoded(row, symbols, options) for row in best_of(v)] for v in (first, second)
                 )
         else:
             texts = tuple(  # type: ignore[assignment]  # two of them, as there are sides
-                [_joined(row, symbols, chosen) for row in _rows(v)] for v in (ours, theirs)
+                [_joined(row, symbols, options) for row in _rows(v)] for v in (ours, theirs)
             )
         detail: dict[str, Any] = {}
         changed, sensitive = firm, flips and not firm
@@ -120,7 +119,7 @@ class SpeechComparator:
             sensitive = differ and not changed
         return Comparison(sample.id, metrics, changed, sensitive, detail)
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: SpeechOptions) -> Summary:
         """Errors are added over all samples before they are divided by the words there are."""
         metrics: dict[str, float] = {}
         for rate, errors, total in (

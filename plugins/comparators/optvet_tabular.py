@@ -41,7 +41,7 @@ class TabularComparator:
 
     name = "tabular"
     suggestions = (Suggestion("tabular", ("rtol", "atol")),)
-    options: BaseModel = TabularOptions()
+    options: TabularOptions = TabularOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """1 for a declared task; less for labels with probabilities, or a ZipMap."""
@@ -65,12 +65,11 @@ class TabularComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: TabularOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """Every output by its kind; a row counts as changed if any output changed there."""
-        chosen = TabularOptions.model_validate(options.model_dump())
         ours = dict(reference)
         theirs = _aligned(reference, candidate)
         kinds = {n: kind_of(n, v, ours) for n, v in ours.items() if not n.endswith(_KEYS)}
@@ -97,7 +96,7 @@ class TabularComparator:
                 shown += [_flip(name, i, a, b) for i in np.flatnonzero(flips)[:MAX_ROWS]]
                 metrics |= _accuracy(sample.label, a, b)
             else:
-                far = _values(metrics, kind, a, b, chosen, noise.get(name, 0.0))
+                far = _values(metrics, kind, a, b, options, noise.get(name, 0.0))
                 wrong |= _by_row(far, rows)
         for name in ours:
             if name.endswith(_KEYS) and not np.array_equal(ours[name], theirs[name]):
@@ -109,7 +108,7 @@ class TabularComparator:
         sensitive = not changed and bool(unsure.any())
         return Comparison(sample.id, metrics, changed, sensitive, {"labels": shown[:MAX_ROWS]})
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: TabularOptions) -> Summary:
         """Means of agreements over rows, the largest changes, and the rows that changed."""
         counts = {"rows", "rows_changed", "rows_undecided"}
         metrics = {k: sum(c.metrics[k] for c in comparisons) for k in sorted(counts)}

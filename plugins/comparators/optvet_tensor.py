@@ -30,7 +30,7 @@ class TensorComparator:
     name = "tensor"
     suggestions = (Suggestion("tensor"),)
     preference = 100
-    options: BaseModel = TensorOptions()
+    options: TensorOptions = TensorOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.9 for a task whose answer is plain numbers; else a little more than nothing."""
@@ -43,7 +43,7 @@ class TensorComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: TensorOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
@@ -60,7 +60,7 @@ class TensorComparator:
         changed = worst.get("beyond_noise", 0.0) > 0
         return Comparison(sample.id, worst, changed, detail={"outputs": parts})
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: TensorOptions) -> Summary:
         """The worst of each metric, and how many samples hold elements beyond the noise."""
         keys = sorted({k for c in comparisons for k in c.metrics})
         metrics = {

@@ -38,7 +38,7 @@ class TokenComparator:
 
     name = "token"
     suggestions = (Suggestion("token_logits"), Suggestion("token"))
-    options: BaseModel = TokenOptions()
+    options: TokenOptions = TokenOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.95 for a declared task; less for scores per position of an integer input."""
@@ -70,21 +70,20 @@ class TokenComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: TokenOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
         """Every position that is no padding; see ``token_metrics``."""
-        chosen = TokenOptions.model_validate(options.model_dump())
-        name = scores_name(reference, chosen.output)
+        name = scores_name(reference, options.output)
         shape = reference[name].shape
         ours, theirs = (
             v[name].reshape(int(np.prod(shape[:-1])), shape[-1]).astype(np.float64)
             for v in (reference, candidate)
         )
-        kept = _positions(sample, chosen.mask, shape[:-1])
+        kept = _positions(sample, options.mask, shape[:-1])
         ours, theirs = ours[kept], theirs[kept]
-        metrics, wrong, firm = token_metrics(ours, theirs, chosen.topk, noise.get(name, 0.0))
+        metrics, wrong, firm = token_metrics(ours, theirs, options.topk, noise.get(name, 0.0))
         truth = np.asarray(sample.label) if sample.label is not None else np.zeros(0)
         if truth.dtype.kind in "iu" and truth.shape == shape[:-1]:
             metrics |= _accuracy(ours, theirs, truth.ravel()[kept])
@@ -101,7 +100,7 @@ class TokenComparator:
             sample.id, metrics, changed, bool(wrong.any()) and not changed, {"changed": shown}
         )
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: TokenOptions) -> Summary:
         """Means over positions, and the numbers of changed tokens."""
         counts = ("positions", "tokens_changed", "tokens_undecided")
         metrics = {k: sum(c.metrics[k] for c in comparisons) for k in counts}

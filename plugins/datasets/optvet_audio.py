@@ -108,20 +108,19 @@ class AudioDataset:
     """Sound in WAV files."""
 
     name = "audio"
-    options: BaseModel = AudioOptions()
+    options: AudioOptions = AudioOptions()
 
     def samples(
         self,
         model: Model,
         argument: str | None,
-        options: BaseModel,
+        options: AudioOptions,
         *,
         seed: int,
         limit: int | None,
         probe: Probe,
     ) -> Iterator[Sample | Deferred]:
         """Cuts of the clips in the order of their names; see ``Dataset``."""
-        assert isinstance(options, AudioOptions)
         if not argument:
             raise UsageError("dataset 'audio': no path was given; say --dataset audio:FOLDER")
         form = _form(model)
@@ -177,10 +176,9 @@ class AudioDataset:
         return 0.8 if _found(Path(argument).expanduser()) else 0.0
 
     def provenance(
-        self, model: Model, argument: str | None, options: BaseModel
+        self, model: Model, argument: str | None, options: AudioOptions
     ) -> Mapping[str, str]:
         """The sample rate and the form of the input, and where they are from."""
-        assert isinstance(options, AudioOptions)
         form = _form(model)
         rate, why = _rate(model, options)
         if form is None:

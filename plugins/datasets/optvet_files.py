@@ -472,13 +472,13 @@ class FilesDataset:
     """Reads inputs from a file, a folder or a pattern."""
 
     name = "files"
-    options: BaseModel = FilesOptions()
+    options: FilesOptions = FilesOptions()
 
     def samples(
         self,
         model: Model,
         argument: str | None,
-        options: BaseModel,
+        options: FilesOptions,
         *,
         seed: int,
         limit: int | None,

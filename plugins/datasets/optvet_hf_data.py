@@ -69,7 +69,7 @@ class HuggingFaceDataset:
         "HF_UPDATE_DOWNLOAD_COUNTS": "0",
     }
     wants: Sequence[str] = ("datasets",)
-    options: BaseModel = HuggingFaceOptions()
+    options: HuggingFaceOptions = HuggingFaceOptions()
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], dict[str, str]] = {}
@@ -78,14 +78,13 @@ class HuggingFaceDataset:
         self,
         model: Model,
         argument: str | None,
-        options: BaseModel,
+        options: HuggingFaceOptions,
         *,
         seed: int,
         limit: int | None,
         probe: Probe,
     ) -> Iterator[Sample | Deferred]:
         """Rows in the order of the dataset; see ``Dataset``."""
-        assert isinstance(options, HuggingFaceOptions)
         if not argument:
             raise UsageError(
                 "dataset 'huggingface': no name was given; say --dataset huggingface:ORG/NAME"
@@ -99,10 +98,9 @@ class HuggingFaceDataset:
             yield Deferred(id_, partial(_sample, model, id_, dict(row), options))
 
     def provenance(
-        self, model: Model, argument: str | None, options: BaseModel
+        self, model: Model, argument: str | None, options: HuggingFaceOptions
     ) -> Mapping[str, str]:
         """The commit and the split of the rows."""
-        assert isinstance(options, HuggingFaceOptions)
         return self._told.get((argument or "", options.split), {})
 
 

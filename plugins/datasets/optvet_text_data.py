@@ -110,20 +110,19 @@ class TextDataset:
     """Texts in files."""
 
     name = "text"
-    options: BaseModel = TextDataOptions()
+    options: TextDataOptions = TextDataOptions()
 
     def samples(
         self,
         model: Model,
         argument: str | None,
-        options: BaseModel,
+        options: TextDataOptions,
         *,
         seed: int,
         limit: int | None,
         probe: Probe,
     ) -> Iterator[Sample | Deferred]:
         """Texts in the order of files and lines; see ``Dataset``."""
-        assert isinstance(options, TextDataOptions)
         if not argument:
             raise UsageError("dataset 'text': no path was given; say --dataset text:PATH")
         maker = _Maker(model, options)
@@ -156,10 +155,9 @@ class TextDataset:
             return 0.0
 
     def provenance(
-        self, model: Model, argument: str | None, options: BaseModel
+        self, model: Model, argument: str | None, options: TextDataOptions
     ) -> Mapping[str, str]:
         """The tokenizer, by file and digest."""
-        assert isinstance(options, TextDataOptions)
         maker = _Maker(model, options)
         if maker.tokenizer is None:
             return {"form": maker.form}

@@ -55,7 +55,7 @@ class Onnxscript:
     name = "onnxscript"
     libraries: Mapping[str, str] = {"onnxscript": "onnxscript", "onnx-ir": "onnx_ir"}
     preload: Sequence[str] = ("onnx", "onnxscript.optimizer", "onnxscript.rewriter.rules.common")
-    options: BaseModel = OnnxscriptOptions()
+    options: OnnxscriptOptions = OnnxscriptOptions()
     traits = Traits(repeatable=True, max_model_bytes=2**31 - 1)
 
     def version(self) -> str:
@@ -87,7 +87,9 @@ class Onnxscript:
         rest = [n for n in steps if n not in default and n not in _LIMITS]
         return {"default": tuple(default), "all": (*default, *rest)}
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(
+        self, source: Artifact, passes: Sequence[str], options: OnnxscriptOptions
+    ) -> Artifact:
         """Apply ``passes`` in order; neighbouring rules as one group, each at most once in it."""
         from onnxscript import ir
         from onnxscript.rewriter import RewritePass
@@ -106,12 +108,12 @@ class Onnxscript:
         return Artifact("onnx", data, touched=tuple(dict.fromkeys(touched)))
 
     def touched(
-        self, source: Artifact, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: OnnxscriptOptions
     ) -> Sequence[str] | None:
         """Passes that say they modified the model, and rules that matched."""
         return self.apply(source, passes, options).touched
 
-    def _steps(self, options: BaseModel) -> tuple[dict[str, Any], list[str]]:
+    def _steps(self, options: OnnxscriptOptions) -> tuple[dict[str, Any], list[str]]:
         """Passes, and lists of rules, by name; and the names in the default pipeline."""
         extra = self.extra_rules()
         names = _names_of_rules() | {id(rule): name for name, rule in extra.items()}
@@ -132,7 +134,7 @@ class Onnxscript:
         return {**steps, **_opt_in(steps)}, pipeline
 
 
-def _passes_of_optimize(options: BaseModel) -> list[Any]:
+def _passes_of_optimize(options: OnnxscriptOptions) -> list[Any]:
     """The passes that the library's own function makes, seen as it applies them to nothing."""
     from onnxscript import ir, optimizer
 

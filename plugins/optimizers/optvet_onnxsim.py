@@ -86,7 +86,7 @@ class Onnxsim:
     name = "onnxsim"
     preload: Sequence[str] = ("onnx", "onnxsim", "onnxruntime")
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
-    options: BaseModel = OnnxsimOptions()
+    options: OnnxsimOptions = OnnxsimOptions()
     # All that is switched on is repeated until nothing changes, in the library's own order.
     traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)
 
@@ -108,11 +108,10 @@ class Onnxsim:
             "all": tuple(p.name for p in passes if not p.known_limits),
         }
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: OnnxsimOptions) -> Artifact:
         """Skip whatever is not among ``passes``."""
         import onnxsim
 
-        assert isinstance(options, OnnxsimOptions)
         default, other = _optimizers()
         for name in passes:
             if name not in {*default, *other, *_STAGES}:

@@ -32,7 +32,7 @@ class Onnxslim:
 
     name = "onnxslim"
     preload: Sequence[str] = ("onnx", "onnxslim", "onnxslim.core")
-    options: BaseModel = OnnxslimOptions()
+    options: OnnxslimOptions = OnnxslimOptions()
     # Patterns are tried in the order of their registration, round after round.
     traits = Traits(ordered=False, composable=False, max_model_bytes=2**31 - 1)
 
@@ -57,12 +57,11 @@ class Onnxslim:
         everything = tuple(p.name for p in self.passes())
         return {"default": everything, "all": everything}
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: OnnxslimOptions) -> Artifact:
         """Skip whatever is not among ``passes``."""
         import onnxslim
         from onnxslim.core import OptimizationSettings, optimize
 
-        assert isinstance(options, OnnxslimOptions)
         known = {p.name: p.kind for p in self.passes()}
         for name in passes:
             if name not in known:

@@ -91,7 +91,7 @@ class OpenVinoOptimizer:
 
     name = "openvino"
     preload: Sequence[str] = ()  # as of the runtime
-    options: BaseModel = OpenVinoOptimizerOptions()
+    options: OpenVinoOptimizerOptions = OpenVinoOptimizerOptions()
     traits = Traits(
         ordered=False,
         composable=False,
@@ -116,14 +116,16 @@ class OpenVinoOptimizer:
         # One session has one precision: bfloat16 stands for both.
         return {"default": default, "all": tuple(n for n in _NAMES if n != "inference_f16")}
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(
+        self, source: Artifact, passes: Sequence[str], options: OpenVinoOptimizerOptions
+    ) -> Artifact:
         """Import, transform as ``passes`` say, and leave compilation properties to the runtime."""
         on = _checked(passes)
         handle = {"model": _transformed(source.data, on), "properties": _properties(on)}
         return Artifact("openvino-model", source.data, handle, fingerprint=",".join(sorted(on)))
 
     def touched(
-        self, source: Artifact, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: OpenVinoOptimizerOptions
     ) -> Sequence[str] | None:
         """Passes whose transformations changed the graph; hints leave no trace and always count."""
         changed = changed_by(source.data, passes)

@@ -108,7 +108,7 @@ class OrtOptimizer:
     name = "onnxruntime"
     preload: Sequence[str] = ("onnxruntime",)
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
-    options: BaseModel = OrtOptimizerOptions()
+    options: OrtOptimizerOptions = OrtOptimizerOptions()
     # Rules wait for each other's work, so a pass alone says little; sets are what can be searched.
     traits = Traits(
         ordered=False,
@@ -120,9 +120,8 @@ class OrtOptimizer:
         produces="onnx-session",
     )
 
-    def configured(self, options: BaseModel) -> OrtOptimizer:
+    def configured(self, options: OrtOptimizerOptions) -> OrtOptimizer:
         """Offline, it makes a model that is optimized already."""
-        assert isinstance(options, OrtOptimizerOptions)
         ours = copy.copy(self)
         ours.options = options
         if options.mode == "offline":
@@ -150,28 +149,29 @@ class OrtOptimizer:
         }
         return {"disable_all": (), **levels, "default": levels["all"]}
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(
+        self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
+    ) -> Artifact:
         """The model with instructions for its session, or a saved model; only ``passes`` are on."""
-        assert isinstance(options, OrtOptimizerOptions)
         settings = _settings(passes, options)
         if options.mode == "online":
             name = json.dumps(settings, sort_keys=True)
             return Artifact("onnx-session", source.data, handle=settings, fingerprint=name)
         return self.saved(source, passes, options)
 
-    def saved(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def saved(
+        self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
+    ) -> Artifact:
         """The optimized model that the runtime writes when it is asked to."""
-        assert isinstance(options, OrtOptimizerOptions)
         with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
             path = Path(folder) / "optimized.onnx"
             _create(source.data, _settings(passes, options), save=path)
             return Artifact("onnx", path.read_bytes())
 
     def touched(
-        self, source: Artifact, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Sequence[str] | None:
         """Passes that the runtime's log says changed the model; rule sets stand for their rules."""
-        assert isinstance(options, OrtOptimizerOptions)
         log = _log_of(source.data, _settings(passes, options))
         begun, done = _BEGUN.findall(log), _DONE.findall(log)
         if not done and not begun:
@@ -182,9 +182,8 @@ class OrtOptimizer:
         names = {rule for hit in hits for rule in _RULE_SETS.get(hit, (hit,))}
         return [name for name in passes if name in names]
 
-    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+    def snippet(self, passes: Sequence[str], options: OrtOptimizerOptions) -> str:
         """A session that has only ``passes`` on; offline, the model that it saves."""
-        assert isinstance(options, OrtOptimizerOptions)
         settings = _settings(passes, options)
         entries = dict(settings["config"])
         if not options.prepacking:

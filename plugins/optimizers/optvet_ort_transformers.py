@@ -59,7 +59,7 @@ class OrtTransformers:
     name = "ort_transformers"
     preload: Sequence[str] = ("onnx", "onnxruntime", "onnxruntime.transformers.optimizer")
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
-    options: BaseModel = OrtTransformersOptions()
+    options: OrtTransformersOptions = OrtTransformersOptions()
     traits = Traits(
         ordered=False, composable=False, single=False, max_model_bytes=2**31 - 1, dialect=True
     )
@@ -73,9 +73,8 @@ class OrtTransformers:
             raise ImportError(words)
         return str(onnxruntime.__version__)
 
-    def check_options(self, options: BaseModel) -> None:
+    def check_options(self, options: OrtTransformersOptions) -> None:
         """Whether there is such a model type, and torch where the level needs it."""
-        assert isinstance(options, OrtTransformersOptions)
         _flags(options.model_type)
         if options.opt_level and importlib.util.find_spec("torch") is None:
             raise UsageError(
@@ -106,11 +105,12 @@ class OrtTransformers:
         types = {t: tuple(n for n, on in _flags(t).items() if on) for t in _model_types()}
         return {"default": types["bert"], **types}
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(
+        self, source: Artifact, passes: Sequence[str], options: OrtTransformersOptions
+    ) -> Artifact:
         """Switch on exactly the flags in ``passes``."""
         from onnxruntime.transformers import fusion_options, optimizer
 
-        assert isinstance(options, OrtTransformersOptions)
         flags = _flags(options.model_type)
         # The tool itself would swallow a flag that it does not know.
         for name in passes:

@@ -154,16 +154,14 @@ class TvmOptimizer:
     traits = Traits(produces="tvm-executable", reference="empty pipeline")
 
     def __init__(self, options: TvmOptions | None = None) -> None:
-        self.options: BaseModel = options or TvmOptions()
+        self.options: TvmOptions = options or TvmOptions()
 
-    def configured(self, options: BaseModel) -> TvmOptimizer:
+    def configured(self, options: TvmOptions) -> TvmOptimizer:
         """The same with the passes that exist under ``options``."""
-        assert isinstance(options, TvmOptions)
         return TvmOptimizer(options)
 
-    def check_options(self, options: BaseModel) -> None:
+    def check_options(self, options: TvmOptions) -> None:
         """Whether TVM has the target, and the files of the user's own passes have the functions."""
-        assert isinstance(options, TvmOptions)
         _check_target(options.target)
         names = [p.name for p in self.configured(options).passes()]
         for text, extra in zip(options.extra_passes, _extras(options), strict=True):
@@ -181,7 +179,7 @@ class TvmOptimizer:
         """Version of the installed package, and a digest of the passes that were added to it."""
         version = version_of("apache-tvm", extra="optvet[tvm]")
         # Results are remembered by version: a pass that was edited is another one.
-        extras = [_source_of(e.module) for e in _extras(self._options)]
+        extras = [_source_of(e.module) for e in _extras(self.options)]
         digest = hashlib.sha256(b"\0".join(extras)).hexdigest()[:12]
         return f"{version}+passes.{digest}" if extras else version
 
@@ -189,9 +187,9 @@ class TvmOptimizer:
         """Passes over the graph, of the lowering, over kernels: the order of a full pipeline."""
         graph = [_graph_pass(n) for n in _GRAPH if _is_installed(n)]
         known = [*graph, *(Pass(n, "lower", required=n not in _OPTIONAL_LOWER) for n in _LOWER)]
-        if self._options.tir:
+        if self.options.tir:
             known += [Pass(n, "tir", required=n not in _OPTIONAL_TIR) for n in _TIR]
-        for extra in sorted(_extras(self._options), key=lambda e: e.position):
+        for extra in sorted(_extras(self.options), key=lambda e: e.position):
             at = len(graph) if extra.position < 0 else extra.position
             known.insert(at, Pass(extra.name, "extra", description=f"{extra.module}"))
         return known
@@ -206,7 +204,7 @@ class TvmOptimizer:
             "all": [p.name for p in known],
         }
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: TvmOptions) -> Artifact:
         """An executable of the model after ``passes``, alive in this process."""
         self = self.configured(options)
         imported = _import(source.data)
@@ -233,18 +231,13 @@ class TvmOptimizer:
         )
 
     def touched(
-        self, source: Artifact, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: TvmOptions
     ) -> Sequence[str] | None:
         """Passes after which the module was another one; None if it cannot be built."""
         try:
             return self.apply(source, passes, options).touched
         except TvmError:
             return None
-
-    @property
-    def _options(self) -> TvmOptions:
-        assert isinstance(self.options, TvmOptions)
-        return self.options
 
     def _arranged(self, passes: Sequence[str]) -> list[str]:
         """``passes`` in the order in which they can run: the lowering last, as TVM has it."""
@@ -261,12 +254,12 @@ class TvmOptimizer:
         import tvm
         import tvm_ffi
 
-        extras = {e.name: e for e in _extras(self._options)}
+        extras = {e.name: e for e in _extras(self.options)}
         touched: list[str] = []
-        content = [self._options.target, str(self._options.opt_level)]
+        content = [self.options.target, str(self.options.opt_level)]
         hashed = False
-        context = tvm.transform.PassContext(opt_level=self._options.opt_level)
-        with tvm.target.Target(self._options.target), context:
+        context = tvm.transform.PassContext(opt_level=self.options.opt_level)
+        with tvm.target.Target(self.options.target), context:
             for name in (n for n in order if n not in _TIR):
                 if name == _NUMBERING and not hashed:
                     content.append(str(tvm_ffi.structural_hash(module)))
@@ -289,12 +282,12 @@ class TvmOptimizer:
         from tvm import relax
 
         listed = [n for n in order if n in _TIR]
-        watch = _watch(set(_TIR) - set(listed), listed) if self._options.tir else None
+        watch = _watch(set(_TIR) - set(listed), listed) if self.options.tir else None
         # Armed here only: FoldConstant compiles too, by the same passes, and must stay whole.
         context = tvm.transform.PassContext(
-            opt_level=self._options.opt_level, instruments=[watch] if watch else []
+            opt_level=self.options.opt_level, instruments=[watch] if watch else []
         )
-        target = tvm.target.Target(self._options.target)
+        target = tvm.target.Target(self.options.target)
         try:
             with target, context:
                 executable = relax.build(module, target, relax_pipeline=None)

@@ -62,8 +62,8 @@ class OpenVinoRuntime:
     # In the server that forks, which does not import this module, its telemetry would start.
     preload: Sequence[str] = ()
     libraries: Mapping[str, str] = {"openvino": "openvino"}
-    options: BaseModel = OpenVinoOptions()
-    deployed: BaseModel = OpenVinoOptions(
+    options: OpenVinoOptions = OpenVinoOptions()
+    deployed: OpenVinoOptions = OpenVinoOptions(
         precision="device", mode="performance", low_precision=True, snippets=True, threads=0
     )
 
@@ -71,9 +71,8 @@ class OpenVinoRuntime:
         """Version of the installed package."""
         return version_of("openvino", extra="optvet[openvino]")
 
-    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+    def load(self, artifact: Artifact, options: OpenVinoOptions) -> Session:
         """Import where that has not been done, and compile; import alone runs no transformation."""
-        assert isinstance(options, OpenVinoOptions)
         source = onnx.load_from_string(artifact.data)
         _refuse_types(source.graph)
         _refuse_random(source.graph)
@@ -86,9 +85,8 @@ class OpenVinoRuntime:
 
     suffixes = frozenset({".xml"})
 
-    def inner_values(self, file: Path, feeds: Feeds, options: BaseModel) -> Sequence[Inner]:
+    def inner_values(self, file: Path, feeds: Feeds, options: OpenVinoOptions) -> Sequence[Inner]:
         """Values of an IR file (its weights lie beside it), all of them made outputs."""
-        assert isinstance(options, OpenVinoOptions)
         model = _core().read_model(file)
         fed = _fed(model, feeds)
         places = {_key(r.input_value(0)): i for i, r in enumerate(model.get_results())}

@@ -77,8 +77,8 @@ class OrtRuntime:
         "nvidia-ml-py": "pynvml",
     }
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
-    options: BaseModel = OrtOptions()
-    deployed: BaseModel = OrtOptions(
+    options: OrtOptions = OrtOptions()
+    deployed: OrtOptions = OrtOptions(
         optimization="all", prepacking=True, threads=0, deterministic=False
     )
 
@@ -88,9 +88,8 @@ class OrtRuntime:
 
         return str(onnxruntime.__version__)
 
-    def check_options(self, options: BaseModel) -> None:
+    def check_options(self, options: OrtOptions) -> None:
         """Whether this build has the execution providers."""
-        assert isinstance(options, OrtOptions)
         _prepare([p for p in options.providers if p != _CPU])
 
     def diagnose(self, installation: Installation) -> Iterable[Check]:
@@ -103,11 +102,10 @@ class OrtRuntime:
         told = {c.cure for c in found if c.status == "broken"}
         return [*found, *(c for c in _of_providers(installation) if c.cure not in told)]
 
-    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+    def load(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from the serialized model."""
         import onnxruntime as ort
 
-        assert isinstance(options, OrtOptions)
         settings = ort.SessionOptions()
         wanted = artifact.handle or {}
         number = wanted.get("level", _LEVELS.index(options.optimization))
@@ -135,9 +133,8 @@ class OrtRuntime:
             check_placement(accelerators, session.get_providers(), _placed(session))
         return OrtSession(session)
 
-    def snippet(self, options: BaseModel) -> str:
+    def snippet(self, options: OrtOptions) -> str:
         """A session with the same options; a session that is given in place of a model is taken."""
-        assert isinstance(options, OrtOptions)
         level = _level(_LEVELS.index(options.optimization)).name
         prepacking = 'options.add_session_config_entry("session.disable_prepacking", "1")'
         providers = [

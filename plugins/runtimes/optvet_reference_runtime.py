@@ -31,18 +31,17 @@ class ReferenceRuntime:
     name = "onnx_reference"
     accepts = frozenset({"onnx"})
     preload: Sequence[str] = ("onnx.reference", "scipy.special")
-    options: BaseModel = ReferenceOptions()
-    deployed: BaseModel = ReferenceOptions()
+    options: ReferenceOptions = ReferenceOptions()
+    deployed: ReferenceOptions = ReferenceOptions()
 
     def version(self) -> str:
         """Version of onnx."""
         return str(onnx.__version__)
 
-    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+    def load(self, artifact: Artifact, options: ReferenceOptions) -> Session:
         """Check that every operator can be evaluated, and prepare the graph."""
         from optvet import reference_evaluator  # imports the engine, which plugins need not
 
-        assert isinstance(options, ReferenceOptions)
         model = onnx.load_from_string(artifact.data)
         run = reference_evaluator(model, double=options.precision == "float64")
         return ReferenceSession(run, model.graph)

@@ -55,8 +55,8 @@ class TorchRuntime:
         "onnx2torch": "onnx2torch",
         "torchvision": "torchvision",
     }
-    options: BaseModel = TorchOptions()
-    deployed: BaseModel = TorchOptions(threads=0, deterministic=False)
+    options: TorchOptions = TorchOptions()
+    deployed: TorchOptions = TorchOptions(threads=0, deterministic=False)
 
     def version(self) -> str:
         """Versions of PyTorch and of the converter."""
@@ -76,9 +76,8 @@ class TorchRuntime:
                     about=(name,),
                 )
 
-    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+    def load(self, artifact: Artifact, options: TorchOptions) -> Session:
         """Convert the model; raises NotImplementedError for an operator without a converter."""
-        assert isinstance(options, TorchOptions)
         torch = _torch()
         if options.threads:
             torch.set_num_threads(options.threads)

@@ -71,8 +71,8 @@ class TvmRuntime:
     accepts = frozenset({"onnx", "tvm-executable"})
     preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
     libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
-    options: BaseModel = TvmRuntimeOptions()
-    deployed: BaseModel = TvmRuntimeOptions(threads=0)
+    options: TvmRuntimeOptions = TvmRuntimeOptions()
+    deployed: TvmRuntimeOptions = TvmRuntimeOptions(threads=0)
 
     def version(self) -> str:
         """Version of the installed package."""
@@ -95,9 +95,8 @@ class TvmRuntime:
                 about=("torch",),
             )
 
-    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+    def load(self, artifact: Artifact, options: TvmRuntimeOptions) -> Session:
         """A virtual machine of the executable; a model in ONNX is lowered first."""
-        assert isinstance(options, TvmRuntimeOptions)
         _use_threads(options.threads)
         if artifact.format == "onnx":
             return TvmSession(*_lowered(artifact.data))

@@ -15,7 +15,7 @@ from optvet.engine.vet import vet_model
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Symptom, Traits
 from optvet.testing import Planted
-from optvet_ort_runtime import OrtRuntime
+from optvet_ort_runtime import OrtOptions, OrtRuntime
 
 NET = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[2,4] x) => (float[2,4] y) { a = Neg(x)  b = Relu(a)  c = Tanh(b)  y = Neg(c) }"""
@@ -53,7 +53,7 @@ class Acme(OrtRuntime):
         super().__init__()
         self.faulty = faulty
 
-    def load(self, artifact: Artifact, options: BaseModel) -> object:  # type: ignore[override]
+    def load(self, artifact: Artifact, options: OrtOptions) -> object:  # type: ignore[override]
         data = artifact.data
         if artifact.format == "onnx":
             data = imported(data, faulty=self.faulty)

@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from pydantic import BaseModel
 
 import optvet
 from optvet.engine.discovery import Plugins
@@ -17,7 +16,7 @@ from optvet.spec.errors import UnknownName
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass
-from optvet_onnxsim import Onnxsim
+from optvet_onnxsim import Onnxsim, OnnxsimOptions
 
 pytest.importorskip("onnxsim", reason="needs onnxsim; install optvet[onnxsim]")
 
@@ -139,7 +138,7 @@ class PlantedOnnxsim(Onnxsim):
     def passes(self) -> Sequence[Pass]:
         return [*super().passes(), Pass("planted")]
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: OnnxsimOptions) -> Artifact:
         artifact = super().apply(source, [n for n in passes if n != "planted"], options)
         if "planted" not in passes:
             return artifact

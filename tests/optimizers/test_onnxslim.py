@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from pydantic import BaseModel
 
 import optvet
 from optvet.engine.discovery import Plugins
@@ -159,7 +158,7 @@ class PlantedOnnxslim(Onnxslim):
         with planted_pattern():
             return super().passes()
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: OnnxslimOptions) -> Artifact:
         with planted_pattern():
             return super().apply(source, passes, options)
 

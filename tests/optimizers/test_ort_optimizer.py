@@ -216,7 +216,7 @@ class Mistaken(OrtOptimizer):
     """Says Gelu, which is another runtime's own, for Relu."""
 
     name = "mistaken"
-    options: BaseModel = OrtOptimizerOptions(mode="offline")
+    options = OrtOptimizerOptions(mode="offline")
 
     def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         proto = onnx.load_from_string(source.data)

@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from pydantic import BaseModel
 
 import optvet
 from optvet.engine.discovery import Plugins
@@ -165,7 +164,9 @@ class PlantedOrtTransformers(OrtTransformers):
     def passes(self) -> Sequence[Pass]:
         return [*super().passes(), Pass("planted")]
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(
+        self, source: Artifact, passes: Sequence[str], options: OrtTransformersOptions
+    ) -> Artifact:
         artifact = super().apply(source, [n for n in passes if n != "planted"], options)
         if "planted" not in passes:
             return artifact

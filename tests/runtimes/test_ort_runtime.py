@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
-from pydantic import BaseModel
 
 from optvet import Artifact, Session, UsageError, vet
 from optvet.engine.discovery import Plugins
@@ -48,7 +47,7 @@ class OnDevice(OrtRuntime):
     device: Path = Path()
     name: str = "on-device"
 
-    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+    def load(self, artifact: Artifact, options: OrtOptions) -> Session:
         if not self.device.exists():
             raise UsageError("no such device")
         return super().load(artifact, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import BaseModel
@@ -30,6 +30,19 @@ Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
 """Runs the reference on each set of feeds: None where it runs, else the error's text."""
 Run = Callable[[Feeds], Mapping[str, np.ndarray]]
 """Runs one model on feeds: inputs and outputs by their names in the original, in its order."""
+
+
+if TYPE_CHECKING:
+    # ``Optimizer`` alone is ``Optimizer[Any]``. Type checkers know defaults; Python 3.11 does not.
+    from typing_extensions import TypeVar
+
+    OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
+    OptionsT_contra = TypeVar("OptionsT_contra", bound=BaseModel, default=Any, contravariant=True)
+else:
+    from typing import TypeVar
+
+    OptionsT = TypeVar("OptionsT", bound=BaseModel)
+    OptionsT_contra = TypeVar("OptionsT_contra", bound=BaseModel, contravariant=True)
 
 
 @runtime_checkable
@@ -77,10 +90,10 @@ class Wants(Protocol):
 
 
 @runtime_checkable
-class ChecksOptions(Protocol):
+class ChecksOptions(Protocol[OptionsT_contra]):
     """Optional part of an optimizer or runtime: whether what its options name exists."""
 
-    def check_options(self, options: BaseModel) -> None:
+    def check_options(self, options: OptionsT_contra) -> None:
         """Refuse what no model could be optimized or run with, such as an unknown device.
 
         Called in a worker process, once, before anything is applied or run. What can be said of a
@@ -126,7 +139,7 @@ class SetsEnvironment(Protocol):
 
 
 @runtime_checkable
-class Optimizer(Protocol):
+class Optimizer(Protocol[OptionsT]):
     """Rewrites a model by passes.
 
     Attributes:
@@ -138,7 +151,7 @@ class Optimizer(Protocol):
 
     name: str
     preload: Sequence[str]
-    options: BaseModel
+    options: OptionsT
     traits: Traits
 
     def version(self) -> str:
@@ -153,7 +166,7 @@ class Optimizer(Protocol):
         """Named pipelines in order of application; "default" must be one of them."""
         ...
 
-    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def apply(self, source: Artifact, passes: Sequence[str], options: OptionsT) -> Artifact:
         """Apply exactly ``passes`` in one call; no passes means import and export alone.
 
         Called in a worker process. ``source`` is of the format that the traits say is consumed;
@@ -164,11 +177,11 @@ class Optimizer(Protocol):
 
 
 @runtime_checkable
-class TellsTouched(Protocol):
+class TellsTouched(Protocol[OptionsT_contra]):
     """Optional part of an optimizer: what its own log says."""
 
     def touched(
-        self, source: Artifact, passes: Sequence[str], options: BaseModel
+        self, source: Artifact, passes: Sequence[str], options: OptionsT_contra
     ) -> Sequence[str] | None:
         """Those of ``passes`` that may have changed ``source`` together; None: it cannot tell.
 
@@ -179,10 +192,10 @@ class TellsTouched(Protocol):
 
 
 @runtime_checkable
-class Saves(Protocol):
+class Saves(Protocol[OptionsT_contra]):
     """Optional part of an optimizer whose artifact hides the optimized graph: it can be had."""
 
-    def saved(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+    def saved(self, source: Artifact, passes: Sequence[str], options: OptionsT_contra) -> Artifact:
         """What ``apply`` comes to, as a model of format "onnx".
 
         Called in a worker process, to show where a fault is. No verdict rests on it.
@@ -191,19 +204,19 @@ class Saves(Protocol):
 
 
 @runtime_checkable
-class DependsOnOptions(Protocol):
+class DependsOnOptions(Protocol[OptionsT_contra]):
     """Optional part of an optimizer: its passes or its traits are a matter of its options."""
 
-    def configured(self, options: BaseModel) -> Optimizer:
+    def configured(self, options: OptionsT_contra) -> Optimizer:
         """The same optimizer as it is under ``options``; asked for once, before all else."""
         ...
 
 
 @runtime_checkable
-class Explains(Protocol):
+class Explains(Protocol[OptionsT_contra]):
     """Optional part of an optimizer: the call that it makes, as code for a maintainer to read."""
 
-    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+    def snippet(self, passes: Sequence[str], options: OptionsT_contra) -> str:
         """Body of ``def optimize(model)``; asked for when a finding is written down.
 
         It applies exactly ``passes`` to ``model``, an ``onnx.ModelProto``, with nothing but the
@@ -223,7 +236,7 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class Runtime(Protocol):
+class Runtime(Protocol[OptionsT]):
     """Executes artifacts.
 
     Attributes:
@@ -237,23 +250,23 @@ class Runtime(Protocol):
     name: str
     accepts: frozenset[str]
     preload: Sequence[str]
-    options: BaseModel
-    deployed: BaseModel
+    options: OptionsT
+    deployed: OptionsT
 
     def version(self) -> str:
         """Version of the library underneath; raises ImportError if it is absent."""
         ...
 
-    def load(self, artifact: Artifact, options: BaseModel) -> Session:
+    def load(self, artifact: Artifact, options: OptionsT) -> Session:
         """Prepare the artifact for execution. Called in a worker process."""
         ...
 
 
 @runtime_checkable
-class ExplainsRuntime(Protocol):
+class ExplainsRuntime(Protocol[OptionsT_contra]):
     """Optional part of a runtime: how it runs a model, as code for a maintainer to read."""
 
-    def snippet(self, options: BaseModel) -> str:
+    def snippet(self, options: OptionsT_contra) -> str:
         """Body of ``def run(model, feeds)``; asked for when a finding is written down.
 
         ``model`` is an ``onnx.ModelProto`` or a serialized one; ``feeds`` maps names to arrays. It
@@ -263,7 +276,7 @@ class ExplainsRuntime(Protocol):
 
 
 @runtime_checkable
-class ReadsFiles(Protocol):
+class ReadsFiles(Protocol[OptionsT_contra]):
     """Optional part of a runtime: files of a format of its own, and the values inside of them.
 
     Attributes:
@@ -272,7 +285,7 @@ class ReadsFiles(Protocol):
 
     suffixes: frozenset[str]
 
-    def inner_values(self, file: Path, feeds: Feeds, options: BaseModel) -> Sequence[Inner]:
+    def inner_values(self, file: Path, feeds: Feeds, options: OptionsT_contra) -> Sequence[Inner]:
         """All values of one run in the order in which they are made, but for inputs and weights.
 
         Called in a worker process by ``optvet compare``. Names are those of the model that the file
@@ -282,7 +295,7 @@ class ReadsFiles(Protocol):
 
 
 @runtime_checkable
-class Dataset(Protocol):
+class Dataset(Protocol[OptionsT]):
     """A source of inputs, however many: the engine holds a chunk of them at a time.
 
     Attributes:
@@ -291,13 +304,13 @@ class Dataset(Protocol):
     """
 
     name: str
-    options: BaseModel
+    options: OptionsT
 
     def samples(
         self,
         model: Model,
         argument: str | None,
-        options: BaseModel,
+        options: OptionsT,
         *,
         seed: int,
         limit: int | None,
@@ -336,18 +349,18 @@ class Suits(Protocol):
 
 
 @runtime_checkable
-class TellsProvenance(Protocol):
+class TellsProvenance(Protocol[OptionsT_contra]):
     """Optional part of a dataset: what its samples depend on, for the record."""
 
     def provenance(
-        self, model: Model, argument: str | None, options: BaseModel
+        self, model: Model, argument: str | None, options: OptionsT_contra
     ) -> Mapping[str, str]:
         """Texts by name: a resolved revision, the preprocessing, what of it was inferred."""
         ...
 
 
 @runtime_checkable
-class Comparator(Protocol):
+class Comparator(Protocol[OptionsT]):
     """Says what a difference means on the model's task. It adds impact; the oracle judges.
 
     It is asked only where the shapes of all outputs agree, unless it is ``Ragged``.
@@ -358,7 +371,7 @@ class Comparator(Protocol):
     """
 
     name: str
-    options: BaseModel
+    options: OptionsT
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """How well it understands the model, from 0 (not at all) to 1.
@@ -374,7 +387,7 @@ class Comparator(Protocol):
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: OptionsT,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
@@ -394,7 +407,7 @@ class Comparator(Protocol):
         """
         ...
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: OptionsT) -> Summary:
         """All samples together; ``comparisons`` is not empty."""
         ...
 
@@ -422,7 +435,7 @@ class TakesSuggestions(Protocol):
 
 
 @runtime_checkable
-class Decodes(Protocol):
+class Decodes(Protocol[OptionsT_contra]):
     """Optional part of a comparator: answers that take more than one run, such as a text.
 
     ``compare`` then gets what ``decode`` returned in place of the outputs; ``noise`` remains that
@@ -430,7 +443,7 @@ class Decodes(Protocol):
     """
 
     def decode(
-        self, model: Model, sample: Sample, run: Run, options: BaseModel
+        self, model: Model, sample: Sample, run: Run, options: OptionsT_contra
     ) -> Mapping[str, np.ndarray]:
         """The answer of one model to one sample, a pure function of its arguments.
 
@@ -449,7 +462,7 @@ class Decodes(Protocol):
         """
         ...
 
-    def decoder(self, model: Model, options: BaseModel) -> str:
+    def decoder(self, model: Model, options: OptionsT_contra) -> str:
         """What ``decode`` depends on beside its arguments: its version, files that it reads.
 
         Answers are kept under this text, and are asked for once.

@@ -88,7 +88,7 @@ class DetectionComparator:
     name = "detection"
     suggestions = (Suggestion("detection"),)
     wants = ("pycocotools",)
-    options: BaseModel = DetectionOptions()
+    options: DetectionOptions = DetectionOptions()
     # How many boxes there are is the model's answer, so outputs differ in shape.
     ragged = True
 
@@ -106,7 +106,7 @@ class DetectionComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: DetectionOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
@@ -116,19 +116,18 @@ class DetectionComparator:
         ``same_iou``, or NaN stands on one side only; ``sensitive``: only boxes are concerned whose
         score, or that of what hides them, crosses the line by less than the noise.
         """
-        opts = _options(options)
         size = image_size([v.shape for v in sample.feeds.values()])
-        head = choose(Scene(reference, size, opts.anchors), opts.decoder)
+        head = choose(Scene(reference, size, options.anchors), options.decoder)
         if head is None:
-            raise InputError(_not_understood(reference, opts))
+            raise InputError(_not_understood(reference, options))
         level = head.gain * max((noise.get(n, 0.0) for n in head.scores), default=0.0)
-        ours = _detections(head, reference, opts, level)
-        theirs = _detections(head, candidate, opts, level)
-        truth = _truth(sample, opts, len(ours))
+        ours = _detections(head, reference, options, level)
+        theirs = _detections(head, candidate, options, level)
+        truth = _truth(sample, options, len(ours))
         known: Sequence[Truth | None] = truth or [None] * len(ours)
         pairs = list(zip(ours, theirs, strict=True))
         counts = sum((count(r, c) for r, c in pairs), Counts())
-        differences = [difference(r, c, opts.same_iou) for r, c in pairs]
+        differences = [difference(r, c, options.same_iou) for r, c in pairs]
         lost = sorted(n for n, v in reference.items() if _lost(v, candidate[n]))
         changed = bool(lost) or any(d.changed for d in differences)
         images = [
@@ -137,26 +136,25 @@ class DetectionComparator:
         ]
         return Comparison(
             sample.id,
-            {**ratios(counts), **_coco_metrics(ours, theirs, truth, opts)},
+            {**ratios(counts), **_coco_metrics(ours, theirs, truth, options)},
             changed=changed,
             sensitive=not changed and any(d.sensitive for d in differences),
             detail={"decoder": head.decoder, "images": images, "nan_differs": lost},
         )
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: DetectionOptions) -> Summary:
         """Metrics over the boxes of all images together, as COCO pools them."""
-        opts = _options(options)
         images = [i for c in comparisons for i in c.detail["images"]]
         ours = [detections_from_detail(i["reference"]) for i in images]
         theirs = [detections_from_detail(i["candidate"]) for i in images]
         annotated = [i["truth"] for i in images if "truth" in i]
         counts = sum((count(r, c) for r, c in zip(ours, theirs, strict=True)), Counts())
-        metrics = {**ratios(counts), **_coco_metrics(ours, theirs, None, opts)}
+        metrics = {**ratios(counts), **_coco_metrics(ours, theirs, None, options)}
         if annotated:
             with_truth = [n for n, i in enumerate(images) if "truth" in i]
             truth = [_truth_from_detail(t) for t in annotated]
             pick = ([ours[n] for n in with_truth], [theirs[n] for n in with_truth])
-            metrics.update(_against_truth(*pick, truth, opts))
+            metrics.update(_against_truth(*pick, truth, options))
         changed = sum(c.changed for c in comparisons)
         undecided = sum(c.sensitive for c in comparisons)
         return Summary(metrics, _headline(changed, undecided, len(comparisons), counts, metrics))
@@ -170,10 +168,6 @@ def is_detection(task: str) -> bool:
     """
     words = re.sub(r"[\s_]+", "-", task.split("(")[0].split(",")[0].strip().lower())
     return _TASK.fullmatch(words) is not None
-
-
-def _options(options: BaseModel) -> DetectionOptions:
-    return options if isinstance(options, DetectionOptions) else DetectionOptions()
 
 
 def _not_understood(outputs: Outputs, options: DetectionOptions) -> str:

@@ -93,7 +93,7 @@ class TextComparator:
     )
     wants = ("sacrebleu", "tokenizers")
     ragged = True
-    options: BaseModel = TextOptions()
+    options: TextOptions = TextOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """0.97 for a declared task; 0.85 for a key-value cache, or scores of starts and ends."""
@@ -112,27 +112,26 @@ class TextComparator:
             return 0.85
         return 0.85 if scores and caches(model) else 0.0
 
-    def decoder(self, model: Model, options: BaseModel) -> str:
+    def decoder(self, model: Model, options: TextOptions) -> str:
         """The version, and the vocabulary's digest."""
-        path = vocabulary_file(model, _options(options).vocabulary)
+        path = vocabulary_file(model, options.vocabulary)
         return f"{VERSION} {digest_of(path)}"
 
     def decode(
-        self, model: Model, sample: Sample, run: Run, options: BaseModel
+        self, model: Model, sample: Sample, run: Run, options: TextOptions
     ) -> dict[str, np.ndarray]:
         """What the model writes.
 
         An answer per row where starts and ends are scored; the strings where outputs are strings;
         else the continuation of the first row.
         """
-        chosen = _options(options)
         if ids_input(model) is None or any(o.dtype == "string" for o in model.outputs):
-            return _written(run(sample.feeds), chosen)
-        vocabulary = vocabulary_of(vocabulary_file(model, chosen.vocabulary))
+            return _written(run(sample.feeds), options)
+        vocabulary = vocabulary_of(vocabulary_file(model, options.vocabulary))
         spans = answers.span_outputs(model)
         if spans and (answers_questions(model.task) or not writes_text(model.task)):
-            return _answer(model, sample, run, chosen, vocabulary, spans)
-        return _continue(model, sample, run, chosen, vocabulary)
+            return _answer(model, sample, run, options, vocabulary, spans)
+        return _continue(model, sample, run, options, vocabulary)
 
     def compare(
         self,
@@ -140,7 +139,7 @@ class TextComparator:
         sample: Sample,
         reference: Mapping[str, np.ndarray],
         candidate: Mapping[str, np.ndarray],
-        options: BaseModel,
+        options: TextOptions,
         *,
         noise: Mapping[str, float],
     ) -> Comparison:
@@ -155,15 +154,11 @@ class TextComparator:
             return _compared_answers(sample, reference, candidate, noise)
         return _compared_texts(sample, reference, candidate, noise)
 
-    def summarise(self, comparisons: Sequence[Comparison], options: BaseModel) -> Summary:
+    def summarise(self, comparisons: Sequence[Comparison], options: TextOptions) -> Summary:
         """BLEU of all texts together; means over texts or answers for the rest."""
         if any("answers" in c.metrics for c in comparisons):
             return _summary_of_answers([c for c in comparisons if "answers" in c.metrics])
         return _summary_of_texts(comparisons)
-
-
-def _options(options: BaseModel) -> TextOptions:
-    return TextOptions.model_validate(options.model_dump())
 
 
 def _strings(outputs: Mapping[str, np.ndarray]) -> list[str]:

@@ -98,20 +98,19 @@ class ImagesDataset:
 
     name = "images"
     libraries: Mapping[str, str] = {"pillow": "PIL"}
-    options: BaseModel = ImagesOptions()
+    options: ImagesOptions = ImagesOptions()
 
     def samples(
         self,
         model: Model,
         argument: str | None,
-        options: BaseModel,
+        options: ImagesOptions,
         *,
         seed: int,
         limit: int | None,
         probe: Probe,
     ) -> Iterator[Deferred]:
         """One sample per image, in the order of their names; see ``Dataset``."""
-        assert isinstance(options, ImagesOptions)
         _needs_pillow()
         files = _files(argument)
         plan = _plan(model, options)
@@ -134,10 +133,9 @@ class ImagesDataset:
         return 0.4 if slot.shape[slot.axes[0]] == 3 else 0.0
 
     def provenance(
-        self, model: Model, argument: str | None, options: BaseModel
+        self, model: Model, argument: str | None, options: ImagesOptions
     ) -> Mapping[str, str]:
         """The preprocessing and where each part of it is from, and how many images have labels."""
-        assert isinstance(options, ImagesOptions)
         told = describe(_plan(model, options))
         if options.labels is not None:
             files = _files(argument)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
-from pydantic import BaseModel
 
 from optvet import InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl
 from optvet_random.graph import Graph
@@ -37,13 +36,13 @@ class RandomDataset:
 
     name = "random"
     preference = 100
-    options: BaseModel = RandomOptions()
+    options: RandomOptions = RandomOptions()
 
     def samples(
         self,
         model: Model,
         argument: str | None,
-        options: BaseModel,
+        options: RandomOptions,
         *,
         seed: int,
         limit: int | None,
@@ -55,20 +54,19 @@ class RandomDataset:
                 f"dataset 'random': argument {argument!r} was given, expected none; "
                 "say --dataset random"
             )
-        chosen = RandomOptions.model_validate(options.model_dump())
         for info in model.inputs:
             numpy_dtype(info)
         recipes = _recipes(model)
-        declared = _declared(model, recipes, chosen)
+        declared = _declared(model, recipes, options)
         configs: list[Config] = []
         if limit is None or declared is None or limit > RECIPE_SAMPLES:
             try:
-                configs = self._configs(model, chosen, seed, probe, recipes)
+                configs = self._configs(model, options, seed, probe, recipes)
             except InputError:
                 # Guesses do not run, but what was declared is known.
                 if declared is None:
                     raise
-        return self._make(model.inputs, declared, configs, chosen, seed, limit)
+        return self._make(model.inputs, declared, configs, options, seed, limit)
 
     def _configs(
         self,
