@@ -352,12 +352,6 @@ def test_a_catalogue_may_name_a_dataset(path: Path) -> None:
     assert config_for(path).dataset == "images:photos"
 
 
-def test_numeric_is_only_a_fallback(path: Path) -> None:
-    entry = {"file": path.name, "suggested_comparator": {"kind": "numeric"}}
-    (path.parent / "models.json").write_text(json.dumps([entry]))
-    assert config_for(path).fallback == "tensor"
-
-
 @pytest.mark.parametrize(
     "piece", ["9", "9.", "x/", "(x-", "(1,", " 1 ..", "mean (", "-", ", outputs"]
 )
