@@ -159,6 +159,21 @@ class OrtOptimizer:
             return Artifact("onnx-session", source.data, handle=settings, fingerprint=name)
         return self.saved(source, passes, options)
 
+    # A session of a message; one whose weights are outside maps them.
+    memory_factor = 3.0
+
+    def apply_file(
+        self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions, folder: Path
+    ) -> Artifact:
+        """Instructions for a session of the file, or a model that is saved beside its weights."""
+        settings = _settings(passes, options)
+        if options.mode == "online":
+            name = json.dumps(settings, sort_keys=True)
+            return Artifact("onnx-session", handle=settings, fingerprint=name, path=source.path)
+        target = folder / "optimized.onnx"
+        _create(str(source.path), settings, save=target, weights="weights.bin")
+        return Artifact("onnx", path=target)
+
     def saved(
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Artifact:
@@ -223,7 +238,12 @@ def _settings(passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, 
     }
 
 
-def _create(model: bytes, settings: Mapping[str, Any], save: Path | None = None) -> None:
+def _create(
+    model: bytes | str,
+    settings: Mapping[str, Any],
+    save: Path | None = None,
+    weights: str | None = None,
+) -> None:
     import onnxruntime as ort
 
     session = ort.SessionOptions()
@@ -233,6 +253,9 @@ def _create(model: bytes, settings: Mapping[str, Any], save: Path | None = None)
         session.add_session_config_entry(key, value)
     if save is not None:
         session.optimized_model_filepath = str(save)
+    if weights is not None:
+        key = "session.optimized_model_external_initializers_file_name"
+        session.add_session_config_entry(key, weights)
     cpu = ["CPUExecutionProvider"]
     ort.InferenceSession(model, session, cpu, disabled_optimizers=settings["disabled"])
 

@@ -104,6 +104,13 @@ class OrtRuntime:
 
     def load(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from the serialized model."""
+        return self._session(artifact, artifact.data, options)
+
+    def load_file(self, artifact: Artifact, options: OrtOptions) -> Session:
+        """Create a session from a file; weights that lie beside it are mapped."""
+        return self._session(artifact, str(artifact.path), options)
+
+    def _session(self, artifact: Artifact, model: bytes | str, options: OrtOptions) -> Session:
         import onnxruntime as ort
 
         settings = ort.SessionOptions()
@@ -124,7 +131,7 @@ class OrtRuntime:
             settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         device = {"device_id": str(options.device_id)}
         session = ort.InferenceSession(
-            artifact.data,
+            model,
             settings,
             providers=[p if p == _CPU else (p, device) for p in options.providers],
             disabled_optimizers=wanted.get("disabled", []),

@@ -14,8 +14,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optvet.engine.models import open_model, tensors_of
+from optvet.engine.models import open_model
 from optvet.graph.types import value_info
+from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import ValueInfo
 

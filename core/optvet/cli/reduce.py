@@ -109,8 +109,14 @@ class Bundler:
         """A bundle per finding of ``result``; the result with their fingerprints."""
         from optvet.engine import bundle as bundling
         from optvet.engine.discovery import Plugins
+        from optvet.engine.large import PROTOBUF_LIMIT
         from optvet.report.graph_svg import draw
 
+        if result.model.size_bytes > PROTOBUF_LIMIT:
+            words = "no bundle is written: it would hold the model in one message of 2 GiB or less"
+            if not self.silent:
+                self.terminal.show(text(words))
+            return result
         interrupted = False
         with self.terminal.progress(self.quiet) as progress:
             try:

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict
 
+from optvet.engine import large
 from optvet.engine.discovery import Plugins
 from optvet.engine.sources import resolve_model
 from optvet.engine.vet import vet_model
@@ -77,7 +78,14 @@ def vet(
 
 def vet_request(request: VetRequest, plugins: Plugins, *, progress: Progress = _quiet) -> VetResult:
     """Answer ``request``, which must be about exactly one model; see ``vet``."""
-    models = resolve_model(request.model, plugins, request.cache_dir or cache_root())
+    chosen = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
+
+    def accept(source: str, size_bytes: int) -> None:
+        large.check_taken(source, size_bytes, chosen)
+        large.check_room(source, size_bytes, chosen, request.memory)
+
+    root = request.cache_dir or cache_root()
+    models = resolve_model(request.model, plugins, root, accept=accept)
     if len(models) != 1:
         names = ", ".join(m.path.name for m in models)
         raise UsageError(f"{request.model}: {len(models)} models ({names}); vet them one at a time")

@@ -240,6 +240,9 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     wrong = wrong or mismatch(
         "apply()", value.fingerprint, (str, _NONE), "a text or None as the Artifact's fingerprint"
     )
+    wrong = wrong or mismatch(
+        "apply()", value.path, (Path, _NONE), "a Path or None as the Artifact's path"
+    )
     wrong = wrong or _names("apply()", value.touched, " as what the Artifact's passes touched")
     if wrong is not None:
         raise blame("optimizer", optimizer, wrong)
@@ -248,7 +251,8 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     names = None if value.touched is None else tuple(_plain(n) for n in value.touched)
     fingerprint = None if value.fingerprint is None else _plain(value.fingerprint)
     data = value.data if type(value.data) is bytes else memoryview(value.data).tobytes()
-    return Artifact(_plain(value.format), data, value.handle, fingerprint, names)
+    path = None if value.path is None else Path(value.path)
+    return Artifact(_plain(value.format), data, value.handle, fingerprint, names, path)
 
 
 def _plain(text: str) -> str:

@@ -45,6 +45,7 @@ from optvet.graph.text import node_text
 from optvet.graph.types import inferred_types
 from optvet.graph.walk import reads
 from optvet.graph.weights import clear_large_weights, constants_of
+from optvet.spec.memory import in_units
 from optvet.spec.protocols import Saves
 from optvet.spec.records import Divergence, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
@@ -81,6 +82,9 @@ def explain(
         return Divergence(
             note=f"{lab.case.optimizer.name} makes {made}, whose inner values are hidden"
         )
+    if lab.subject(None).scratch is not None:
+        size = in_units(lab.model.size_bytes)
+        return Divergence(note=f"the values inside of a model of {size} are not looked at")
     task = Task(
         lab.subject(None),
         lab.subject(passes),

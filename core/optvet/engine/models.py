@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -21,11 +21,15 @@ from google.protobuf.message import (  # type: ignore[import-untyped]  # ships n
 )
 from onnx import TensorProto
 
+from optvet.engine import large, open_large
+from optvet.engine.large import PROTOBUF_LIMIT
 from optvet.engine.records import config_for
 from optvet.engine.soundness import check_model, check_tensor, shape_words
 from optvet.graph.interface import graph_inputs, graph_outputs
+from optvet.graph.outline import is_outside, location_of, outline_of
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
+from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import private_folder, replacing
 from optvet.spec.types import Model
@@ -33,11 +37,24 @@ from optvet.spec.words import quoted
 
 OPSET_FLOOR = 7
 """Runtimes and optimizers promise nothing for operator sets before this one."""
-PROTOBUF_LIMIT = 2**31 - 1
-"""Bytes that one protobuf message can have at most."""
 
 
-def open_model(path: Path, source: str, store: Path) -> Model:
+def refuse_beyond_protobuf(source: str, size_bytes: int) -> None:
+    """Refuse a model that has no room in one message."""
+    if size_bytes > PROTOBUF_LIMIT:
+        raise InputError(
+            f"model {source} has {size_bytes:,} bytes with its external data, but a protobuf holds "
+            f"at most 2 GiB ({PROTOBUF_LIMIT:,} bytes); give a smaller model"
+        )
+
+
+def open_model(
+    path: Path,
+    source: str,
+    store: Path,
+    *,
+    accept: Callable[[str, int], None] = refuse_beyond_protobuf,
+) -> Model:
     """The model in the file ``path``.
 
     Args:
@@ -45,18 +62,23 @@ def open_model(path: Path, source: str, store: Path) -> Model:
         source: What the user asked for.
         store: Folder for self-contained copies (``store/blobs/<digest>.onnx``), which are
             written only for models with external data.
+        accept: Raises if a model of this name and size is not taken; asked before it is read.
 
     Raises:
         InputError: The file is no complete ONNX model, its external data cannot be used, or what
             is declared beside it cannot be understood.
         InfrastructureError: The copy cannot be written.
     """
+    if _size_of(path) >= large.LARGE_BYTES:
+        return _opened_large(path, source, store, accept)
     data = _read(path)
     proto = _parsed(path, data)
     external = [tensor for tensor in tensors_of(proto) if _is_external(tensor)]
+    if external and _total(path, len(data), external) >= large.LARGE_BYTES:
+        return _opened_large(path, source, store, accept)
     blob = path
     if external:
-        _embed(path, len(data), external)
+        _embed(path, external)
         data = _serialized(path, proto)
     for tensor in tensors_of(proto):
         check_tensor(path, tensor)
@@ -64,6 +86,44 @@ def open_model(path: Path, source: str, store: Path) -> Model:
     digest = hashlib.sha256(data).hexdigest()
     if external:
         blob = _stored(store, digest, data)
+    return _model(path, source, proto, blob, digest, len(data))
+
+
+def _opened_large(
+    path: Path, source: str, store: Path, accept: Callable[[str, int], None]
+) -> Model:
+    size_bytes = _size_of(path)
+    if size_bytes > PROTOBUF_LIMIT:
+        raise InputError(
+            f"model {path} has {size_bytes:,} bytes, but a protobuf holds at most 2 GiB "
+            f"({PROTOBUF_LIMIT:,} bytes); give a model whose weights are in files beside it"
+        )
+    accept(str(path), size_bytes)
+    try:
+        proto = outline_of(path)
+    except (DecodeError, OSError):
+        proto = onnx.ModelProto()
+    if not (proto.HasField("graph") and proto.HasField("ir_version") and proto.opset_import):
+        proto = _parsed(path, _read(path))  # says what is wrong
+    external = open_large.beside(path, proto)
+    total = _total(path, size_bytes, external)
+    accept(str(path), total)
+    for tensor in tensors_of(proto):
+        if not is_outside(tensor):
+            check_tensor(path, tensor)
+        elif location_of(tensor) == path.name:
+            open_large.check_inside(path, tensor)
+    check_model(path, proto)
+    try:
+        blob, digest = open_large.hashed(path, proto, external, total, store)
+    except OSError as error:
+        raise InputError(f"model {path} cannot be read: {error}") from error
+    return _model(path, source, proto, blob, digest, total)
+
+
+def _model(
+    path: Path, source: str, proto: onnx.ModelProto, blob: Path, digest: str, size_bytes: int
+) -> Model:
     return Model(
         source=source,
         path=path,
@@ -73,62 +133,24 @@ def open_model(path: Path, source: str, store: Path) -> Model:
         outputs=graph_outputs(proto),
         ir_version=proto.ir_version,
         opsets=opset_versions(proto),
-        size_bytes=len(data),
+        size_bytes=size_bytes,
         nodes=node_count(proto),
         config=config_for(path),
     )
 
 
-def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of the model: in subgraphs, attributes, functions and training info too."""
-    yield from _graph_tensors(proto.graph)
-    for function in proto.functions:
-        yield from _attribute_tensors(function.attribute_proto)
-        for node in function.node:
-            yield from _attribute_tensors(node.attribute)
-    for info in proto.training_info:
-        yield from _graph_tensors(info.initialization)
-        yield from _graph_tensors(info.algorithm)
-
-
-def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    yield from _sparse_tensors(graph.sparse_initializer)
-    for node in graph.node:
-        yield from _attribute_tensors(node.attribute)
-
-
-def _attribute_tensors(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
-    for attribute in attributes:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        if attribute.HasField("sparse_tensor"):
-            yield from _sparse_tensors([attribute.sparse_tensor])
-        yield from _sparse_tensors(attribute.sparse_tensors)
-        if attribute.HasField("g"):
-            yield from _graph_tensors(attribute.g)
-        for graph in attribute.graphs:
-            yield from _graph_tensors(graph)
-
-
-def _sparse_tensors(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
-    for tensor in sparse:
-        yield tensor.values
-        yield tensor.indices
-
-
 # ── Reading and parsing ────────────────────────────────────────────────────────────────────────
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise InputError(f"model {path} cannot be read: {error.strerror or error}") from error
 
 
 def _read(path: Path) -> bytes:
     try:
-        size = path.stat().st_size
-        if size > PROTOBUF_LIMIT:
-            raise InputError(
-                f"model {path} has {size:,} bytes, but a protobuf holds at most 2 GiB "
-                f"({PROTOBUF_LIMIT:,} bytes); give a smaller model"
-            )
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"model {path} cannot be read: {error.strerror or error}") from error
@@ -271,16 +293,14 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
-def _embed(path: Path, size_bytes: int, tensors: list[onnx.TensorProto]) -> None:
+def _total(path: Path, size_bytes: int, tensors: Iterable[onnx.TensorProto]) -> int:
+    """Bytes of the model with its external data, all of which is checked."""
+    return size_bytes + sum(_extent(path, tensor).length for tensor in tensors)
+
+
+def _embed(path: Path, tensors: list[onnx.TensorProto]) -> None:
     """Moves the external data into the tensors; nothing is read before all of it is checked."""
-    extents = [_extent(path, tensor) for tensor in tensors]
-    total = size_bytes + sum(extent.length for extent in extents)
-    if total > PROTOBUF_LIMIT:
-        raise InputError(
-            f"model {path} has {total:,} bytes with its external data, but a protobuf holds at "
-            f"most 2 GiB ({PROTOBUF_LIMIT:,} bytes); give a smaller model"
-        )
-    for extent in extents:
+    for extent in [_extent(path, tensor) for tensor in tensors]:
         try:
             with extent.file.open("rb") as file:
                 file.seek(extent.offset)

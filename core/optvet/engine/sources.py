@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
+from optvet.engine.models import open_model, refuse_beyond_protobuf
 from optvet.engine.roles import with_suggestion
 from optvet.spec.errors import InfrastructureError, UnknownName
 from optvet.spec.files import private_folder
@@ -14,10 +15,17 @@ from optvet.spec.protocols import Pins
 from optvet.spec.types import Model
 
 
-def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Model]:
+def resolve_model(
+    reference: str,
+    plugins: Plugins,
+    cache_dir: Path,
+    *,
+    accept: Callable[[str, int], None] = refuse_beyond_protobuf,
+) -> list[Model]:
     """The models that ``reference`` (a path, a folder, ``zoo:NAME``) stands for.
 
-    ``Model.source`` says which revision it is, where the source knows revisions.
+    ``Model.source`` says which revision it is, where the source knows revisions. ``accept`` raises
+    if a model of a size is not taken; it is asked before a large model is read.
     """
     scheme, colon, rest = reference.partition(":")
     if colon and scheme in plugins.names("model source"):
@@ -32,7 +40,9 @@ def resolve_model(reference: str, plugins: Plugins, cache_dir: Path) -> list[Mod
         paths = plugins.model_source(plugins.default("model source"))
         files = contract.files(paths, reference, cache_dir / "models")
     several = len(files) > 1
-    models = (open_model(f, str(f) if several else reference, cache_dir) for f in files)
+    models = (
+        open_model(f, str(f) if several else reference, cache_dir, accept=accept) for f in files
+    )
     return [with_suggestion(m, plugins) for m in models]
 
 

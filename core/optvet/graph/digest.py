@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
+from optvet.graph.outline import content_of, fetch, is_outside
 from optvet.graph.walk import bodies_of, graphs
+from optvet.graph.weights import tensors_of_nodes
 
 
 def tensor_digest(tensor: TensorProto) -> str:
@@ -28,24 +31,32 @@ def tensor_digest(tensor: TensorProto) -> str:
 _LARGE_BYTES = 1 << 12
 
 
-def canonical_digest(model: ModelProto) -> str:
+def canonical_digest(model: ModelProto, folder: Path | None = None) -> str:
     """sha256 of what a runtime would compute: equal digests, equal results.
 
     Left out are node names, doc strings, inferred shapes, the producer and the order of
     initializers; values are renamed by position. Graph inputs and outputs keep their names.
-    ``model`` is changed in place.
+    ``model`` is changed in place. Where it is an outline, its tensors are read in ``folder``.
     """
     model.doc_string = model.producer_name = model.producer_version = model.domain = ""
     model.graph.name = "g"
     del model.metadata_props[:], model.training_info[:]
+    if folder is not None:
+        for tensor in filter(is_outside, tensors_of_nodes(model)):
+            fetch(tensor, folder)
     tensors = hashlib.sha256()
-    _canonicalize(model.graph, {}, tensors)
+    _canonicalize(model.graph, {}, tensors, folder)
     return hashlib.sha256(
         model.SerializeToString(deterministic=True) + tensors.digest()
     ).hexdigest()
 
 
-def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib._Hash) -> None:
+def _canonicalize(
+    graph: GraphProto,
+    outer: Mapping[str, str],
+    tensors: hashlib._Hash,
+    folder: Path | None,
+) -> None:
     del graph.value_info[:], graph.quantization_annotation[:], graph.metadata_props[:]
     graph.doc_string = ""
     kept = {v.name for v in (*graph.input, *graph.output)}
@@ -68,7 +79,11 @@ def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib.
         names.setdefault(tensor.name, f"{weight}{i}")
         tensor.doc_string = ""
         tensors.update(names[tensor.name].encode())
-        if len(tensor.raw_data) > _LARGE_BYTES:
+        if folder is not None and is_outside(tensor):
+            tensors.update(str((tensor.data_type, *tensor.dims)).encode())
+            for piece in content_of(tensor, folder):
+                tensors.update(piece)
+        elif len(tensor.raw_data) > _LARGE_BYTES:
             tensors.update(str((tensor.data_type, *tensor.dims)).encode())
             tensors.update(tensor.raw_data)
         else:
@@ -89,7 +104,7 @@ def _canonicalize(graph: GraphProto, outer: Mapping[str, str], tensors: hashlib.
         for attribute in node.attribute:
             attribute.doc_string = ""
         for body in bodies_of(node):
-            _canonicalize(body, names, tensors)
+            _canonicalize(body, names, tensors, folder)
         node.input[:] = [names.get(i, i) for i in node.input]
         node.output[:] = [names.get(o, o) for o in node.output]
         attributes = sorted(node.attribute, key=lambda a: a.name)

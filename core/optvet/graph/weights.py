@@ -5,8 +5,9 @@ How large a constant must be to be left out depends on what for; each caller nam
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    SparseTensorProto,
     TensorProto,
     helper,
     numpy_helper,
@@ -111,3 +113,50 @@ def clear_large_weights(model: ModelProto, limit: int) -> None:
     for tensor in large_weights(model, limit):
         bare = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         tensor.CopyFrom(bare)
+
+
+def tensors_of_nodes(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor but the initializers of the outermost graph."""
+    return itertools.islice(tensors_of(model), len(model.graph.initializer), None)
+
+
+def tensors_of(proto: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of the model: in subgraphs, attributes, functions and training info too.
+
+    The initializers of the outermost graph come first.
+    """
+    yield from _graph_tensors(proto.graph)
+    for function in proto.functions:
+        yield from _attribute_tensors(function.attribute_proto)
+        for node in function.node:
+            yield from _attribute_tensors(node.attribute)
+    for info in proto.training_info:
+        yield from _graph_tensors(info.initialization)
+        yield from _graph_tensors(info.algorithm)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    yield from _sparse_tensors(graph.sparse_initializer)
+    for node in graph.node:
+        yield from _attribute_tensors(node.attribute)
+
+
+def _attribute_tensors(attributes: Iterable[AttributeProto]) -> Iterator[TensorProto]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        if attribute.HasField("sparse_tensor"):
+            yield from _sparse_tensors([attribute.sparse_tensor])
+        yield from _sparse_tensors(attribute.sparse_tensors)
+        if attribute.HasField("g"):
+            yield from _graph_tensors(attribute.g)
+        for graph in attribute.graphs:
+            yield from _graph_tensors(graph)
+
+
+def _sparse_tensors(sparse: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    for tensor in sparse:
+        yield tensor.values
+        yield tensor.indices

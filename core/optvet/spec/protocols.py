@@ -177,6 +177,33 @@ class Optimizer(Protocol[OptionsT]):
 
 
 @runtime_checkable
+class TakesFiles(Protocol[OptionsT_contra]):
+    """Optional part of an optimizer: it reads a large model from a file, in place of ``apply``.
+
+    Such a model may have more bytes than a protobuf message can, and is then not bound by
+    ``max_model_bytes``.
+
+    Attributes:
+        memory_factor: Memory that a step takes at its peak, in sizes of the model: that of
+            ``apply_file``, or of loading what it made.
+    """
+
+    memory_factor: float
+
+    def apply_file(
+        self, source: Artifact, passes: Sequence[str], options: OptionsT_contra, folder: Path
+    ) -> Artifact:
+        """Apply exactly ``passes`` to the model in the file ``source.path``.
+
+        Called in a worker process. The file, and those beside it that may hold the weights, are not
+        to be changed. What is made, with its weights in files or without, goes into ``folder``,
+        which is empty; the artifact has its ``path``. An artifact that is an instruction for the
+        runtime has the path of ``source`` itself.
+        """
+        ...
+
+
+@runtime_checkable
 class TellsTouched(Protocol[OptionsT_contra]):
     """Optional part of an optimizer: what its own log says."""
 
@@ -259,6 +286,18 @@ class Runtime(Protocol[OptionsT]):
 
     def load(self, artifact: Artifact, options: OptionsT) -> Session:
         """Prepare the artifact for execution. Called in a worker process."""
+        ...
+
+
+@runtime_checkable
+class LoadsFiles(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: it loads a large model from a file, best by mapping its weights.
+
+    Without it such a model is read into one message, and larger ones cannot be run.
+    """
+
+    def load_file(self, artifact: Artifact, options: OptionsT_contra) -> Session:
+        """The same as ``load``, of an artifact that has a ``path`` and no ``data``."""
         ...
 
 

@@ -142,8 +142,9 @@ class Model:
     Attributes:
         source: What the user asked for: a path, or ``zoo:resnet50``.
         path: The file that was found; external data lies beside it.
-        blob: A self-contained copy (equal to ``path`` where there is no external data).
-        digest: sha256 of ``blob``, hexadecimal.
+        blob: A self-contained copy (equal to ``path`` where there is no external data). A model
+            that is too large for one protobuf message has none: it is ``path`` then.
+        digest: sha256 of ``blob``, hexadecimal; with the external data where it is not in there.
         inputs: Inputs that a caller must feed; initializers listed among them (IR 3) are left out.
         outputs: Graph outputs, in order.
         opsets: Operator-set version by domain; the default domain is "ai.onnx".
@@ -256,7 +257,8 @@ class Traits:
 class Artifact:
     """A model in some format: what an optimizer takes, and what it makes.
 
-    ``data`` is the serialized artifact (an ONNX model for format "onnx"). ``handle`` is a live
+    ``data`` is the serialized artifact (an ONNX model for format "onnx"). ``path`` is the file that
+    holds it instead where it is large; its weights may lie in files beside. ``handle`` is a live
     object, or instructions for the runtime, for other formats; it never leaves its process.
     ``fingerprint`` tells artifacts of one model and optimizer apart where ``data`` does not.
     ``touched`` names the passes that the optimizer itself says changed the model, if it says so.
@@ -267,6 +269,7 @@ class Artifact:
     handle: Any = None
     fingerprint: str | None = None
     touched: tuple[str, ...] | None = None
+    path: Path | None = None
 
 
 @dataclass(frozen=True)

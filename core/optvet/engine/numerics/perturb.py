@@ -73,7 +73,12 @@ _STRUCTURAL: dict[str, tuple[int, ...]] = {
 # --- Jitter -------------------------------------------------------------------------------------
 
 
-def jitter_model(model: ModelProto, rng: np.random.Generator, ulps: float = 1.0) -> ModelProto:
+def jitter_model(
+    model: ModelProto,
+    rng: np.random.Generator,
+    ulps: float = 1.0,
+    jitter: Jitter | None = None,
+) -> ModelProto:
     """A copy of ``model`` with every floating weight moved by -1, 0 or +1 times ``ulps`` ulp.
 
     Initializers and Constant nodes are moved, in subgraphs and functions too, in the encoding in
@@ -85,11 +90,12 @@ def jitter_model(model: ModelProto, rng: np.random.Generator, ulps: float = 1.0)
         model: A model with all its weights in memory.
         rng: Source of the signs; equal states give equal models.
         ulps: Step in units in the last place of each tensor's own type; rounded to whole ones.
+        jitter: What moves the tensors; None for one of ``rng`` and ``ulps``.
 
     Raises:
         ValueError: A weight is stored outside of the model, or ``ulps`` is negative.
     """
-    jitter = _Jitter(rng, ulps)
+    jitter = jitter or Jitter(rng, ulps)
     copy = ModelProto()
     copy.CopyFrom(model)
     functions = _FunctionTable(copy)
@@ -109,7 +115,7 @@ def jitter_feeds(
     Zeros, infinities, NaN and everything that is not a float stay. Inputs are taken by name in
     sorted order, so that the order of ``feeds`` does not matter.
     """
-    jitter = _Jitter(rng, ulps)
+    jitter = Jitter(rng, ulps)
     moved: dict[str, Array] = dict(feeds)
     for name in sorted(feeds):
         kind = _TYPES_BY_NAME.get(getattr(getattr(feeds[name], "dtype", None), "name", ""))
@@ -126,7 +132,7 @@ def jitter_bytes(data: bytes, seed: int, ulps: float = 1.0) -> bytes:
     return bytes(jitter_model(model, np.random.default_rng(seed), ulps).SerializeToString())
 
 
-class _Jitter:
+class Jitter:
     """The random steps of one perturbation."""
 
     def __init__(self, rng: np.random.Generator, ulps: float) -> None:
@@ -207,7 +213,7 @@ def _is_round(bits: Array, kind: int) -> bool:
     return is_small_integer or mantissa.is_integer()
 
 
-def _jitter_nodes(graph: GraphProto, protected: frozenset[str], jitter: _Jitter) -> None:
+def _jitter_nodes(graph: GraphProto, protected: frozenset[str], jitter: Jitter) -> None:
     for tensor in graph.initializer:
         if tensor.name not in protected:
             jitter.tensor(tensor)
@@ -218,7 +224,7 @@ def _jitter_nodes(graph: GraphProto, protected: frozenset[str], jitter: _Jitter)
         _jitter_node(node, protected, jitter)
 
 
-def _jitter_node(node: NodeProto, protected: frozenset[str], jitter: _Jitter) -> None:
+def _jitter_node(node: NodeProto, protected: frozenset[str], jitter: Jitter) -> None:
     if node.op_type == "Constant" and node.output[0] not in protected:
         for attribute in node.attribute:
             _jitter_constant(attribute, jitter)
@@ -226,7 +232,7 @@ def _jitter_node(node: NodeProto, protected: frozenset[str], jitter: _Jitter) ->
         _jitter_nodes(body, protected, jitter)
 
 
-def _jitter_constant(attribute: AttributeProto, jitter: _Jitter) -> None:
+def _jitter_constant(attribute: AttributeProto, jitter: Jitter) -> None:
     if attribute.type == AttributeProto.TENSOR:
         jitter.tensor(attribute.t)
     elif attribute.type == AttributeProto.SPARSE_TENSOR:

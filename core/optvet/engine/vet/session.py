@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from optvet.engine import large
 from optvet.engine.discovery import Plugins
 from optvet.engine.inputs import Inputs, Slice
 from optvet.engine.roles import check_options, with_suggestion
@@ -95,15 +96,24 @@ def open_session(
     _check_names(request, plugins, model)
     preload = ("numpy", "onnx", "onnx.checker", *case.optimizer.preload)
     preload += tuple(case.candidate.runtime.preload)
-    jobs = request.jobs or default_jobs()
-    cache = Cache((request.cache_dir or cache_root()) if request.cache else None)
-    own = sandbox is None
-    limits = Limits(request.timeout, request.memory)
-    sandbox = sandbox or Sandbox(jobs=jobs, limits=limits, preload=preload)
+    wanted = request.jobs or default_jobs()
+    jobs, fewer = large.jobs_that_fit(model, case.optimizer, wanted)
+    root = request.cache_dir or cache_root()
+    cache = Cache(root if request.cache else None)
+    frugal = large.is_large(model)
+    limits = Limits(request.timeout, request.memory, frugal)
+    own = sandbox is None or frugal
+    if sandbox is None or frugal:
+        sandbox = Sandbox(jobs=jobs, limits=limits, preload=preload)
     try:
         check_options(sandbox, case.optimizer, case.options)
         check_options(sandbox, case.candidate.runtime, case.candidate.options)
-        yield Session(request, plugins, Lab(case, sandbox, cache, jobs=jobs, progress=progress))
+        with large.scratch_folder(model, root / "scratch") as scratch:
+            lab = Lab(case, sandbox, cache, jobs=jobs, progress=progress, scratch=scratch)
+            session = Session(request, plugins, lab)
+            if fewer:
+                session.ledger.control("jobs", "limited", fewer)
+            yield session
     finally:
         cache.close()
         if own:
@@ -117,8 +127,6 @@ def default_jobs() -> int:
 
 def _check_names(request: VetRequest, plugins: Plugins, model: Model) -> None:
     """Refuse now what only a fault would ask for."""
-    for other in request.cross_check:
-        plugins.runtime(other)
     wanted = request.comparator or model.config.comparator
     if request.comparator is not None or wanted in plugins.names("comparator"):
         comparator_options(plugins.comparator(str(wanted)), model, request)

@@ -13,6 +13,8 @@ and run there. What it is compared with is computed elsewhere all the same.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -43,6 +45,7 @@ class Made:
     fingerprint: str | None
     touched: tuple[str, ...] | None
     live: bool = False
+    path: Path | None = None
 
 
 class _Parcel:
@@ -83,6 +86,11 @@ def submit(
     """
     limits: dict[str, Any] = {"fresh": fresh, "timeout_s": timeout_s}
     result: Future[Outcome[T]] = Future()
+    if subject.scratch is not None:
+        # A folder of its own for what is made of a large model, gone with the answer.
+        folder = Path(tempfile.mkdtemp(dir=subject.scratch))
+        subject = replace(subject, scratch=folder)
+        result.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
     if subject.optimizer is None or live:
         where: Role = "subject" if live else role
         first = sandbox.submit(_build_then, subject, then, args, role=where, **limits)
@@ -147,6 +155,9 @@ def _make(subject: Subject, target: Path) -> Made | Failure:
         return failure_of(error)
     live = artifact.handle is not None
     data = b"" if live else artifact.data
+    if artifact.path is not None and not live:
+        about = (artifact.fingerprint, artifact.touched)
+        return Made(artifact.format, 0, b"", *about, path=artifact.path)
     inline = len(data) <= _INLINE_BYTES or not _written(target, data)
     return Made(
         artifact.format,
@@ -177,7 +188,8 @@ def _written(target: Path, data: bytes) -> bool:
 def _take_then(made: Made, source: Path, then: Callable[..., T], args: tuple[Any, ...]) -> T:
     enter("check")
     data = made.data if made.data is not None else _read(source, made.size)
-    return then(Artifact(made.format, data, None, made.fingerprint, made.touched), *args)
+    artifact = Artifact(made.format, data, None, made.fingerprint, made.touched, made.path)
+    return then(artifact, *args)
 
 
 def _read(source: Path, size: int) -> bytes:

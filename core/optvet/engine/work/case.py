@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from optvet.engine import localize
+from optvet.engine import large, localize
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.engine.pipelines import parse_pipeline
 from optvet.engine.roles import choose_runtime, configured, reference_for, require_format
 from optvet.engine.trust import options_from
 from optvet.engine.work.trial import Judge
-from optvet.spec.errors import InputError, UnknownName
+from optvet.spec.errors import UnknownName
 from optvet.spec.protocols import Optimizer, Runtime
 from optvet.spec.records import Reproduction
 from optvet.spec.request import VetRequest
@@ -151,13 +151,12 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     runtime = choose_runtime(plugins, optimizer, request.runtime)
     judge = Judge(runtime, parse_options(runtime.name, runtime.options, request.runtime_options))
     pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
-    limit = optimizer.traits.max_model_bytes
-    if limit is not None and model.size_bytes > limit:
-        raise InputError(
-            f"{model.source}: the model has {model.size_bytes:,} bytes; {optimizer.name} takes at "
-            f"most {limit:,}"
-        )
     reference = reference_for(plugins, optimizer, judge)
+    # A wrong name is found out before the work, not when a fault asks for it.
+    others = tuple(plugins.runtime(other) for other in request.cross_check)
+    runtimes = (runtime, reference.runtime, *others)
+    large.check_taken(model.source, model.size_bytes, optimizer, runtimes)
+    large.check_room(model.source, model.size_bytes, optimizer, request.memory)
     return Case(model, optimizer, options, judge, reference, PassTable.of(optimizer, pipeline))
 
 

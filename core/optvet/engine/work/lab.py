@@ -9,8 +9,10 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from optvet.engine.from_file import stamp_of
 from optvet.engine.work import cache as caching
 from optvet.engine.work import candidate
 from optvet.engine.work.cache import Cache
@@ -66,11 +68,15 @@ class Lab:
         jobs: int = 1,
         ledger: Ledger | None = None,
         progress: Progress = lambda text, done, total: None,
+        scratch: Path | None = None,
     ) -> None:
         self.case, self.sandbox, self.cache, self.jobs = case, sandbox, cache, jobs
         self.ledger = ledger or Ledger()
         self.progress = progress
         self._memory = _Memory(live=case.optimizer.traits.produces != "onnx")
+        model = case.model
+        stamp = None if scratch is None else stamp_of(model.blob)
+        self._original = Subject(model.blob, model.digest, scratch=scratch, stamp=stamp)
         self._by_digest: dict[str, Build] = {}
         self._about_build = (
             CODE_VERSION,
@@ -96,6 +102,7 @@ class Lab:
             jobs=self.jobs,
             ledger=self.ledger,
             progress=self.progress,
+            scratch=self._original.scratch,
         )
 
     def under(self, **checks: Any) -> Lab:
@@ -226,11 +233,10 @@ class Lab:
 
     def subject(self, passes: Sequence[str] | None) -> Subject:
         """What is built from ``passes``; None is the original model."""
-        model = self.model
         if passes is None:
-            return Subject(model.blob, model.digest)
-        case = self.case
-        return Subject(model.blob, model.digest, case.optimizer, case.options, tuple(passes))
+            return self._original
+        case, names = self.case, tuple(passes)
+        return replace(self._original, optimizer=case.optimizer, options=case.options, passes=names)
 
     def forget_original(self) -> None:
         """Build the original again when it is asked for: its failure may have been chance."""

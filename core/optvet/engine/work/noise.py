@@ -6,15 +6,19 @@ Each measurement is one task in a sandboxed worker and is remembered by content.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from pydantic import TypeAdapter
 
+from optvet.engine.from_file import graph_of
 from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
 from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
@@ -32,6 +36,7 @@ from optvet.engine.work.trial import (
 )
 from optvet.graph.cost import longest_reduction, macs
 from optvet.spec.errors import InfrastructureError
+from optvet.spec.protocols import Session
 from optvet.spec.types import Artifact, Sample
 
 JITTERS = 2
@@ -57,8 +62,7 @@ def analysis(lab: Lab) -> Analysis:
     key = caching.key("analysis", CODE_VERSION, lab.model.digest)
     kept = lab.cache.read(key, _analysis_from_json)
     if kept is None:
-        subject = Subject(lab.model.blob, lab.model.digest)
-        outcome = lab.sandbox.call(_analyze, subject, role="referee")
+        outcome = lab.sandbox.call(_analyze, lab.subject(None), role="referee")
         if outcome.value is None:
             raise InfrastructureError(f"cannot analyse the model: {outcome.failure}")
         raw = {
@@ -78,7 +82,10 @@ def _analysis_from_json(data: bytes) -> Analysis:
 
 
 def _analyze(subject: Subject) -> Analysis:
-    model = onnx.load_from_string(read_model(subject.blob, subject.digest))
+    if subject.scratch is not None:
+        model = graph_of(subject.blob)
+    else:
+        model = onnx.load_from_string(read_model(subject.blob, subject.digest))
     outputs = {o.name for o in model.graph.output}
     return Analysis(
         frozenset(outputs - rounding.can_round(model)),
@@ -185,12 +192,10 @@ def _jitter(
 
 
 def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
-    data = read_model(order.subject.blob, order.subject.digest)
     runs: dict[str, list[Outputs]] = {s.id: [] for s in order.samples}
     for seed in order.seeds:
         enter("load")
-        jittered = perturb.jitter_bytes(data, seed, order.ulps)
-        session = load(order.judge, Artifact("onnx", jittered))
+        session = _load_jittered(order, seed)
         enter("run")
         for sample in order.samples:
             feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed), order.ulps)
@@ -201,6 +206,17 @@ def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
                 if isinstance(error, MemoryError):
                     raise
     return runs
+
+
+def _load_jittered(order: _JitterOrder, seed: int) -> Session:
+    subject = order.subject
+    if subject.scratch is None:
+        data = read_model(subject.blob, subject.digest)
+        return load(order.judge, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
+    # What is mapped stays until it is unmapped, so the files can go once they are loaded.
+    with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
+        path = jitter_file(subject.blob, Path(folder), seed, order.ulps)
+        return load(order.judge, Artifact("onnx", path=path))
 
 
 def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
@@ -217,6 +233,8 @@ def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
 
 
 def _float64(lab: Lab, sample: Sample) -> Outputs | None:
+    if lab.subject(None).scratch is not None:
+        return None  # In float64 a large model takes three times its size and more.
     key = _key(lab, "float64", sample)
     runs = lab.cache.read(key, _unpack)
     if runs is None:

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,26 @@ import onnx
 from onnx import ModelProto
 from pydantic import BaseModel
 
-from optvet.engine import contract
+from optvet.engine import contract, from_file
 from optvet.engine.work.sandbox import enter, entered, poison_memory
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of, type_name
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
+from optvet.graph.outline import outline_of
 from optvet.graph.walk import is_onnx
 from optvet.spec.errors import ContractError, InfrastructureError, UsageError
 from optvet.spec.files import replacing
-from optvet.spec.protocols import Decodes, Feeds, Optimizer, Runtime, Saves, Session, TellsTouched
+from optvet.spec.protocols import (
+    Decodes,
+    Feeds,
+    LoadsFiles,
+    Optimizer,
+    Runtime,
+    Saves,
+    Session,
+    TellsTouched,
+)
 from optvet.spec.types import Artifact, Failure, FailureKind, InterfaceChange, Model, Sample
 
 Outputs = dict[str, np.ndarray]
@@ -38,13 +48,19 @@ Outputs = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is built: ``passes`` of ``optimizer`` on the model, or the model as it is."""
+    """What is built: ``passes`` of ``optimizer`` on the model, or the model as it is.
+
+    A large model is used from its file: ``scratch`` is a folder for what is made of it, ``stamp``
+    what its file was when it was opened.
+    """
 
     blob: Path
     digest: str
     optimizer: Optimizer | None = None
     options: BaseModel | None = None
     passes: tuple[str, ...] = ()
+    scratch: Path | None = None
+    stamp: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +173,8 @@ def _digest_of(subject: Subject, artifact: Artifact) -> str:
     if subject.optimizer is None:
         return subject.digest
     if artifact.fingerprint is None:
+        if artifact.path is not None:
+            return from_file.digest_of(artifact.path)
         return content_digest(artifact.data)
     name = f"{subject.digest}|{subject.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
     return hashlib.sha256(name.encode()).hexdigest()
@@ -169,8 +187,13 @@ def build(subject: Subject) -> Artifact:
         ContractError: The optimizer returned something else.
     """
     if subject.optimizer is None:
+        if subject.scratch is not None:
+            return from_file.original(subject.blob, subject.stamp)
         return Artifact("onnx", read_model(subject.blob, subject.digest))
     assert subject.options is not None
+    if subject.scratch is not None:
+        about = (subject.optimizer, subject.passes, subject.options, subject.scratch)
+        return contract.artifact(subject.optimizer, from_file.applied(subject.blob, *about))
     made = subject.optimizer.apply(_source(subject), subject.passes, subject.options)
     return contract.artifact(subject.optimizer, made)
 
@@ -187,7 +210,8 @@ def visible(subject: Subject) -> ModelProto | None:
     """
     artifact, optimizer = build(subject), subject.optimizer
     if artifact.format == "onnx":
-        return onnx.load_from_string(artifact.data)
+        path = artifact.path
+        return onnx.load(path) if path else onnx.load_from_string(artifact.data)
     if isinstance(optimizer, Saves):
         assert subject.options is not None
         saved = optimizer.saved(_source(subject), subject.passes, subject.options)
@@ -205,10 +229,10 @@ def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
     enter("check")
     report = Report(digest, touched=artifact.touched)
     try:
-        proto = onnx.load_from_string(artifact.data)
-        facts = structure.facts(proto, len(artifact.data))
-        _check(order, artifact.data)
-        canonical = canonical_digest(proto)
+        proto, size_bytes = looked_at(artifact)
+        facts = structure.facts(proto, size_bytes)
+        _check(order, artifact)
+        canonical = canonical_digest(proto, artifact.path and artifact.path.parent)
     except Exception as error:
         return _with(report, failure=failure_of(error))
     report = _with(report, facts=facts, canonical=canonical)
@@ -220,9 +244,21 @@ def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
     return _run(order, artifact, report, alignment)
 
 
-def _check(order: Order, data: bytes) -> None:
+def looked_at(artifact: Artifact) -> tuple[ModelProto, int]:
+    """The graph of an ONNX artifact, without large weights if it is a file; and its size."""
+    if artifact.path is not None:
+        proto = from_file.graph_of(artifact.path)
+        return proto, from_file.size_of(artifact.path, proto)
+    return onnx.load_from_string(artifact.data), len(artifact.data)
+
+
+def _check(order: Order, artifact: Artifact) -> None:
     try:
-        check(data, full=order.full_check, dialect=speaks_dialect(order.subject))
+        check(
+            artifact.path or artifact.data,
+            full=order.full_check,
+            dialect=speaks_dialect(order.subject),
+        )
     except Exception as error:
         if not order.excused or gist(str(error)) != order.excused:
             raise
@@ -248,24 +284,27 @@ def speaks_dialect(subject: Subject) -> bool:
     return subject.optimizer is not None and subject.optimizer.traits.dialect
 
 
-def check(data: bytes, *, full: bool, dialect: bool = False) -> None:
+def check(model: bytes | Path, *, full: bool, dialect: bool = False) -> None:
     """onnx.checker, with strict shape inference if ``full``; raises what it raises.
 
     With ``dialect`` an operator that ONNX's domain does not have counts as one of another domain,
     of which the checker knows nothing, and weights need not be listed among the inputs.
     """
     if dialect:
-        data = _in_plain_onnx(data)
+        model = _in_plain_onnx(model)
     # Weights matter to the checker only by type and shape, but for the small ones that are shapes.
-    onnx.checker.check_model(data, full_check=full)
+    onnx.checker.check_model(model, full_check=full)
 
 
 _FOREIGN = "optvet.foreign"
 
 
-def _in_plain_onnx(data: bytes) -> bytes:
-    """The model with what ``Traits.dialect`` allows put as ONNX would have it."""
-    proto = onnx.load_from_string(data)
+def _in_plain_onnx(model: bytes | Path) -> bytes | Path:
+    """The model with what ``Traits.dialect`` allows put as ONNX would have it; a file beside it."""
+    if isinstance(model, Path):
+        proto = outline_of(model)
+    else:
+        proto = onnx.load_from_string(model)
     nodes = [n for n in structure.foreign_nodes(proto) if is_onnx(n)]
     for node in nodes:
         node.domain = _FOREIGN
@@ -274,7 +313,12 @@ def _in_plain_onnx(data: bytes) -> bytes:
     # Version 4 is version 3 without the demand that weights are inputs; 1 and 2 know less.
     if proto.ir_version == 3:
         proto.ir_version = 4
-    return bytes(proto.SerializeToString())
+    data = bytes(proto.SerializeToString())
+    if not isinstance(model, Path):
+        return data
+    plain = model.with_name("plain.onnx")
+    plain.write_bytes(data)
+    return plain
 
 
 def _run(order: Order, artifact: Artifact, report: Report, alignment: Alignment | None) -> Report:
@@ -308,6 +352,10 @@ def load(judge: Judge, artifact: Artifact) -> Session:
             f"runtime {judge.runtime.name!r} runs {accepts}, not {artifact.format}; "
             "choose another with --runtime"
         )
+    if artifact.path is not None and isinstance(judge.runtime, LoadsFiles):
+        return contract.session(judge.runtime, judge.runtime.load_file(artifact, judge.options))
+    if artifact.path is not None:
+        artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
     return contract.session(judge.runtime, judge.runtime.load(artifact, judge.options))
 
 
@@ -348,7 +396,7 @@ def run_again(artifact: Artifact, order: Order, runs: int) -> list[Outputs]:
 def _alignment(order: Order, artifact: Artifact) -> Alignment | None:
     if order.reference is None or artifact.format != "onnx":
         return None
-    facts = structure.facts(onnx.load_from_string(artifact.data), len(artifact.data))
+    facts = structure.facts(*looked_at(artifact))
     return align(order.reference, facts, order.interface)
 
 
@@ -434,6 +482,8 @@ def ask_touched(subject: Subject) -> list[str] | None:
     optimizer = subject.optimizer
     assert isinstance(optimizer, TellsTouched)
     assert subject.options is not None
+    if subject.scratch is not None:
+        return None  # A hint is not worth the model's bytes.
     touched = optimizer.touched(_source(subject), subject.passes, subject.options)
     if touched is None:
         return None
@@ -443,7 +493,8 @@ def ask_touched(subject: Subject) -> list[str] | None:
 def save_artifact(subject: Subject, target: Path) -> None:
     """Build and write the artifact to ``target``, whole or not at all."""
     enter("build")
-    data = build(subject).data
+    artifact = build(subject)
+    data = artifact.data if artifact.path is None else from_file.whole(artifact.path)
     with replacing(target) as file:
         file.write(data)
 
@@ -457,8 +508,6 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _with(report: Report, **changes: Any) -> Report:
-    from dataclasses import replace
-
     return replace(report, **changes)
 
 

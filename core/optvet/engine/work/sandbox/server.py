@@ -29,8 +29,10 @@ from optvet.engine.work.sandbox.worker import PR_SET_CHILD_SUBREAPER, keep_memor
 _END_S = 5.0
 
 
-def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> NoReturn:
-    """Fork, kill and reap workers until the caller is gone."""
+def serve(
+    fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int, frugal: bool
+) -> NoReturn:
+    """Fork, kill and reap workers until the caller is gone; ``frugal`` as in ``Limits``."""
     for name in preload:
         # Absent or broken: the task that needs it fails with the reason.
         with contextlib.suppress(Exception):
@@ -38,7 +40,8 @@ def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> 
     # Python 3.12 warns of a fork beside native threads; here they are the preloaded libraries'
     # idle pools, and the child starts its own.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-    keep_memory()
+    if not frugal:
+        keep_memory()
     gc.collect()
     gc.freeze()  # Else the collector of each worker writes to, and so copies, all shared pages.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

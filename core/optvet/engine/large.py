@@ -1,0 +1,200 @@
+"""Models so large that a copy matters: used from files, one task at a time, or refused early.
+
+Measured with a model of weights alone, peaks in sizes of the model: a typical optimizer takes 5
+with the model as bytes and 4 from a file; a runtime 3 from bytes, 1.2 from a file, and nothing but
+the mapping where weights are outside of the model; the checker 3 from bytes and 2 from a file. So a
+large model is never held as bytes where a plugin can take a file, workers end with their task, and
+no two of them work at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.memory import in_units
+from optvet.spec.protocols import LoadsFiles, Optimizer, Runtime, TakesFiles
+from optvet.spec.types import Model
+
+LARGE_BYTES = 512 << 20
+"""Models from this size on are used from files."""
+PROTOBUF_LIMIT = 2**31 - 1
+"""Bytes that one protobuf message can have at most."""
+WITH_BYTES = 6.0
+"""Peak of a step of an optimizer that takes bytes, in sizes of the model."""
+_OVERHEAD_BYTES = 256 << 20
+_PREFIX = "large-"
+
+
+def is_large(model: Model) -> bool:
+    """Whether the model is used from files."""
+    return model.size_bytes >= LARGE_BYTES
+
+
+def check_taken(
+    source: str, size_bytes: int, optimizer: Optimizer, others: tuple[Runtime, ...] = ()
+) -> None:
+    """Refuse a model that is too large for what shall work on it; nothing of it has been read.
+
+    Args:
+        source: What the user called it.
+        size_bytes: With external data.
+        optimizer: What shall rewrite it.
+        others: Runtimes that shall load it.
+
+    Raises:
+        InputError: One of them does not take so large a model.
+    """
+    limit = optimizer.traits.max_model_bytes
+    if isinstance(optimizer, TakesFiles):
+        limit = None
+    if limit is not None and size_bytes > limit:
+        raise InputError(
+            f"{source}: the model has {size_bytes:,} bytes; {optimizer.name} takes at most "
+            f"{limit:,}: it is given a model as one protobuf message. Give a smaller model, or an "
+            "optimizer that reads files"
+        )
+    for runtime in others if size_bytes > PROTOBUF_LIMIT else ():
+        if not isinstance(runtime, LoadsFiles):
+            raise InputError(
+                f"{source}: the model has {size_bytes:,} bytes; runtime {runtime.name!r} loads at "
+                f"most {PROTOBUF_LIMIT:,}: it is given a model as one protobuf message. Choose "
+                "a runtime that reads files"
+            )
+
+
+def need_bytes(size_bytes: int, optimizer: Optimizer) -> int:
+    """Memory that one step is expected to add at its peak."""
+    factor = WITH_BYTES
+    if size_bytes >= LARGE_BYTES and isinstance(optimizer, TakesFiles):
+        factor = optimizer.memory_factor
+    return int(factor * size_bytes) + _OVERHEAD_BYTES
+
+
+def check_room(source: str, size_bytes: int, optimizer: Optimizer, memory_bytes: int) -> None:
+    """Refuse a large model for which the limit, or the machine, has not enough memory.
+
+    Without this the optimizer would run into the limit, and be blamed for it.
+    """
+    if size_bytes < LARGE_BYTES:
+        return
+    need = need_bytes(size_bytes, optimizer)
+    words = (
+        f"{source}: the model has {in_units(size_bytes)}, and a step of "
+        f"{optimizer.name} takes about {in_units(need)} of memory"
+    )
+    if need > memory_bytes:
+        raise InputError(
+            f"{words}; the limit is {in_units(memory_bytes)}: say --memory {-(-need >> 30) + 1}G"
+        )
+    free = available_bytes()
+    if free is not None and need > free:
+        raise InputError(
+            f"{words}, but only {in_units(free)} are available: free some, or use a larger machine"
+        )
+
+
+def jobs_that_fit(model: Model, optimizer: Optimizer, wanted: int) -> tuple[int, str]:
+    """How many tasks may run at a time, and why it is fewer than ``wanted``; "" if it is not."""
+    need = need_bytes(model.size_bytes, optimizer)
+    if is_large(model):
+        fitting = 1
+        why = f"the model has {in_units(model.size_bytes)}, and a step takes {in_units(need)}"
+    else:
+        free = available_bytes()
+        fitting = wanted if free is None else max(1, free // need)
+        why = f"a step may take {in_units(need)}, and {in_units(free or 0)} are available"
+    if fitting >= wanted:
+        return wanted, ""
+    return fitting, f"{fitting} of {wanted} at a time: {why}"
+
+
+def available_bytes() -> int | None:
+    """Memory that may still be taken, here and in this control group; None if that is unknown."""
+    found = [_of_machine(), *_of_groups()]
+    known = [size for size in found if size is not None]
+    return min(known, default=None)
+
+
+def _of_machine() -> int | None:
+    for line in _text(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return None
+
+
+def _of_groups() -> Iterator[int | None]:
+    """What is left below the limit of each control group, version 2 or 1, that holds us."""
+    root = Path("/sys/fs/cgroup")
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base, files = (
+            (root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
+            if controllers
+            else (root, ("memory.max", "memory.current", ""))
+        )
+        # Inside of a container the group of the container is the root.
+        path = Path(name.lstrip("/"))
+        for folder in (path, *path.parents):
+            yield _left_in(base / folder, *files)
+
+
+def _left_in(group: Path, limit: str, usage: str, prefix: str) -> int | None:
+    bound, used = _text(group / limit).strip(), _text(group / usage).strip()
+    if not (bound.isdigit() and used.isdigit()) or int(bound) >= 1 << 60:
+        return None
+    # Pages of files count as used, and are given back when memory is wanted.
+    cached = next(
+        (
+            int(line.split()[1])
+            for line in _text(group / "memory.stat").splitlines()
+            if line.startswith(f"{prefix}inactive_file ")
+        ),
+        0,
+    )
+    return max(0, int(bound) - int(used) + cached)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def scratch_folder(model: Model, root: Path) -> Iterator[Path | None]:
+    """A folder below ``root`` for what is made of a large model, gone afterwards; else None.
+
+    Not in the folder for temporary files, which often is memory. What a process that was killed
+    left there is removed by the next.
+    """
+    if not is_large(model):
+        yield None
+        return
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for left in root.glob(f"{_PREFIX}*"):
+            if not _is_alive(left.name.removeprefix(_PREFIX).split("-")[0]):
+                shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
+    except OSError as error:
+        raise InfrastructureError(
+            f"cannot make a folder for a large model in {root}: {error}; choose another with "
+            "--cache-dir"
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: str) -> bool:
+    return not pid.isdigit() or Path(f"/proc/{pid}").exists()

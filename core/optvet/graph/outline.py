@@ -1,0 +1,230 @@
+"""Models of gigabytes, looked at without their weights in memory.
+
+An *outline* is a model whose large tensors refer to their place in a file, in the way that ONNX
+does for external data, even where that file is the model itself::
+
+    model.onnx  ──►  outline: initializer "w" at model.onnx, offset 1,024, length 67,108,864
+
+Everything that looks at a graph works on it as on the model; who needs a tensor's content reads it
+from there.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from onnx import ModelProto, TensorProto
+
+from optvet.graph.types import element_bits
+
+_LARGE_BYTES = 1 << 16
+"""Tensors up to this size stay: shapes and scales are read by many."""
+_READ_BYTES = 1 << 22
+_ALIGNMENT = 64
+_MAX_DEPTH = 400
+
+# Numbers of the fields in which tensors lie: onnx.proto.
+_WITHIN: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+    "tensor": {},
+}
+_RAW_DATA = 9
+
+
+def outline_of(path: Path) -> ModelProto:
+    """The outline of the model in the file ``path``.
+
+    Raises:
+        DecodeError: It is no model.
+        OSError: It cannot be read.
+    """
+    model = ModelProto()
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise DecodeError(f"{path} is empty")
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            parts = list(_outlined(mapped, 0, len(mapped), "model", path.name, 0))
+    model.ParseFromString(b"".join(parts))
+    return model
+
+
+def _outlined(
+    data: mmap.mmap, start: int, end: int, kind: str, name: str, depth: int
+) -> Iterator[bytes]:
+    """The message at ``start`` to ``end`` without the contents of large tensors."""
+    if depth > _MAX_DEPTH:
+        raise DecodeError("graphs are nested too deeply")
+    at = kept = start
+    while at < end:
+        begin = at
+        tag, at = _varint(data, at, end)
+        field, wire = tag >> 3, tag & 7
+        if wire != 2:
+            at = _skipped(data, at, end, wire)
+            continue
+        length, at = _varint(data, at, end)
+        stop = at + length
+        if stop > end:
+            raise DecodeError(f"a field ends at {stop}, beyond {end}")
+        inner = _WITHIN[kind].get(field)
+        if length > _LARGE_BYTES and (inner or (kind == "tensor" and field == _RAW_DATA)):
+            yield data[kept:begin]
+            kept = stop
+            if inner:
+                body = b"".join(_outlined(data, at, stop, inner, name, depth + 1))
+                yield _as_varint(tag) + _as_varint(len(body)) + body
+            else:
+                yield _reference(name, at, length).SerializeToString()
+        at = stop
+    yield data[kept:end]
+
+
+def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise DecodeError("a number is cut short")
+
+
+def _as_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _skipped(data: mmap.mmap, at: int, end: int, wire: int) -> int:
+    if wire == 0:
+        return _varint(data, at, end)[1]
+    if wire not in (1, 5):
+        raise DecodeError(f"there is no wire type {wire}")
+    return at + (8 if wire == 1 else 4)
+
+
+def _reference(location: str, offset: int, length: int) -> TensorProto:
+    """A tensor with nothing but the place of its data."""
+    tensor = TensorProto(data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def is_outside(tensor: TensorProto) -> bool:
+    """Whether the data of ``tensor`` is in a file."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def location_of(tensor: TensorProto) -> str:
+    """What a tensor calls the file of its data; empty if it does not say."""
+    return next((e.value for e in reversed(tensor.external_data) if e.key == "location"), "")
+
+
+def place_of(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
+    """File, offset and length of data in a file; by type and shape where no length is given."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    given = entries.get("length")
+    length = (
+        int(given) if given else -(-math.prod(tensor.dims) * element_bits(tensor.data_type) // 8)
+    )
+    return folder / entries["location"], int(entries.get("offset") or 0), length
+
+
+def content_of(tensor: TensorProto, folder: Path) -> Iterator[bytes]:
+    """The data of a tensor in a file, a piece at a time."""
+    path, offset, left = place_of(tensor, folder)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while left > 0 and (piece := file.read(min(left, _READ_BYTES))):
+            yield piece
+            left -= len(piece)
+
+
+class Spill:
+    """A file that takes the data of tensors, one after the other, where it can be mapped."""
+
+    def __init__(self, file: IO[bytes], location: str) -> None:
+        self._file, self._location = file, location
+
+    def put(self, tensor: TensorProto, data: bytes | memoryview) -> None:
+        """Move ``data`` to the file, and let ``tensor`` refer to it."""
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        place = _reference(self._location, self._file.tell(), len(data))
+        self._file.write(data)
+        tensor.ClearField("raw_data")
+        tensor.ClearField("external_data")
+        tensor.MergeFrom(place)
+
+
+def write_whole(model: ModelProto, folder: Path, file: IO[bytes]) -> None:
+    """Write an outline as one message, with the data that its initializers refer to.
+
+    Args:
+        model: An outline; no other tensors than initializers of the graph are in files.
+        folder: What their places are relative to.
+        file: Open for writing.
+    """
+    graph = type(model.graph)()
+    graph.CopyFrom(model.graph)
+    del graph.initializer[:]
+    rest = ModelProto()
+    rest.CopyFrom(model)
+    rest.ClearField("graph")
+    heads = [_head(tensor, folder) for tensor in model.graph.initializer]
+    body = graph.SerializeToString(deterministic=True)
+    sizes = [len(head) + size for head, size in heads]
+    total = len(body) + sum(1 + len(_as_varint(n)) + n for n in sizes)
+    file.write(rest.SerializeToString(deterministic=True))
+    file.write(b"\x3a" + _as_varint(total) + body)  # field 7, graph
+    for tensor, (head, _), size in zip(model.graph.initializer, heads, sizes, strict=True):
+        file.write(b"\x2a" + _as_varint(size) + head)  # field 5, initializer
+        if is_outside(tensor):
+            file.writelines(content_of(tensor, folder))
+
+
+def _head(tensor: TensorProto, folder: Path) -> tuple[bytes, int]:
+    """A serialized tensor up to its data in a file, and how many bytes of data follow."""
+    if not is_outside(tensor):
+        return tensor.SerializeToString(deterministic=True), 0
+    size = place_of(tensor, folder)[2]
+    bare = TensorProto()
+    bare.CopyFrom(tensor)
+    bare.ClearField("data_location")
+    bare.ClearField("external_data")
+    head = bare.SerializeToString(deterministic=True)
+    return head + b"\x4a" + _as_varint(size), size  # field 9, raw_data
+
+
+def inline_small(model: ModelProto, folder: Path) -> bool:
+    """Take small initializers back into an outline, in place; whether there were any.
+
+    Some writers put all of them outside, also those that are shapes.
+    """
+    found = False
+    for tensor in model.graph.initializer:
+        if is_outside(tensor) and place_of(tensor, folder)[2] <= _LARGE_BYTES:
+            fetch(tensor, folder)
+            found = True
+    return found
+
+
+def fetch(tensor: TensorProto, folder: Path) -> None:
+    """Take the data of a tensor from its file into the tensor."""
+    data = b"".join(content_of(tensor, folder))
+    tensor.ClearField("data_location")
+    tensor.ClearField("external_data")
+    tensor.raw_data = data
