@@ -89,6 +89,12 @@ def nameless_operator(model: ModelProto) -> None:
     model.graph.node.extend([NodeProto(name="\x1b[2J" + "n" * 100_000)] * 3)
 
 
+def constant_of_nothing(model: ModelProto) -> None:
+    node = helper.make_node("Constant", [], ["c"], name="c", value_float=1.0)
+    node.attribute[0].CopyFrom(AttributeProto(name="value", type=AttributeProto.TENSOR))
+    model.graph.node.insert(0, node)
+
+
 def calls_itself(model: ModelProto) -> None:
     for name, called in (("F", "G"), ("G", "F")):
         body = [helper.make_node(called, ["x"], ["y"], domain="d")]
@@ -132,6 +138,7 @@ def loop_of_links(model: ModelProto) -> None:
         (undefined_output, "output 'y' has the element type undefined"),
         (undefined_in_sequence, "output 'y' has the element type type99"),
         (nameless_operator, "of graph 'g' has no operator"),
+        (constant_of_nothing, "attribute 'value' of node 'c' has no value"),
         (calls_itself, "calls itself, directly or through others"),
         (strings_as_bytes, "has data for 0 elements, but string[2] has 2"),
         (long_location, "which can be no path"),

@@ -11,7 +11,14 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from onnx import FunctionProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
 
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import domain_of, graphs, inner_nodes, operator_of, qualified
@@ -32,6 +39,13 @@ _FIELDS: dict[int, tuple[str, int]] = {
     TensorProto.UINT64: ("uint64_data", 1),
     TensorProto.STRING: ("string_data", 1),
 }
+_VALUES = {
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+}
+"""Where an attribute has its value, if that is a message: one left out reads as an empty one."""
 
 
 def check_tensor(path: Path, tensor: TensorProto) -> None:
@@ -87,7 +101,7 @@ def check_model(path: Path, proto: ModelProto) -> None:
 
     Raises:
         InputError: A type is left out or unknown, a shape has too many dimensions, a node has no
-            operator, or functions call each other in a circle.
+            operator or an attribute no value, or functions call each other in a circle.
     """
     for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
@@ -97,6 +111,11 @@ def check_model(path: Path, proto: ModelProto) -> None:
             if not node.op_type:
                 where = f"node {quoted(node.name)} of graph {quoted(graph.name)}"
                 raise InputError(f"model {path}: {where} has no operator; {_AGAIN}")
+            for attribute in node.attribute:
+                field = _VALUES.get(attribute.type)
+                if field is not None and not attribute.HasField(field):
+                    where = f"attribute {quoted(attribute.name)} of node {quoted(node.name)}"
+                    raise InputError(f"model {path}: {where} has no value; {_AGAIN}")
     circle = _circle(proto.functions)
     if circle:
         raise InputError(
