@@ -19,7 +19,14 @@ from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.perturb import jitter_model
 from optvet.engine.vet import vet_model
 from optvet.graph.digest import canonical_digest
-from optvet.graph.outline import inline_small, is_outside, outline_of, write_whole
+from optvet.graph.outline import (
+    content_of,
+    inline_small,
+    is_outside,
+    location_of,
+    outline_of,
+    write_whole,
+)
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
@@ -102,6 +109,21 @@ def test_an_outline_is_the_model_without_its_weights(tmp_path: Path) -> None:
     whole = network()
     assert canonical_digest(outline, tmp_path) == canonical_digest(whole)
     assert onnx.load(path) == network()
+
+
+def test_a_tensor_that_says_where_its_data_is_is_outlined_too(tmp_path: Path) -> None:
+    model = network()
+    for tensor in model.graph.initializer:
+        # As a model looks that was loaded with external data, and saved without.
+        tensor.data_location = TensorProto.DEFAULT
+        tensor.external_data.add(key="location", value="old.data")
+    onnx.save_model(model, tmp_path / "model.onnx")
+    outline = outline_of(tmp_path / "model.onnx")
+    assert sum(is_outside(t) for t in outline.graph.initializer) == 4
+    assert {location_of(t) for t in outline.graph.initializer if is_outside(t)} == {"model.onnx"}
+    assert [b"".join(content_of(t, tmp_path)) for t in outline.graph.initializer[:4]] == [
+        t.raw_data for t in model.graph.initializer[:4]
+    ]
 
 
 def test_a_weight_that_differs_makes_another_digest(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def _outlined(
     if depth > _MAX_DEPTH:
         raise DecodeError("graphs are nested too deeply")
     at = kept = start
+    reference = b""
     while at < end:
         begin = at
         tag, at = _varint(data, at, end)
@@ -83,9 +84,11 @@ def _outlined(
                 body = b"".join(_outlined(data, at, stop, inner, name, depth + 1))
                 yield _as_varint(tag) + _as_varint(len(body)) + body
             else:
-                yield _reference(name, at, length).SerializeToString()
+                reference = _reference(name, at, length).SerializeToString()
         at = stop
     yield data[kept:end]
+    # Last, for the last word counts: the tensor may say itself that its data is inside.
+    yield reference
 
 
 def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
