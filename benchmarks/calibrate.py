@@ -43,7 +43,7 @@ from optvet.engine.work.case import Case, Checks, PassTable
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import Judge, Outputs
+from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.spec.types import Model
 
 MODELS = "squeezenet,shufflenet,inception_v1,digits-cnn,digits-mlp,wine-logreg,diabetes-mlp"
@@ -77,7 +77,7 @@ def examine_model(
     with tempfile.TemporaryDirectory(prefix="optvet-calibrate-") as folder:
         (model,) = resolve_model(reference, plugins, cache_root())
         runtime = plugins.runtime("onnxruntime")
-        judge = Judge(runtime, runtime.options)
+        judge = RuntimeConfig(runtime, runtime.options)
         # A saved ONNX Runtime model need not pass strict shape inference.
         case = Case(
             model,

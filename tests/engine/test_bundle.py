@@ -277,7 +277,7 @@ def test_replay_tells_still_there_from_fixed_and_changed(tmp_path: Path) -> None
     assert replay_bundle(bundle.path, Plugins()).outcome == "fixed"
     assert script_exit(bundle.path) == 0
     record = read_record(bundle.path)
-    other = record.model_copy(update={"gist": "something else"})
+    other = record.model_copy(update={"normalized_message": "something else"})
     (bundle.path / "finding.json").write_text(other.model_dump_json())
     model.graph.node[0].attribute.pop()
     onnx.save(model, bundle.path / "model.onnx")

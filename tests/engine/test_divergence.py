@@ -9,9 +9,9 @@ import pytest
 
 from optvet.engine.divergence import compare_models
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.records import Comparison
+from optvet.spec.records import ModelComparison
 from optvet_ort_runtime import OrtRuntime
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
@@ -40,11 +40,11 @@ def sandbox() -> Iterator[Sandbox]:
         yield shared
 
 
-def compared(a: onnx.ModelProto, b: onnx.ModelProto, sandbox: Sandbox) -> Comparison:
+def compared(a: onnx.ModelProto, b: onnx.ModelProto, sandbox: Sandbox) -> ModelComparison:
     shape = [d.dim_value for d in a.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     runtime = OrtRuntime()
-    return compare_models(a, b, {"x": x}, Judge(runtime, runtime.options), sandbox)
+    return compare_models(a, b, {"x": x}, RuntimeConfig(runtime, runtime.options), sandbox)
 
 
 def test_a_wrong_fusion_is_shown_where_it_happened(sandbox: Sandbox) -> None:
@@ -119,11 +119,11 @@ def test_an_attribute_that_repeats_its_default_is_no_difference(sandbox: Sandbox
 TWO = "g (float[2] x, float[2] z) => (float[2] y) { y = Sub(x, z) }"
 
 
-def compared_on(a: str, b: str, sandbox: Sandbox) -> Comparison:
+def compared_on(a: str, b: str, sandbox: Sandbox) -> ModelComparison:
     feeds = {"x": np.array([1, 2], np.float32), "z": np.array([5, 7], np.float32)}
     one, other = (onnx.parser.parse_model(HEAD + text) for text in (a, b))
     runtime = OrtRuntime()
-    return compare_models(one, other, feeds, Judge(runtime, runtime.options), sandbox)
+    return compare_models(one, other, feeds, RuntimeConfig(runtime, runtime.options), sandbox)
 
 
 def test_inputs_in_another_order_are_fed_by_name(sandbox: Sandbox) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from optvet.engine import examine
-from optvet.engine.work.trial import gist
+from optvet.engine.work.trial import normalized_message
 
 SIZE = 200_000
 HOSTILE = {
@@ -50,7 +50,7 @@ def matchers() -> dict[str, Callable[[str], object]]:
         "optvet_images": ("_IMAGES", "_OTHER"),
     }
     found: dict[str, Callable[[str], object]] = {
-        "gist": gist,
+        "gist": normalized_message,
         "base of an output": examine._base,
         "out of memory": NO_MEMORY.search,
         "extra": extras._NAMED.search,
@@ -95,7 +95,7 @@ def test_hostile_texts_take_no_time(kind: str) -> None:
     ],
 )
 def test_the_gist_of_a_message_has_no_names_numbers_and_paths(message: str, expected: str) -> None:
-    assert gist(message) == expected
+    assert normalized_message(message) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
 from optvet.engine.roles import choose_runtime, reference_for
 from optvet.engine.vet import vet_model
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Traits
@@ -41,12 +41,12 @@ def test_the_original_of_what_is_lowered_runs_on_the_reference_runtime(
 ) -> None:
     # Although both runtimes run ONNX too: by the same import, whose faults would go unseen.
     assert "onnx" in runtime.accepts
-    reference = reference_for(Plugins(), optimizer, Judge(runtime, runtime.options))
+    reference = reference_for(Plugins(), optimizer, RuntimeConfig(runtime, runtime.options))
     assert reference.runtime.name == Plugins().reference_runtime().name == "onnxruntime"
 
 
 def test_the_original_of_what_stays_a_model_runs_where_the_optimized_one_runs() -> None:
-    judge = Judge(TvmRuntime(), TvmRuntime.options)
+    judge = RuntimeConfig(TvmRuntime(), TvmRuntime.options)
     assert reference_for(Plugins(), Planted(), judge) is judge
 
 

@@ -17,7 +17,7 @@ from optvet.engine.reduce.search import Budget
 from optvet.engine.vet import vet_model
 from optvet.engine.work.case import Case, PassTable
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample, Symptom
@@ -42,7 +42,7 @@ class Accused:
     culprit: tuple[str, ...]
 
     def case(self, model: Model) -> Case:
-        judge = Judge(OrtRuntime(), OrtRuntime().options)
+        judge = RuntimeConfig(OrtRuntime(), OrtRuntime().options)
         passes = PassTable.of(self.optimizer, self.culprit)
         return Case(model, self.optimizer, self.optimizer.options, judge, judge, passes)
 

@@ -13,13 +13,13 @@ from pydantic import BaseModel
 from optvet.engine.models import open_model
 from optvet.engine.work import candidate
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import Judge, Order, Report, Subject, judge_artifact
+from optvet.engine.work.trial import RuntimeConfig, Subject, TrialReport, TrialSpec, judge_artifact
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Sample
 from optvet_ort_runtime import OrtRuntime
 
 Feeds = dict[str, np.ndarray]
-Run = Callable[..., Report]
+Run = Callable[..., TrialReport]
 
 
 def numbers(*shape: int, seed: int = 0) -> str:
@@ -166,14 +166,14 @@ def run(sandbox: Sandbox, tmp_path: Path) -> Run:
         model: str,
         feeds: Feeds | None = None,
         options: BaseModel | None = None,
-    ) -> Report:
+    ) -> TrialReport:
         text, usual = MODELS.get(model, (model, {}))
         path = tmp_path / "model.onnx"
         onnx.save(onnx.parser.parse_model(text), path)
         opened = open_model(path, "test", tmp_path / "cache")
-        judge = Judge(runtime, options or runtime.options)
+        judge = RuntimeConfig(runtime, options or runtime.options)
         samples = (Sample("s", feeds if feeds is not None else usual),)
-        order = Order(Subject(opened.blob, opened.digest), judge, samples, full_check=False)
+        order = TrialSpec(Subject(opened.blob, opened.digest), judge, samples, full_check=False)
         outcome = candidate.submit(sandbox, order.subject, judge_artifact, order).result()
         if outcome.value is None:
             raise AssertionError(f"the worker died: {outcome.failure}")

@@ -18,7 +18,7 @@ from optvet.cli.render import count, middle, node_line, number, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
-    from optvet.spec.records import Comparison, Layer
+    from optvet.spec.records import Layer, ModelComparison
 
 _NAME_CHARS = 60
 _CELL_CHARS = 26
@@ -71,7 +71,7 @@ def command(
     raise typer.Exit(CLEAN if found.diverges_at is None else FINDINGS)
 
 
-def _screen(found: Comparison, layers: bool) -> Iterator[RenderableType]:
+def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
     if layers:
         yield Padding(_table(found.layers), (0, 0, 1, 0))
         differing = [la for la in found.layers if _differences(la)]

@@ -15,10 +15,10 @@ from optvet.cli.render import text
 from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
-    from optvet.spec.records import Outcome, Replayed
+    from optvet.spec.records import Replayed, ReplayOutcome
 
-_CODES: dict[Outcome, int] = {"fixed": CLEAN, "still there": FINDINGS, "changed": UNDECIDED}
-_COLOURS: dict[Outcome, str] = {"fixed": "green", "still there": "red", "changed": "yellow"}
+_CODES: dict[ReplayOutcome, int] = {"fixed": CLEAN, "still there": FINDINGS, "changed": UNDECIDED}
+_COLOURS: dict[ReplayOutcome, str] = {"fixed": "green", "still there": "red", "changed": "yellow"}
 
 
 def command(

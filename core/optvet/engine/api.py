@@ -28,7 +28,7 @@ from optvet.spec.errors import (
     UsageError,
 )
 from optvet.spec.protocols import Feeds, Probe
-from optvet.spec.records import Comparison, Replayed, VetResult
+from optvet.spec.records import ModelComparison, Replayed, VetResult
 from optvet.spec.records.error import ErrorRecord, ErrorSource
 from optvet.spec.request import VetRequest, request_of
 from optvet.spec.types import Model, Sample
@@ -94,7 +94,7 @@ def vet_request(request: VetRequest, plugins: Plugins, *, progress: Progress = _
 
 def compare(
     a: Source, b: Source, *, dataset: Data = "random", progress: Progress = _quiet, **options: Any
-) -> Comparison:
+) -> ModelComparison:
     """Compare two models value by value on the first sample; ``b`` may be of another format.
 
     Args:

@@ -12,10 +12,10 @@ from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.sources import resolve_model
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import Judge, Order, Subject, probe
+from optvet.engine.work.trial import RuntimeConfig, Subject, TrialSpec, probe
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
-from optvet.spec.records import Comparison
+from optvet.spec.records import ModelComparison
 from optvet.spec.types import Model, Sample
 
 
@@ -32,7 +32,7 @@ def compare_files(
     memory_bytes: int = 8 << 30,
     trust: bool = False,
     progress: Progress = lambda text, done, total: None,
-) -> Comparison:
+) -> ModelComparison:
     """Compare two models on the first sample of a dataset that the first one runs on.
 
     The first must be ONNX; the second may be a file whose suffix a runtime knows as its own.
@@ -51,7 +51,7 @@ def compare_files(
         )
     first = _one(a, plugins, cache_dir)
     second = _one(b, plugins, cache_dir) if other is None else None
-    judge = Judge(chosen, chosen.options)
+    judge = RuntimeConfig(chosen, chosen.options)
     preload = ("numpy", "onnx", *chosen.preload, *(other.preload if other else ()))
     limits = Limits(timeout_s, memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
@@ -59,7 +59,7 @@ def compare_files(
         sample = _sample(first, dataset, plugins, seed, judge, sandbox, trust)
         progress("comparing", 0, None)
         if other is not None:
-            judge_b = Judge(other, other.options)
+            judge_b = RuntimeConfig(other, other.options)
             path = Path(b).resolve()
             return compare_with_file(
                 first.load(), path, sample.feeds, judge, judge_b, sandbox, OTHER_KERNELS
@@ -100,13 +100,13 @@ def _sample(
     dataset: str | None,
     plugins: Plugins,
     seed: int,
-    judge: Judge,
+    judge: RuntimeConfig,
     sandbox: Sandbox,
     trust: bool,
 ) -> Sample:
     def asked(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
-        order = Order(Subject(model.blob, model.digest), judge, samples)
+        order = TrialSpec(Subject(model.blob, model.digest), judge, samples)
         outcome = sandbox.call(probe, order, role="referee")
         if outcome.value is not None:
             return outcome.value

@@ -33,7 +33,7 @@ from optvet.engine.numerics.oracle import (
     noise_level,
 )
 from optvet.engine.work.sandbox import Sandbox, enter
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import record_values
 from optvet.graph.cost import longest_reduction
 from optvet.graph.interface import graph_inputs
@@ -43,7 +43,7 @@ from optvet.graph.walk import opset_versions, reads
 from optvet.graph.weights import constants_of
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.protocols import ReadsFiles
-from optvet.spec.records import Activation, Comparison, Layer, Parameter
+from optvet.spec.records import Activation, Layer, ModelComparison, Parameter
 from optvet.spec.types import Inner
 
 Values = Mapping[str, np.ndarray]
@@ -54,7 +54,7 @@ _LOOKED_AT = 1 << 22
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedValues:
     """All values of a model on one input, and how they move under rounding."""
 
     values: Values
@@ -65,8 +65,8 @@ class Recorded:
 
 
 def compare_models(
-    a: ModelProto, b: ModelProto, feeds: Values, judge_by: Judge, sandbox: Sandbox
-) -> Comparison:
+    a: ModelProto, b: ModelProto, feeds: Values, judge_by: RuntimeConfig, sandbox: Sandbox
+) -> ModelComparison:
     """Compare all values that ``a`` and ``b`` share on ``feeds``, which are named as in ``a``.
 
     Raises:
@@ -91,11 +91,11 @@ def compare_with_file(
     a: ModelProto,
     file: Path,
     feeds: Values,
-    judge_a: Judge,
-    judge_b: Judge,
+    judge_a: RuntimeConfig,
+    judge_b: RuntimeConfig,
     sandbox: Sandbox,
     thresholds: Thresholds,
-) -> Comparison:
+) -> ModelComparison:
     """Compare ``a`` with a file of another format, whose runtime tells the values inside of it.
 
     ``thresholds`` are for the rounding of other kernels.
@@ -114,8 +114,13 @@ def compare_with_file(
 
 
 def _compare_file(
-    ours: bytes, file: Path, feeds: Values, by_a: Judge, by_b: Judge, thresholds: Thresholds
-) -> Comparison:
+    ours: bytes,
+    file: Path,
+    feeds: Values,
+    by_a: RuntimeConfig,
+    by_b: RuntimeConfig,
+    thresholds: Thresholds,
+) -> ModelComparison:
     """Called in a worker."""
     first = replace(recorded(ours, feeds, by_a, JITTERS), thresholds=thresholds)
     enter("run")
@@ -124,7 +129,7 @@ def _compare_file(
     enter("compare")
     a = onnx.load_from_string(ours)
     b, values = _as_graph(inside, first.values.keys())
-    return compare_values(a, b, first, Recorded(values))
+    return compare_values(a, b, first, RecordedValues(values))
 
 
 def _as_graph(
@@ -142,7 +147,9 @@ def _as_graph(
     return model, {name_of[i.names[0]]: i.value for i in inside}
 
 
-def _compare(ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: Judge) -> Comparison:
+def _compare(
+    ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: RuntimeConfig
+) -> ModelComparison:
     """Called in a worker, where all the values stay."""
     first = recorded(ours, feeds, by, JITTERS)
     second = recorded(theirs, renamed, by, 0)
@@ -151,7 +158,7 @@ def _compare(ours: bytes, theirs: bytes, feeds: Values, renamed: Values, by: Jud
     return compare_values(a, b, first, second)
 
 
-def _runs(data: bytes, feeds: Values, by: Judge) -> bool:
+def _runs(data: bytes, feeds: Values, by: RuntimeConfig) -> bool:
     recorded(data, feeds, by, 0)
     return True
 
@@ -173,7 +180,7 @@ def _refed(a: ModelProto, b: ModelProto, feeds: Values) -> dict[str, np.ndarray]
     return {new: feeds[old] for old, new in zip(ours, theirs, strict=True) if old in feeds}
 
 
-def recorded(data: bytes, feeds: Values, by: Judge, jitters: int) -> Recorded:
+def recorded(data: bytes, feeds: Values, by: RuntimeConfig, jitters: int) -> RecordedValues:
     """All values of a model, from one run and from ``jitters`` perturbed ones.
 
     Called in a worker; raises what the runtime raises.
@@ -188,13 +195,13 @@ def recorded(data: bytes, feeds: Values, by: Judge, jitters: int) -> Recorded:
             if isinstance(error, MemoryError):
                 raise
     if not jitters:
-        return Recorded(values)
+        return RecordedValues(values)
     enter("check")
     model = onnx.load_from_string(data)
     longest = longest_reduction(model)
     outputs = {o.name for o in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=n) for n in values if n not in outputs)
-    return Recorded(values, tuple(runs), frozenset(rounding.discontinuous(model)), longest)
+    return RecordedValues(values, tuple(runs), frozenset(rounding.discontinuous(model)), longest)
 
 
 # --- comparing ------------------------------------------------------------------------------------
@@ -213,11 +220,11 @@ class Pair:
 def compare_values(
     a: ModelProto,
     b: ModelProto,
-    first: Recorded,
-    second: Recorded,
+    first: RecordedValues,
+    second: RecordedValues,
     *,
     outputs: Collection[str] = (),
-) -> Comparison:
+) -> ModelComparison:
     """The comparison, from recorded values.
 
     With ``outputs``, names of outputs of ``a``, only what leads to them is compared, up to the
@@ -243,7 +250,7 @@ def compare_values(
         after, reached_b = _region(b, found.b, {p.b for p in sound})
         back = {p.b: p.a for p in sound}
         agreeing = reached | {back.get(name, name) for name in reached_b}
-    return Comparison(
+    return ModelComparison(
         schema="optvet.compare/1",
         nodes=(len(a.graph.node), len(b.graph.node)),
         layers=layers,
@@ -273,7 +280,11 @@ def _ancestors(b: ModelProto, outputs: Collection[str], a: ModelProto) -> set[st
 
 
 def _pairs(
-    a: ModelProto, b: ModelProto, first: Recorded, second: Recorded, wanted: set[str] | None
+    a: ModelProto,
+    b: ModelProto,
+    first: RecordedValues,
+    second: RecordedValues,
+    wanted: set[str] | None,
 ) -> Iterable[Pair]:
     """Shared values in the order of ``b``, those among ``wanted`` only."""
     outputs = {y.name: x.name for x, y in zip(a.graph.output, b.graph.output, strict=False)}
@@ -297,7 +308,7 @@ def _pairs(
 class _Index:
     """Values of a model by what they look like from afar."""
 
-    def __init__(self, model: ModelProto, first: Recorded) -> None:
+    def __init__(self, model: ModelProto, first: RecordedValues) -> None:
         self._first = first
         self._names: dict[tuple[object, ...], list[str]] = defaultdict(list)
         for name in _made(model):
@@ -330,14 +341,14 @@ def _resembles(known: np.ndarray, value: np.ndarray) -> bool:
         return bool(np.allclose(x, y, rtol=0.05, atol=0.05 * scale, equal_nan=True))
 
 
-def judged(name: str, value: np.ndarray, first: Recorded) -> Judgement:
+def judged(name: str, value: np.ndarray, first: RecordedValues) -> Judgement:
     """``value`` against what ``first`` has under ``name``, by the noise measured there."""
     known = {name: first.values[name]}
     (judgement,) = judge(known, {name: value}, _noise(first), first.thresholds)
     return judgement
 
 
-def _noise(first: Recorded) -> Noise:
+def _noise(first: RecordedValues) -> Noise:
     return Noise(
         jitters=first.jitters,
         longest_reduction=first.longest_reduction,
@@ -390,7 +401,9 @@ class _Nodes:
         }
 
 
-def _layer(pair: Pair, a: _Nodes, b: _Nodes, first: Recorded, second: Recorded) -> Layer:
+def _layer(
+    pair: Pair, a: _Nodes, b: _Nodes, first: RecordedValues, second: RecordedValues
+) -> Layer:
     one, other = a.maker(pair.a), b.maker(pair.b)
     value = first.values[pair.a]
     magnitude: float | None = None

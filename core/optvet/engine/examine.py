@@ -27,7 +27,7 @@ from optvet.engine.numerics.oracle import (
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
-from optvet.engine.work.trial import Outputs, gist
+from optvet.engine.work.trial import Outputs, normalized_message
 from optvet.spec.records import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
 
@@ -55,7 +55,7 @@ class Observation:
     @property
     def signature(self) -> tuple[str, str]:
         """Symptom and, for a failure, its words without names, numbers and paths."""
-        return self.symptom, "" if self.stage == "compare" else gist(self.message)
+        return self.symptom, "" if self.stage == "compare" else normalized_message(self.message)
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -64,7 +64,7 @@ class Observation:
         return self.stage != "compare", max(sizes, default=0.0)
 
 
-def alike(a: Observation, b: Observation) -> bool:
+def same_fault(a: Observation, b: Observation) -> bool:
     """Whether two observations are the same fault: signature, and some output in common."""
     if a.signature != b.signature or a.unexplained or b.unexplained:
         return False
@@ -72,14 +72,14 @@ def alike(a: Observation, b: Observation) -> bool:
 
 
 @dataclass
-class Findings:
+class Examination:
     """What examining one trial gave: at most one observation, notes, and a verdict per output."""
 
     observation: Observation | None = None
     sensitive: list[tuple[Sample, Judgement]] = field(default_factory=list)
     judgements: dict[str, Judgement] = field(default_factory=dict)
 
-    def add(self, other: Findings) -> None:
+    def add(self, other: Examination) -> None:
         """Take in what examining the same passes on more samples gave; the worst of each remains.
 
         Of the sensitive samples the first for each output is enough.
@@ -179,12 +179,12 @@ class Examiner:
 
     # --- one trial ---------------------------------------------------------------------------
 
-    def examine(self, trial: Trial, samples: Sequence[Sample]) -> Findings:
+    def examine(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
         """What is wrong with ``trial``, which was run on ``samples``."""
         failure = trial.build.failure
         on_load = self.lab.case.optimizer.traits.optimizes_on_load
         if failure is not None:
-            return Findings(
+            return Examination(
                 Observation(
                     symptom_of(failure),
                     failure.stage,
@@ -200,23 +200,23 @@ class Examiner:
                 if on_load and run.stage == "load" and run.kind == "abort":
                     symptom = Symptom.OPTIMIZER_ABORT
                 unexplained = run.kind == "killed"
-                return Findings(
+                return Examination(
                     Observation(
                         symptom, run.stage, describe(run), sample=sample, unexplained=unexplained
                     )
                 )
         if trial.alignment is not None and trial.alignment.problem:
             first = samples[0] if samples else None
-            return Findings(
+            return Examination(
                 Observation(
                     Symptom.INTERFACE_CHANGE, "check", trial.alignment.problem, sample=first
                 )
             )
         return self._compare(trial, samples)
 
-    def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Findings:
+    def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
         self._settle(trial, samples)
-        found = Findings()
+        found = Examination()
         worst: tuple[float, Sample, list[Judgement]] | None = None
         for sample in samples:
             judged = self._judge(trial, sample)

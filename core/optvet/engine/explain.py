@@ -20,7 +20,7 @@ from onnx import ModelProto
 
 from optvet.engine.divergence import (
     JITTERS,
-    Recorded,
+    RecordedValues,
     compare_values,
     judged,
     recorded,
@@ -30,7 +30,15 @@ from optvet.engine.work import cache as caching
 from optvet.engine.work.facts import CODE_VERSION
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trial import Judge, Subject, build, check, load, speaks_dialect, visible
+from optvet.engine.work.trial import (
+    RuntimeConfig,
+    Subject,
+    build,
+    check,
+    load,
+    speaks_dialect,
+    visible,
+)
 from optvet.graph import structure
 from optvet.graph.interface import align
 from optvet.graph.sites import (
@@ -103,7 +111,7 @@ def explain(
     kept = lab.cache.read(key, Divergence.model_validate_json)
     if kept is not None:
         return kept
-    outcome = lab.submit(task.optimized, look, task).result()
+    outcome = lab.submit(task.optimized, locate, task).result()
     lab.ledger.add("explain", applications=1, inferences=2 + JITTERS)
     if outcome.value is None:
         if outcome.failure is not None and outcome.failure.stage == "build":
@@ -115,7 +123,7 @@ def explain(
     return outcome.value
 
 
-def told(found: Divergence) -> str:
+def divergence_text(found: Divergence) -> str:
     """A divergence as text, for those who read no JSON."""
     lines = []
     if found.value is not None:
@@ -136,7 +144,7 @@ def told(found: Divergence) -> str:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class GraphView:
     """One graph without its weights: what was rewritten in it, and where it goes wrong.
 
     ``graph`` is a serialized model whose ``value_info`` has the types that inference knows; large
@@ -150,7 +158,7 @@ class Sketch:
     wrong: str | None = None
 
 
-def sketches(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tuple[Sketch, ...]:
+def graph_views(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tuple[GraphView, ...]:
     """The original and, if it can be made and is ONNX, the optimized model."""
     optimized = lab.subject(passes)
     value = None if found is None else found.value
@@ -160,7 +168,9 @@ def sketches(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tuple
     return outcome.value or ()
 
 
-def _sketch(original: Subject, optimized: Subject | None, wrong: str | None) -> tuple[Sketch, ...]:
+def _sketch(
+    original: Subject, optimized: Subject | None, wrong: str | None
+) -> tuple[GraphView, ...]:
     """Called in a worker."""
     enter("build")
     before = onnx.load_from_string(build(original).data)
@@ -172,13 +182,13 @@ def _sketch(original: Subject, optimized: Subject | None, wrong: str | None) -> 
             if isinstance(error, MemoryError):
                 raise
     if after is None:
-        return (Sketch(_bare(before)),)
+        return (GraphView(_bare(before)),)
     sites = rewritten(before, after)
     there = _twin(before, after, wrong)
     guilty = [s for s in sites if _makes(before, s.before, wrong) or _makes(after, s.after, there)]
     old = _indices([s.before for s in sites], [s.before for s in guilty])
     new = _indices([s.after for s in sites], [s.after for s in guilty])
-    return Sketch(_bare(before), *old, wrong), Sketch(_bare(after), *new, there)
+    return GraphView(_bare(before), *old, wrong), GraphView(_bare(after), *new, there)
 
 
 def _twin(before: ModelProto, after: ModelProto, name: str | None) -> str | None:
@@ -223,7 +233,7 @@ class Task:
 
     original: Subject
     optimized: Subject
-    judge: Judge
+    judge: RuntimeConfig
     model: Model
     interface: frozenset[InterfaceChange]
     feeds: Mapping[str, np.ndarray]
@@ -232,7 +242,7 @@ class Task:
     full_check: bool
 
 
-def look(artifact: Artifact, task: Task) -> Divergence:
+def locate(artifact: Artifact, task: Task) -> Divergence:
     """The divergence, and the wrong sites, of what was built. Called in a worker."""
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
@@ -285,8 +295,8 @@ def _line(error: Exception) -> str:
 def _first_difference(
     before: ModelProto,
     after: ModelProto,
-    first: Recorded,
-    second: Recorded,
+    first: RecordedValues,
+    second: RecordedValues,
     outputs: Sequence[str],
     sites: Divergence,
 ) -> Divergence:
@@ -338,7 +348,9 @@ class _Trials:
     right: list[Site]
 
 
-def _sites(task: Task, before: ModelProto, after: ModelProto, first: Recorded | None) -> Divergence:
+def _sites(
+    task: Task, before: ModelProto, after: ModelProto, first: RecordedValues | None
+) -> Divergence:
     sites = rewritten(before, after)
     if len(sites) < 2:
         region = sites[0] if sites else Site((), ())
@@ -409,7 +421,7 @@ def _told(
 Fails = Callable[[ModelProto], bool | None]
 
 
-def _test(task: Task, first: Recorded | None) -> Fails | None:
+def _test(task: Task, first: RecordedValues | None) -> Fails | None:
     """Whether a model shows the symptom on the witness; None where it cannot be said."""
     stage = {
         Symptom.INVALID_MODEL: "check",

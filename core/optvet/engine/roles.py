@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.protocols import (
     ChecksOptions,
@@ -78,7 +78,7 @@ def choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> 
     return runtime
 
 
-def reference_for(plugins: Plugins, optimizer: Optimizer, judge: Judge) -> Judge:
+def reference_for(plugins: Plugins, optimizer: Optimizer, judge: RuntimeConfig) -> RuntimeConfig:
     """What runs the original, where ``judge`` runs what ``optimizer`` makes of it.
 
     What an import gets wrong shows only where another runtime read the original.
@@ -86,7 +86,7 @@ def reference_for(plugins: Plugins, optimizer: Optimizer, judge: Judge) -> Judge
     if optimizer.traits.reference == "original":
         return judge
     original = plugins.reference_runtime(optimizer.traits.consumes)
-    return judge if original is judge.runtime else Judge(original, original.options)
+    return judge if original is judge.runtime else RuntimeConfig(original, original.options)
 
 
 def check_options(sandbox: Sandbox, plugin: Optimizer | Runtime, options: BaseModel) -> None:

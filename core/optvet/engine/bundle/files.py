@@ -24,8 +24,8 @@ from onnx import ModelProto
 from pydantic import ValidationError
 
 from optvet.engine.bundle.observe import Evidence
-from optvet.engine.bundle.repro import Story, issue, script
-from optvet.engine.explain import told
+from optvet.engine.bundle.repro import ReproContext, issue, script
+from optvet.engine.explain import divergence_text
 from optvet.engine.work.case import Case
 from optvet.graph.identity import structure_of
 from optvet.spec.errors import InputError, UsageError
@@ -57,15 +57,17 @@ class Bundle:
     known: bool = False
 
 
-def fingerprint(optimizer: str, finding: Finding, proto: ModelProto, gist: str = "") -> str:
+def fingerprint(
+    optimizer: str, finding: Finding, proto: ModelProto, normalized_message: str = ""
+) -> str:
     """Equal for findings of one optimizer, culprit, symptom and structure; 16 hexadecimal digits.
 
     A structure is what operators read from what operators; names, sizes, values and the order of
-    nodes that do not depend on each other are no part of it. Where metadata change, ``gist`` says
-    which, and that is what counts: any node will do to show it.
+    nodes that do not depend on each other are no part of it. Where metadata change,
+    ``normalized_message`` says which, and that is what counts: any node will do to show it.
     """
-    metadata = finding.symptom == Symptom.METADATA_CHANGE and gist
-    structure = [gist] if metadata else structure_of(proto)
+    metadata = finding.symptom == Symptom.METADATA_CHANGE and normalized_message
+    structure = [normalized_message] if metadata else structure_of(proto)
     about = [optimizer, list(finding.culprit), str(finding.symptom), structure]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
@@ -122,7 +124,7 @@ def _documents(
 ) -> dict[str, bytes]:
     """The files of a bundle that are for people, by name; what explains more is added here."""
     finding = record.finding
-    story = Story(
+    story = ReproContext(
         optimizer=case.optimizer,
         options=case.options,
         passes=tuple(record.passes),
@@ -135,7 +137,7 @@ def _documents(
         inputs=tuple(record.inputs),
         outputs=tuple(record.outputs),
         judged=tuple(n for n in finding.outputs if n in record.outputs),
-        about=tuple(record.gist.split("; ")),
+        about=tuple(record.normalized_message.split("; ")),
         tolerance=_tolerance(finding),
         full_check=evidence.full_check,
         timeout_s=record.timeout_s,
@@ -143,7 +145,7 @@ def _documents(
         versions=record.versions,
         before=evidence.before,
         after=evidence.after,
-        where="" if evidence.divergence is None else told(evidence.divergence),
+        where="" if evidence.divergence is None else divergence_text(evidence.divergence),
     )
     texts = {
         "model.txt": evidence.before,

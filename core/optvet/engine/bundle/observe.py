@@ -14,9 +14,9 @@ import onnx
 from onnx import ModelProto
 
 from optvet.engine.examine import describe
-from optvet.engine.explain import Sketch, explain, sketches
+from optvet.engine.explain import GraphView, explain, graph_views
 from optvet.engine.models import open_model
-from optvet.engine.reduce.oracle import Shown, examiner_for, look
+from optvet.engine.reduce.oracle import ShownFault, examiner_for, first_shown
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Lab
@@ -32,13 +32,13 @@ from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
 class Evidence:
     """What one model shows: its fault if any, what was expected, and the two graphs as text."""
 
-    shown: Shown | None
+    shown: ShownFault | None
     expected: Outputs
     before: str
     after: str
     full_check: bool
     divergence: Divergence | None = None
-    sketches: tuple[Sketch, ...] = ()
+    graph_views: tuple[GraphView, ...] = ()
 
 
 def observe(
@@ -50,7 +50,7 @@ def observe(
     *,
     explained: bool = False,
 ) -> Evidence:
-    """What ``culprit`` does to the model on these inputs; ``note`` as ``look`` takes it.
+    """What ``culprit`` does to the model on these inputs; ``note`` as ``first_shown`` takes it.
 
     Where it does so, and the graphs for pictures, are found out only if ``explained``.
 
@@ -87,7 +87,7 @@ def _observed(
         trial = lab.fresh(passes, [sample])
     else:
         trial = lab.trial(passes, [sample], "confirm")
-    shown = look(examiner, reference, trial, [sample], note)
+    shown = first_shown(examiner, reference, trial, [sample], note)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
     before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""
@@ -100,7 +100,7 @@ def _explained(lab: Lab, culprit: tuple[str, ...], sample: Sample, evidence: Evi
     if evidence.shown is not None:
         seen = evidence.shown.observation
         found = explain(lab, seen.symptom, seen.outputs, passes, sample)
-    return replace(evidence, divergence=found, sketches=sketches(lab, passes, found))
+    return replace(evidence, divergence=found, graph_views=graph_views(lab, passes, found))
 
 
 def _text_of(path: Path) -> str:

@@ -9,12 +9,12 @@ from optvet.engine.bundle.files import read_arrays, read_record
 from optvet.engine.bundle.observe import note_of, observe, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import open_model
-from optvet.engine.reduce.oracle import Shown
+from optvet.engine.reduce.oracle import ShownFault
 from optvet.engine.roles import check_options
 from optvet.engine.work.case import case_from
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError
-from optvet.spec.records import Outcome, Replayed, Reproduction
+from optvet.spec.records import Replayed, ReplayOutcome, Reproduction
 from optvet.spec.types import Symptom
 
 _LONGEST_S = 7 * 24 * 3600.0
@@ -70,10 +70,10 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
     )
 
 
-def _outcome(record: Reproduction, shown: Shown | None) -> Outcome:
+def _outcome(record: Reproduction, shown: ShownFault | None) -> ReplayOutcome:
     if shown is None:
         return "fixed"
     seen = shown.signature
     same = (seen.symptom, seen.stage, seen.words)
-    was = (record.finding.symptom, record.finding.stage, record.gist)
+    was = (record.finding.symptom, record.finding.stage, record.normalized_message)
     return "still there" if same == was else "changed"

@@ -23,7 +23,7 @@ _MESSAGE_CHARS = 2_000
 
 
 @dataclass(frozen=True)
-class Story:
+class ReproContext:
     """All that the documents tell.
 
     Attributes:
@@ -65,7 +65,7 @@ class Story:
     where: str = ""
 
 
-def title(story: Story) -> str:
+def title(story: ReproContext) -> str:
     """One line that says what is wrong."""
     blame = " then ".join(story.culprit) or "import and export alone"
     return _line(f"{story.optimizer.name}: {blame}: {_WHAT.get(story.symptom, story.symptom)}")
@@ -274,7 +274,7 @@ _MEMORY = """\
 """
 
 
-def script(story: Story) -> str:
+def script(story: ReproContext) -> str:
     """The text of ``repro.py``."""
     explained = isinstance(story.optimizer, Explains)
     check = _CHECK.replace("@FULL@", repr(story.full_check))
@@ -317,7 +317,7 @@ def script(story: Story) -> str:
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
 
 
-def _environment(story: Story) -> str:
+def _environment(story: ReproContext) -> str:
     """Lines that set what the libraries of the script heed; empty if there is nothing."""
     plugins = (story.optimizer, story.runtime)
     wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
@@ -328,7 +328,7 @@ def _environment(story: Story) -> str:
     return "\n".join(("", "# Read by libraries as they are imported.", *lines, "")) if lines else ""
 
 
-def _step(story: Story) -> str:
+def _step(story: ReproContext) -> str:
     """The step of the script by which the finding shows."""
     traits = story.optimizer.traits
     if story.stage == "compare":
@@ -349,7 +349,7 @@ def _indented(code: str) -> str:
     return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
 
 
-def _optimize_by_plugin(story: Story) -> str:
+def _optimize_by_plugin(story: ReproContext) -> str:
     options = story.options.model_dump(mode="json")
     return f"""
 from optvet import Artifact
@@ -364,7 +364,7 @@ return artifact.data if artifact.format == "onnx" else artifact
 """
 
 
-def _run_by_plugin(story: Story) -> str:
+def _run_by_plugin(story: ReproContext) -> str:
     options = story.runtime_options.model_dump(mode="json")
     return f"""
 from optvet import Artifact
@@ -382,7 +382,7 @@ return runtime.load(model, options).run(feeds)
 # --- the issue ------------------------------------------------------------------------------------
 
 
-def issue(story: Story) -> str:
+def issue(story: ReproContext) -> str:
     """The text of ``ISSUE.md``: what, versions, steps, expected, actual, the graph."""
     passes = ", ".join(f"`{_code(p)}`" for p in story.culprit) or "none (import and export alone)"
     versions = "\n".join(f"- {_line(n)} {_line(v)}" for n, v in story.versions.items())
@@ -421,7 +421,7 @@ _EXPECTED = {
 }
 
 
-def _call(story: Story) -> str:
+def _call(story: ReproContext) -> str:
     if not isinstance(story.optimizer, Explains):
         return _optimize_by_plugin(story).strip()
     return textwrap.dedent(story.optimizer.snippet(story.passes, story.options)).strip()

@@ -19,7 +19,7 @@ from optvet.engine.examine import finite
 from optvet.engine.reduce.oracle import REDUCIBLE, reduce_finding
 from optvet.engine.reduce.search import Budget, Reduction
 from optvet.engine.sources import resolve_model
-from optvet.engine.vet.blame import patience
+from optvet.engine.vet.blame import search_timeout
 from optvet.engine.vet.session import Session, default_jobs, open_session
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case
@@ -132,7 +132,7 @@ def _case(session: Session, finding: Finding, witness: Sample) -> Case:
         began = time.monotonic()
         session.lab.fresh(case.passes.base, [witness])
         waited_s = time.monotonic() - began
-        case = case.under(timeout_s=patience(session.request.timeout, waited_s))
+        case = case.under(timeout_s=search_timeout(session.request.timeout, waited_s))
     return case.as_deployed() if finding.as_deployed else case
 
 
@@ -210,12 +210,12 @@ def _record(
     evidence: Evidence,
     nodes: int,
 ) -> Reproduction:
-    gist = evidence.shown.signature.words if evidence.shown is not None else ""
+    normalized_message = evidence.shown.signature.words if evidence.shown is not None else ""
     return Reproduction(
         schema="optvet.finding/2",
-        fingerprint=fingerprint(case.optimizer.name, finding, proto, gist),
+        fingerprint=fingerprint(case.optimizer.name, finding, proto, normalized_message),
         finding=finding,
-        gist=gist,
+        normalized_message=normalized_message,
         # A path tells of the machine it is on; a name says enough.
         model=task.source if task.source.startswith("zoo:") else Path(task.source).name,
         nodes=(nodes, total_nodes(proto)),
@@ -236,12 +236,12 @@ def _pictures(
     finding: Finding, evidence: Evidence, draw: Draw | None
 ) -> tuple[dict[str, bytes], str]:
     """``before.svg`` and ``after.svg``, and of each the region if it is but a part; or why not."""
-    if draw is None or not evidence.sketches:
+    if draw is None or not evidence.graph_views:
         return {}, ""
     culprit = " → ".join(finding.culprit) or "import and export"
     files: dict[str, bytes] = {}
     try:
-        for when, sketch in zip(("before", "after"), evidence.sketches, strict=False):
+        for when, sketch in zip(("before", "after"), evidence.graph_views, strict=False):
             model = onnx.load_from_string(sketch.graph)
             title, wrong = f"{when} {culprit}", sketch.wrong
             picture = draw(model, title=title, changed=sketch.changed, wrong=wrong)

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.examine import Examiner, Findings, Observation
+from optvet.engine.examine import Examination, Examiner, Observation
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.reduce.search import (
     Budget,
@@ -37,7 +37,7 @@ from optvet.engine.work.case import Case
 from optvet.engine.work.facts import Ledger, Trial
 from optvet.engine.work.lab import Lab, Progress
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
 from optvet.graph.interface import graph_inputs, graph_outputs
@@ -113,7 +113,7 @@ def reduce_finding(
     return Shrunk(reduction, oracle.target, cost.applications, cost.inferences)
 
 
-def recorder(sandbox: Sandbox, judge: Judge) -> Recorder:
+def recorder(sandbox: Sandbox, judge: RuntimeConfig) -> Recorder:
     """Tells all values of a model on its feeds, by running it in the sandbox under ``judge``."""
 
     def record(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
@@ -247,7 +247,9 @@ class ReductionOracle:
         early = early and self.target is not None and not self._compares(self.target)
         samples = [] if early or self.note in _STRUCTURAL else [opened.sample]
         trial = opened.lab.trial(self.case.passes.complete(passes), samples, "localize")
-        shown = look(opened.examiner, opened.reference, trial, samples, self.note, self.target)
+        shown = first_shown(
+            opened.examiner, opened.reference, trial, samples, self.note, self.target
+        )
         return None if shown is None else shown.signature
 
     @staticmethod
@@ -298,21 +300,21 @@ REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownFault:
     """What a trial shows: in full, and what must stay of it."""
 
     observation: Observation
     signature: Signature
 
 
-def look(
+def first_shown(
     examiner: Examiner,
     reference: Trial,
     trial: Trial,
     samples: Sequence[Sample],
     note: Symptom | None = None,
     wanted: Signature | None = None,
-) -> Shown | None:
+) -> ShownFault | None:
     """The first fault of ``trial``, or the note that is asked for.
 
     Args:
@@ -329,7 +331,7 @@ def look(
     if note is not None:
         return _sensitive(found)
     observation = found.observation
-    return None if observation is None else Shown(observation, _signature(observation))
+    return None if observation is None else ShownFault(observation, _signature(observation))
 
 
 def _signature(observation: Observation) -> Signature:
@@ -343,7 +345,7 @@ def _signature(observation: Observation) -> Signature:
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
 
-def _sensitive(found: Findings) -> Shown | None:
+def _sensitive(found: Examination) -> ShownFault | None:
     if found.observation is not None or not found.sensitive:
         return None
     judgements = tuple({j.output: j for _, j in found.sensitive}.values())
@@ -353,12 +355,12 @@ def _sensitive(found: Findings) -> Shown | None:
     observation = Observation(
         Symptom.SENSITIVITY, "compare", message, outputs, first.error, first.noise
     )
-    return Shown(observation, Signature(Symptom.SENSITIVITY, "compare"))
+    return ShownFault(observation, Signature(Symptom.SENSITIVITY, "compare"))
 
 
 def _structural(
     note: Symptom, reference: Trial, trial: Trial, wanted: Signature | None
-) -> Shown | None:
+) -> ShownFault | None:
     """Bloat and metadata: what comparing two structures says."""
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None:
@@ -368,10 +370,10 @@ def _structural(
         if after.nodes <= before.nodes:
             return None
         observation = Observation(note, "build", structure.growth(before, after))
-        return Shown(observation, Signature(note, "build"))
+        return ShownFault(observation, Signature(note, "build"))
     lost = structure.lost_metadata(before, after)
     keys = set(wanted.words.split("; ")) if wanted is not None else set(lost)
     if not lost or not keys <= lost.keys():
         return None
     observation = Observation(note, "build", structure.in_words(lost))
-    return Shown(observation, Signature(note, "build", "; ".join(sorted(keys))))
+    return ShownFault(observation, Signature(note, "build", "; ".join(sorted(keys))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from optvet.engine.examine import Examiner, Findings
+from optvet.engine.examine import Examination, Examiner
 from optvet.engine.inputs import Inputs
 from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
@@ -162,7 +162,7 @@ def _control_samples(session: Session, detected: Detected, inputs: Inputs) -> No
     session.ledger.control("samples", "passed" if whole else "limited", words)
 
 
-def _verdict(session: Session, examiner: Examiner, found: Findings) -> tuple[Verdict, str]:
+def _verdict(session: Session, examiner: Examiner, found: Examination) -> tuple[Verdict, str]:
     faults = [f for f in session.ledger.findings if f.severity == "fault"]
     if any(f.confirmed for f in faults):
         return "faulty", ""

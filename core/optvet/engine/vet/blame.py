@@ -100,7 +100,7 @@ def _suspects(lab: Lab, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...
     return few if len(few) < len(pipeline) and test(few) == "fails" else pipeline
 
 
-def patience(limit_s: float, empty_s: float) -> float:
+def search_timeout(limit_s: float, empty_s: float) -> float:
     """How long to wait while searching a hang: far longer than the empty pipeline took.
 
     The confirmation waits the full time, so that a pass is not called hanging for being slow.

@@ -8,7 +8,7 @@ from optvet.engine.examine import Examiner, describe
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph import structure
 from optvet.spec.records import CrossCheck, Finding
 from optvet.spec.types import Failure, Sample, Symptom
@@ -41,7 +41,7 @@ def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> Cross
     produces = case.optimizer.traits.produces
     if produces not in runtime.accepts or "onnx" not in runtime.accepts:
         return _unable(name, f"cannot run {produces}")
-    other = case.run_by(Judge(runtime, runtime.options)).under(full=False, excused="")
+    other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(full=False, excused="")
     lab = session.lab.on(other)
     reference = lab.reference([sample])
     run = reference.runs.get(sample.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optvet.engine.examine import Examiner, Findings, Observation, describe
+from optvet.engine.examine import Examination, Examiner, Observation, describe
 from optvet.engine.inputs import Inputs
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.vet.assess import Assessor
@@ -34,7 +34,7 @@ class Detected:
 
     lab: Lab
     examiner: Examiner
-    found: Findings
+    found: Examination
     judged: int
     complete: bool
     refused: Mapping[str, str]
@@ -65,7 +65,7 @@ def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
 
     What follows needs the first chunk and the witnesses alone, so the others are let go of.
     """
-    lab, count, found = session.lab, _Count(), Findings()
+    lab, count, found = session.lab, _Count(), Examination()
     lab.progress("making inputs", 0, None)
     examiner, gate = _examiners(lab)
     chunks = inputs.chunks()
@@ -136,7 +136,7 @@ def _is_death(failure: Failure | None) -> bool:
 
 def _look(
     session: Session, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
-) -> tuple[bool, Findings]:
+) -> tuple[bool, Examination]:
     """What is wrong with the pipeline on ``samples``; False where the lowering already is."""
     lab = session.lab
     if not examiner.samples:
@@ -145,7 +145,7 @@ def _look(
     if session.case.lowers:
         fault = _fault_of_lowering(session, examiner, gate, samples)
         if fault is not None:
-            return False, Findings(fault)
+            return False, Examination(fault)
     trial = lab.trial(session.case.passes.pipeline, samples, "detect")
     return True, examiner.examine(trial, samples)
 
@@ -224,7 +224,7 @@ def _those_that_end(
     return usable
 
 
-def let_go(examiner: Examiner, samples: Sequence[Sample], found: Findings) -> None:
+def let_go(examiner: Examiner, samples: Sequence[Sample], found: Examination) -> None:
     """Forget ``samples`` but for the first chunk's and the witnesses of what was found."""
     seen = found.observation
     witnesses = {s.id for s, _ in found.sensitive}
@@ -239,7 +239,7 @@ def let_go(examiner: Examiner, samples: Sequence[Sample], found: Findings) -> No
 
 def wrong_in_rest(
     session: Session, inputs: Inputs, detected: Detected, pipeline: Sequence[str]
-) -> Findings:
+) -> Examination:
     """What is wrong with ``pipeline`` on the samples that were let go of; the first of it."""
     lab, examiner = session.lab, detected.examiner
     held = {s.id for s in examiner.samples}
@@ -252,7 +252,7 @@ def wrong_in_rest(
             lab.reference(samples) if base is None else lab.trial(base, samples, "control")
         )
         found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
-        let_go(examiner, samples, Findings(found.observation))
+        let_go(examiner, samples, Examination(found.observation))
         if found.observation is not None:
             return found
-    return Findings()
+    return Examination()

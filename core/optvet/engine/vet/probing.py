@@ -13,7 +13,7 @@ from optvet.engine.work import cache as caching
 from optvet.engine.work.case import Case
 from optvet.engine.work.facts import CODE_VERSION
 from optvet.engine.work.lab import Lab, refuse_misuse
-from optvet.engine.work.trial import Order, probe
+from optvet.engine.work.trial import TrialSpec, probe
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import InputError, NothingTested
 from optvet.spec.protocols import Feeds
@@ -60,7 +60,7 @@ class Probing:
 
     def _ask(self, samples: Sequence[Sample]) -> list[str | None]:
         lab = self._lab
-        order = Order(lab.subject(None), lab.case.reference, tuple(samples))
+        order = TrialSpec(lab.subject(None), lab.case.reference, tuple(samples))
         outcome = lab.sandbox.call(probe, order, role="referee")
         lab.ledger.add("inputs", inferences=len(samples))
         if outcome.value is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from optvet.engine.examine import alike
+from optvet.engine.examine import same_fault
 from optvet.engine.vet.blame import blame
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import Session
@@ -52,7 +52,7 @@ def _shows_again(session: Session, fault: Fault, passes: tuple[str, ...]) -> boo
     """Whether fresh processes show it too, and the reference agrees with itself there."""
     lab, examiner, samples = session.lab, fault.examiner, fault.samples
     again = examiner.examine(lab.fresh(passes, samples), samples).observation
-    if again is None or not alike(again, fault.observation):
+    if again is None or not same_fault(again, fault.observation):
         return False
     if fault.observation.stage != "compare":
         return True

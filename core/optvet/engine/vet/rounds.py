@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optvet.engine.examine import Examiner, Findings
-from optvet.engine.vet.blame import blame, patience
+from optvet.engine.examine import Examination, Examiner
+from optvet.engine.vet.blame import blame, search_timeout
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault
 from optvet.engine.vet.session import Session
 from optvet.engine.work.lab import Lab
-from optvet.engine.work.trial import gist
+from optvet.engine.work.trial import normalized_message
 from optvet.spec.types import Sample, Symptom
 
 MAX_ROUNDS = 24
-Rest = Callable[[Session, tuple[str, ...]], Findings]
+Rest = Callable[[Session, tuple[str, ...]], Examination]
 """What is wrong with a pipeline on the samples that are not at hand."""
 
 
@@ -33,7 +33,7 @@ def clear(
     examiner: Examiner,
     samples: Sequence[Sample],
     pipeline: tuple[str, ...],
-    found: Findings,
+    found: Examination,
     *,
     rest: Rest | None = None,
     as_deployed: bool = False,
@@ -100,11 +100,13 @@ def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
             ledger.control("empty pipeline", "failed", f"shows {inherited.symptom}")
     if fault.symptom == Symptom.TIMEOUT:
         empty_s = time.perf_counter() - started
-        lab = lab.under(timeout_s=patience(session.request.timeout, empty_s))
+        lab = lab.under(timeout_s=search_timeout(session.request.timeout, empty_s))
     return inherited, session.at(lab)
 
 
 def _excusing(lab: Lab) -> Lab:
     """Pass over what the checker says of the round trip: passes may do worse behind it."""
     failure = lab.trial(lab.case.passes.base, (), "control").build.failure
-    return lab.under(excused=gist(failure.message if failure is not None else "") or "nothing")
+    return lab.under(
+        excused=normalized_message(failure.message if failure is not None else "") or "nothing"
+    )

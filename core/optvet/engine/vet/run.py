@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.examine import Findings
+from optvet.engine.examine import Examination
 from optvet.engine.explain import explain
 from optvet.engine.vet.assemble import assemble
 from optvet.engine.vet.assess import Assessor
@@ -49,7 +49,7 @@ def _run(session: Session, started: float) -> VetResult:
     session = session.at(detected.lab)
     samples, pipeline = detected.samples, session.case.passes.pipeline
 
-    def rest(now: Session, remaining: tuple[str, ...]) -> Findings:
+    def rest(now: Session, remaining: tuple[str, ...]) -> Examination:
         return wrong_in_rest(now, inputs, detected, remaining)
 
     # Where import and lowering are at fault, no pass can be judged.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optvet.engine.examine import Observation, alike
+from optvet.engine.examine import Observation, same_fault
 from optvet.engine.pipelines import names_passes
 from optvet.engine.vet.blame import search
 from optvet.engine.vet.detect import Detected
@@ -72,7 +72,7 @@ def _each(
     alone = _Alone()
     for name, trial in zip(names, session.lab.trials(sequences, samples, "each"), strict=True):
         observation = examiner.examine(trial, samples).observation
-        if observation is not None and inherited is not None and alike(observation, inherited):
+        if observation is not None and inherited is not None and same_fault(observation, inherited):
             observation = None
         known = any(f.culprit == [name] for f in ledger.findings)
         if observation is not None and not known and ledger.ends_search(observation):

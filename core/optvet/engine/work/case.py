@@ -15,7 +15,7 @@ from optvet.engine.options import parse_options
 from optvet.engine.pipelines import parse_pipeline
 from optvet.engine.roles import choose_runtime, configured, reference_for, require_format
 from optvet.engine.trust import options_from
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName
 from optvet.spec.protocols import Optimizer, Runtime
 from optvet.spec.records import Reproduction
@@ -105,8 +105,8 @@ class Case:
     model: Model
     optimizer: Optimizer
     options: BaseModel
-    candidate: Judge
-    reference: Judge
+    candidate: RuntimeConfig
+    reference: RuntimeConfig
     passes: PassTable
     checks: Checks = field(default_factory=Checks)
 
@@ -127,14 +127,14 @@ class Case:
         """The same with other ``checks``; what is not named stays."""
         return replace(self, checks=replace(self.checks, **checks))
 
-    def run_by(self, judge: Judge) -> Case:
+    def run_by(self, judge: RuntimeConfig) -> Case:
         """The same with original and optimized model run by one ``judge``."""
         return replace(self, candidate=judge, reference=judge)
 
     def as_deployed(self) -> Case:
         """The same under the runtime's own defaults."""
         runtime = self.candidate.runtime
-        return self.run_by(Judge(runtime, runtime.deployed))
+        return self.run_by(RuntimeConfig(runtime, runtime.deployed))
 
 
 def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
@@ -149,7 +149,9 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     optimizer = configured(optimizer, options)
     require_format(optimizer, model)
     runtime = choose_runtime(plugins, optimizer, request.runtime)
-    judge = Judge(runtime, parse_options(runtime.name, runtime.options, request.runtime_options))
+    judge = RuntimeConfig(
+        runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
+    )
     pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
     reference = reference_for(plugins, optimizer, judge)
     # A wrong name is found out before the work, not when a fault asks for it.
@@ -191,7 +193,7 @@ def case_from(
             hint = f"(of {optimizer.name} {optimizer.version()})"
             raise UnknownName("pass", name, passes.passes, hint)
     runtime = plugins.runtime(record.runtime)
-    judge = Judge(runtime, options_of(runtime, "runtime_options"))
+    judge = RuntimeConfig(runtime, options_of(runtime, "runtime_options"))
     deployed = record.finding.as_deployed
     reference = judge if deployed else reference_for(plugins, optimizer, judge)
     return Case(model, optimizer, options, judge, reference, passes)

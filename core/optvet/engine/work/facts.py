@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from optvet.engine.work import cache as caching
 from optvet.engine.work.sandbox import Outcome
-from optvet.engine.work.trial import Outputs, Report
+from optvet.engine.work.trial import Outputs, TrialReport
 from optvet.graph.interface import Alignment
 from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost
@@ -128,7 +128,7 @@ def hangs(trial: Trial) -> bool:
 
 
 def read_outcome(
-    outcome: Outcome[Report], samples: Sequence[Sample], build_key: str
+    outcome: Outcome[TrialReport], samples: Sequence[Sample], build_key: str
 ) -> tuple[Build, dict[str, Outputs | Failure]]:
     """Split an outcome into what is true of the build and what of the runs."""
     report = outcome.value

@@ -37,11 +37,11 @@ from optvet.engine.work.facts import (
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import qualified
 from optvet.engine.work.trial import (
-    Judge,
-    Order,
     Outputs,
-    Report,
+    RuntimeConfig,
     Subject,
+    TrialReport,
+    TrialSpec,
     ask_touched,
     judge_artifact,
     judge_poisoned,
@@ -244,9 +244,9 @@ class Lab:
 
     def order(
         self, subject: Subject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
-    ) -> Order:
+    ) -> TrialSpec:
         """The task that answers for ``subject`` on ``samples``."""
-        return Order(
+        return TrialSpec(
             subject,
             (self.case.candidate if subject.optimizer else self.case.reference)
             if samples
@@ -342,7 +342,7 @@ class Lab:
         runs = self._recall_runs(subject, build, samples) or {}
         return self._compose(subject, build, runs, samples)
 
-    def _is_second(self, outcome: Outcome[Report]) -> bool:
+    def _is_second(self, outcome: Outcome[TrialReport]) -> bool:
         """Whether samples ran into the time limit before: which of them is known well enough."""
         if outcome.failure is None or outcome.failure.kind != "timeout":
             return False
@@ -380,7 +380,7 @@ class Lab:
         ordered = {s.id: runs[s.id] for s in samples if s.id in runs}
         return Trial(subject.passes, build, alignment, ordered, subject.optimizer is not None)
 
-    def _count(self, purpose: str, subject: Subject, outcome: Outcome[Report]) -> None:
+    def _count(self, purpose: str, subject: Subject, outcome: Outcome[TrialReport]) -> None:
         made = int(subject.optimizer is not None)
         self.ledger.add(purpose, applications=made, inferences=_inferences(outcome))
 
@@ -423,7 +423,7 @@ class Lab:
         self,
         subject: Subject,
         samples: Sequence[Sample],
-        outcome: Outcome[Report],
+        outcome: Outcome[TrialReport],
     ) -> None:
         key = self._build_key(subject)
         build, runs = read_outcome(outcome, samples, key)
@@ -452,7 +452,7 @@ class Lab:
                 self.cache.put(run_key, "run", run_to_bytes(run))
 
 
-def _inferences(outcome: Outcome[Report]) -> int:
+def _inferences(outcome: Outcome[TrialReport]) -> int:
     """How many samples a trial ran, the failed one included."""
     report = outcome.value
     ran = len(report.outputs) + bool(report.failed_sample) if report else 0
@@ -488,7 +488,7 @@ class _Memory:
             self.runs.pop(self.run_keys.pop(name), None)
 
 
-def _about(judge: Judge) -> tuple[object, ...]:
+def _about(judge: RuntimeConfig) -> tuple[object, ...]:
     """What a run depends on beside artifact and sample; hashable."""
     runtime = judge.runtime
     options = judge.options.model_dump_json()
@@ -500,7 +500,7 @@ class _Pending:
     subject: Subject
     samples: tuple[Sample, ...]
     purpose: Purpose
-    future: Future[Outcome[Report]] | None
+    future: Future[Outcome[TrialReport]] | None
 
 
 _REFUSALS = {qualified(kind): kind for kind in REFUSALS}
@@ -514,7 +514,7 @@ def refuse_misuse(failure: Failure | None) -> None:
         raise misuse(failure.message)
 
 
-def _failure_in(outcome: Outcome[Report]) -> Failure | None:
+def _failure_in(outcome: Outcome[TrialReport]) -> Failure | None:
     """What went wrong in a trial, be it with the process or in it."""
     return outcome.failure or (outcome.value.failure if outcome.value is not None else None)
 
@@ -528,5 +528,5 @@ def _refuse_killed(failure: Failure | None) -> None:
         )
 
 
-def _died_running(outcome: Outcome[Report]) -> bool:
+def _died_running(outcome: Outcome[TrialReport]) -> bool:
     return outcome.failure is not None and outcome.failure.stage in ("load", "run")

@@ -25,8 +25,8 @@ from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import (
-    Judge,
     Outputs,
+    RuntimeConfig,
     Subject,
     flatten,
     infer,
@@ -129,7 +129,7 @@ def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
 @dataclass(frozen=True)
 class _JitterOrder:
     subject: Subject
-    judge: Judge
+    judge: RuntimeConfig
     samples: tuple[Sample, ...]
     seeds: tuple[int, ...]
     ulps: float

@@ -64,7 +64,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Judge:
+class RuntimeConfig:
     """What runs it."""
 
     runtime: Runtime
@@ -72,7 +72,7 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Report:
+class TrialReport:
     """What happened in one trial.
 
     ``digest`` identifies the artifact byte for byte, ``canonical`` by what it computes. ``outputs``
@@ -93,17 +93,17 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Order:
+class TrialSpec:
     """One trial to be made: how far to go, on which samples, under which controls.
 
     ``known`` holds digests, and canonical digests, of artifacts whose outcome is known: the trial
     stops at such a one. ``full_check`` asks for strict shape inference, which only a model whose
-    original passes it can be held to. A complaint of the checker whose gist is ``excused`` is
-    passed over: import and export alone bring it about.
+    original passes it can be held to. A complaint of the checker whose normalized message is
+    ``excused`` is passed over: import and export alone bring it about.
     """
 
     subject: Subject
-    judge: Judge | None
+    judge: RuntimeConfig | None
     samples: tuple[Sample, ...]
     reference: Model | None = None
     interface: frozenset[InterfaceChange] = frozenset()
@@ -158,13 +158,13 @@ def content_digest(data: bytes) -> str:
     return digest
 
 
-def judge_artifact(artifact: Artifact, order: Order) -> Report:
+def judge_artifact(artifact: Artifact, order: TrialSpec) -> TrialReport:
     """Carry out the trial of ``artifact``, which was made of ``order.subject``."""
     digest = _digest_of(order.subject, artifact)
     if digest in order.known:
-        return Report(digest, touched=artifact.touched, known=True)
+        return TrialReport(digest, touched=artifact.touched, known=True)
     if artifact.format != "onnx":
-        report = Report(digest, digest, touched=artifact.touched)
+        report = TrialReport(digest, digest, touched=artifact.touched)
         return _run(order, artifact, report, None)
     return _examine(order, artifact, digest)
 
@@ -219,15 +219,15 @@ def visible(subject: Subject) -> ModelProto | None:
     return None
 
 
-def judge_poisoned(artifact: Artifact, order: Order) -> Report:
+def judge_poisoned(artifact: Artifact, order: TrialSpec) -> TrialReport:
     """The same in memory that is filled with a pattern, so that what was never written shows."""
     poison_memory()
     return judge_artifact(artifact, order)
 
 
-def _examine(order: Order, artifact: Artifact, digest: str) -> Report:
+def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
     enter("check")
-    report = Report(digest, touched=artifact.touched)
+    report = TrialReport(digest, touched=artifact.touched)
     try:
         proto, size_bytes = looked_at(artifact)
         facts = structure.facts(proto, size_bytes)
@@ -252,7 +252,7 @@ def looked_at(artifact: Artifact) -> tuple[ModelProto, int]:
     return onnx.load_from_string(artifact.data), len(artifact.data)
 
 
-def _check(order: Order, artifact: Artifact) -> None:
+def _check(order: TrialSpec, artifact: Artifact) -> None:
     try:
         check(
             artifact.path or artifact.data,
@@ -260,7 +260,7 @@ def _check(order: Order, artifact: Artifact) -> None:
             dialect=speaks_dialect(order.subject),
         )
     except Exception as error:
-        if not order.excused or gist(str(error)) != order.excused:
+        if not order.excused or normalized_message(str(error)) != order.excused:
             raise
 
 
@@ -272,7 +272,7 @@ _ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]+")  # Its letters differ from process
 _NO_LETTERS = re.compile("[^A-Za-z]+")
 
 
-def gist(message: str) -> str:
+def normalized_message(message: str) -> str:
     """The first words of a message, without names, numbers, addresses and paths."""
     text = _ADDRESS.sub(" ", _NAMED.sub(" ", _QUOTED.sub(" ", message[:_GIST_CHARS])))
     words = " ".join(word for word in text.split() if "/" not in word[:-1])
@@ -321,7 +321,9 @@ def _in_plain_onnx(model: bytes | Path) -> bytes | Path:
     return plain
 
 
-def _run(order: Order, artifact: Artifact, report: Report, alignment: Alignment | None) -> Report:
+def _run(
+    order: TrialSpec, artifact: Artifact, report: TrialReport, alignment: Alignment | None
+) -> TrialReport:
     if order.judge is None:
         return report
     enter("load")
@@ -344,7 +346,7 @@ def _run(order: Order, artifact: Artifact, report: Report, alignment: Alignment 
     return _with(report, outputs=outputs)
 
 
-def load(judge: Judge, artifact: Artifact) -> Session:
+def load(judge: RuntimeConfig, artifact: Artifact) -> Session:
     """A session of the artifact under the judge's options; UsageError if it has another format."""
     if artifact.format not in judge.runtime.accepts:
         accepts = ", ".join(sorted(judge.runtime.accepts))
@@ -377,7 +379,7 @@ def infer(
     return flatten({names.get(name, name): value for name, value in outputs.items()})
 
 
-def run_again(artifact: Artifact, order: Order, runs: int) -> list[Outputs]:
+def run_again(artifact: Artifact, order: TrialSpec, runs: int) -> list[Outputs]:
     """Outputs of ``runs`` runs of one session on the order's only sample.
 
     In one session: each run continues the random sequence, while a new session may begin it again
@@ -393,7 +395,7 @@ def run_again(artifact: Artifact, order: Order, runs: int) -> list[Outputs]:
     return [infer(runtime, session, sample.feeds, alignment) for _ in range(runs)]
 
 
-def _alignment(order: Order, artifact: Artifact) -> Alignment | None:
+def _alignment(order: TrialSpec, artifact: Artifact) -> Alignment | None:
     if order.reference is None or artifact.format != "onnx":
         return None
     facts = structure.facts(*looked_at(artifact))
@@ -401,7 +403,7 @@ def _alignment(order: Order, artifact: Artifact) -> Alignment | None:
 
 
 def decode(
-    artifact: Artifact, order: Order, model: Model, comparator: Decodes, options: BaseModel
+    artifact: Artifact, order: TrialSpec, model: Model, comparator: Decodes, options: BaseModel
 ) -> tuple[dict[str, Outputs | Failure], int]:
     """The comparator's answer, or how it failed, per sample; and the number of inferences."""
     assert order.judge is not None
@@ -456,7 +458,7 @@ def _flatten(name: str, value: Any, flat: Outputs) -> None:
         flat[name] = np.asarray(value)
 
 
-def probe(order: Order) -> list[str | None]:
+def probe(order: TrialSpec) -> list[str | None]:
     """For each sample None if the model runs on it, else the runtime's words."""
     assert order.judge is not None
     artifact = build(order.subject)
@@ -507,7 +509,7 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(kind, entered(), text, type_name(error))
 
 
-def _with(report: Report, **changes: Any) -> Report:
+def _with(report: TrialReport, **changes: Any) -> TrialReport:
     return replace(report, **changes)
 
 
@@ -525,6 +527,6 @@ def sample_digests(samples: Iterable[Sample]) -> list[str]:
     return digests
 
 
-def reference_outputs(reports: Sequence[Report]) -> dict[str, Outputs]:
+def reference_outputs(reports: Sequence[TrialReport]) -> dict[str, Outputs]:
     """Outputs of several reports, by sample."""
     return {s: o for report in reports for s, o in report.outputs.items()}

@@ -9,13 +9,13 @@ import onnx
 from onnx import ModelProto, ValueInfoProto
 
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trial import Judge
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.types import inferred_types
 from optvet.spec.types import Artifact
 
 
 def record_values(
-    data: bytes, feeds: Mapping[str, np.ndarray], judge: Judge
+    data: bytes, feeds: Mapping[str, np.ndarray], judge: RuntimeConfig
 ) -> dict[str, np.ndarray]:
     """All values of a model that are arrays, from one run. Called in a worker."""
     enter("load")
@@ -30,7 +30,7 @@ def record_values(
 
 
 def _run_with_all(
-    proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], judge: Judge
+    proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], judge: RuntimeConfig
 ) -> dict[str, np.ndarray]:
     model = ModelProto()
     model.CopyFrom(proto)

@@ -4,8 +4,8 @@ A document of an earlier version is read by ``reading.read_document``, which bri
 """
 
 from optvet.spec.records.base import Record
-from optvet.spec.records.bundle import Outcome, Replayed, Reproduction
-from optvet.spec.records.compare import Activation, Comparison, Layer, Parameter
+from optvet.spec.records.bundle import Replayed, ReplayOutcome, Reproduction
+from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.listing import (
@@ -52,7 +52,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "vets": VetResults,
     "finding": Reproduction,
     "replay": Replayed,
-    "compare": Comparison,
+    "compare": ModelComparison,
     "doctor": Diagnosis,
     "error": ErrorRecord,
     "plugins": PluginList,
@@ -73,7 +73,6 @@ __all__ = [
     "CacheContents",
     "CacheKind",
     "Check",
-    "Comparison",
     "ComparisonRecord",
     "Control",
     "ControlState",
@@ -86,13 +85,13 @@ __all__ = [
     "Finding",
     "Impact",
     "Layer",
+    "ModelComparison",
     "ModelDescription",
     "ModelDescriptions",
     "ModelEntry",
     "ModelList",
     "ModelRecord",
     "OptimizerRecord",
-    "Outcome",
     "OutputRecord",
     "Parameter",
     "PassRecord",
@@ -103,6 +102,7 @@ __all__ = [
     "PulledModel",
     "PulledModels",
     "Record",
+    "ReplayOutcome",
     "Replayed",
     "Reproduction",
     "RewriteSite",

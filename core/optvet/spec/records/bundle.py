@@ -15,17 +15,17 @@ class Reproduction(Record):
     """``finding.json``: what a bundle shows, and all that judging it again needs.
 
     ``finding`` is as seen on the model of the bundle; ``nodes`` counts before and after reducing.
-    ``gist`` are the words of a failure without names and numbers. ``passes`` are applied: the
-    culprit with what the optimizer cannot do without. ``inputs`` and ``outputs`` name the arrays of
-    ``inputs.npz`` and ``expected.npz`` in their order. ``script_exit`` is what ``repro.py`` ended
-    with when the bundle was written; None if it did not end. ``timeout_s`` and ``memory_bytes`` are
-    the limits of one step.
+    ``normalized_message`` are the words of a failure without names and numbers. ``passes`` are
+    applied: the culprit with what the optimizer cannot do without. ``inputs`` and ``outputs`` name
+    the arrays of ``inputs.npz`` and ``expected.npz`` in their order. ``script_exit`` is what
+    ``repro.py`` ended with when the bundle was written; None if it did not end. ``timeout_s`` and
+    ``memory_bytes`` are the limits of one step.
     """
 
     schema_: Literal["optvet.finding/2"] = Field("optvet.finding/2", alias="schema")
     fingerprint: str
     finding: Finding
-    gist: str = ""
+    normalized_message: str = ""
     model: str
     nodes: tuple[int, int]
     optimizer: str
@@ -41,7 +41,7 @@ class Reproduction(Record):
     script_exit: int | None = None
 
 
-Outcome = Literal["fixed", "still there", "changed"]
+ReplayOutcome = Literal["fixed", "still there", "changed"]
 
 
 class Replayed(Record):
@@ -49,7 +49,7 @@ class Replayed(Record):
 
     schema_: Literal["optvet.replay/2"] = Field("optvet.replay/2", alias="schema")
     bundle: str
-    outcome: Outcome
+    outcome: ReplayOutcome
     was: Finding
     now: Symptom | None
     message: str = ""

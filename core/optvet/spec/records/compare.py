@@ -67,7 +67,7 @@ class Layer(Record):
     activation: Activation | None = None
 
 
-class Comparison(Record):
+class ModelComparison(Record):
     """Two models on one input; ``diverges_at`` names the earliest layer beyond its noise.
 
     ``before`` and ``after`` are the nodes of the two models in the region that was rewritten there,

@@ -64,7 +64,9 @@ def _cross_check_2(runtime: str, answer: str) -> JSON:
 
 
 def _bundle_2(data: JSON) -> JSON:
-    return data | {"schema": "optvet.finding/2", "finding": _finding_2(data["finding"])}
+    finding = _finding_2(data["finding"])
+    words = {"normalized_message": data.pop("gist", "")}
+    return data | words | {"schema": "optvet.finding/2", "finding": finding}
 
 
 def _replay_2(data: JSON) -> JSON:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from optvet.engine.examine import Examiner, Observation, alike, finite
+from optvet.engine.examine import Examiner, Observation, finite, same_fault
 from optvet.engine.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
@@ -48,7 +48,11 @@ class Fault(Property):
         other = self.observe(trial)
         if other is None:
             return "passes"
-        same = alike(other, self.observation) if self.exact else _akin(other, self.observation)
+        same = (
+            same_fault(other, self.observation)
+            if self.exact
+            else same_symptom(other, self.observation)
+        )
         return "fails" if same else "unresolved"
 
     def inherited(self, base: Trial) -> Fault | None:
@@ -84,7 +88,7 @@ class Fault(Property):
         )
 
 
-def _akin(a: Observation, b: Observation) -> bool:
+def same_symptom(a: Observation, b: Observation) -> bool:
     """Same symptom, and an output in common where outputs are wrong; the words may differ."""
     if a.symptom != b.symptom or a.unexplained or b.unexplained:
         return False
