@@ -387,7 +387,7 @@ def test_sixteen_bits_are_scaled_to_eight(model: Maker, tmp_path: Path) -> None:
     [
         ("l.csv", "name,label\na.png,1\n", "expected columns 'file' and 'label'"),
         ("l.txt", "a.png\n", "line 1 is 'a.png', expected a file name and a label"),
-        ("l.json", "{", "is no JSON"),
+        ("l.json", "{", "cannot be read: Expecting property name"),
         ("l.json", "3", "expected COCO annotations"),
         ("l.json", '[{"file": "a.png"}]', "choose the key by option label_key"),
         ("l.json", '{"images": [{}], "annotations": []}', "is not of COCO's form"),
