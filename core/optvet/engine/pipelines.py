@@ -53,7 +53,8 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
     if not names:
         raise UsageError("the pipeline is empty; name at least one pass, or a pipeline")
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    if twice and not optimizer.traits.repeatable:
+    # A pipeline that itself lists a pass twice is the optimizer's affair.
+    if twice and not optimizer.traits.repeatable and names_passes(text, optimizer):
         raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
     required = [name for name, p in known.items() if p.required]
     if set(names).isdisjoint(required):
