@@ -367,7 +367,7 @@ def test_a_kernel_pass_whose_absence_kills_takes_nothing_down(vet: Vet, sandbox:
     opened = TvmOptimizer(TvmOptions(tir=True))
     pipeline = [n for n in opened.pipelines()["default"] if n != "s_tir.LowerOpaqueBlock"]
     data = onnx.parser.parse_model(RELU).SerializeToString()
-    outcome = sandbox.call(opened.apply, data, pipeline, opened.options)
+    outcome = sandbox.call(opened.apply, Artifact("onnx", data), pipeline, opened.options)
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.failure.signal) == ("abort", "SIGSEGV")
     result = vet(RELU, pipeline=",".join(pipeline), optimizer_options={"tir": True})
