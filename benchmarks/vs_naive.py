@@ -133,10 +133,10 @@ def optvet_each(path: str, cache: str, limit: int) -> Any:
 
 def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) -> Any:
     """The default pipeline, timed within the process around a sandbox that is warm."""
-    from optvet.engine.api import default_jobs
     from optvet.engine.discovery import Plugins
     from optvet.engine.sources import resolve_model
     from optvet.engine.vet import vet_model
+    from optvet.engine.vet.session import default_jobs
     from optvet.engine.work.sandbox import Limits, Sandbox
     from optvet.spec.request import VetRequest
 

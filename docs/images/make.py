@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 import optvet
+from optvet import VetRequest
 from optvet.cli import render
 
 MODEL = """
@@ -47,7 +48,7 @@ def main() -> None:
     console = Console(
         file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="truecolor"
     )
-    asked = render.Asked("detector.onnx", "default", "auto", False, ("random",))
+    asked = VetRequest(model="detector.onnx")
     console.print(Text("$ optvet vet detector.onnx"))
     for part in (
         render.headline(result),

@@ -99,3 +99,19 @@ def test_a_model_is_reduced_by_a_command(tmp_path: Path) -> None:
     g (float[2] x) => (float[2] y) { a = Abs(x)  b = Relu(a)  c = Neg(b)  y = Identity(c) }"""
     small = optvet.reduce(onnx.parser.parse_model(text), "grep -q Neg {model}")
     assert [n.op_type for n in small.graph.node] == ["Neg"]
+
+
+def test_where_a_fault_lies_is_told_only_where_other_runtimes_were_asked(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[1,2,6,6] x) => (float[1,2,7,7] y)
+    <int64[8] pads = {0,0,1,0,0,0,0,1}, int64[4] axes = {0,1,3,2}, float zero = {0}> {
+      p = Pad(x, pads, zero, axes)
+      w = Constant<value = float[2,2,1,1] {1, 2, 3, 4}>()
+      y = Conv(p, w) }"""
+    model = onnx.parser.parse_model(text)
+    for others, location in (((), ""), (("onnx_reference",), "in the model: ")):
+        result = optvet.vet(model, cache_dir=tmp_path, cross_check=others, limit=2, jobs=1)
+        (fault,) = (f for f in result.findings if f.severity == "fault")
+        assert fault.symptom == "wrong-output"
+        assert fault.location.startswith(location)
+        assert bool(fault.location) == bool(others)
