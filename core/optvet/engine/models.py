@@ -32,7 +32,7 @@ from optvet.graph.walk import node_count, opset_versions
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import private_folder, replacing
-from optvet.spec.types import Model
+from optvet.spec.types import Model, ModelConfig
 from optvet.spec.words import quoted
 
 OPSET_FLOOR = 7
@@ -86,7 +86,7 @@ def open_model(
     digest = hashlib.sha256(data).hexdigest()
     if external:
         blob = _stored(store, digest, data)
-    return _model(path, source, proto, blob, digest, len(data))
+    return model_of(path, source, proto, blob, digest, len(data), config_for(path))
 
 
 def _opened_large(
@@ -118,12 +118,19 @@ def _opened_large(
         blob, digest = open_large.hashed(path, proto, external, total, store)
     except OSError as error:
         raise InputError(f"model {path} cannot be read: {error}") from error
-    return _model(path, source, proto, blob, digest, total)
+    return model_of(path, source, proto, blob, digest, total, config_for(path))
 
 
-def _model(
-    path: Path, source: str, proto: onnx.ModelProto, blob: Path, digest: str, size_bytes: int
+def model_of(
+    path: Path,
+    source: str,
+    proto: onnx.ModelProto,
+    blob: Path,
+    digest: str,
+    size_bytes: int,
+    config: ModelConfig,
 ) -> Model:
+    """A model and what its graph says of it; ``blob`` has the weights, ``proto`` need not."""
     return Model(
         source=source,
         path=path,
@@ -135,7 +142,7 @@ def _model(
         opsets=opset_versions(proto),
         size_bytes=size_bytes,
         nodes=node_count(proto),
-        config=config_for(path),
+        config=config,
     )
 
 

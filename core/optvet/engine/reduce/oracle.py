@@ -24,6 +24,7 @@ import numpy as np
 from onnx import ModelProto, TypeProto
 
 from optvet.engine.examine import Examination, Examiner, Observation
+from optvet.engine.models import model_of
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.reduce.search import (
     Budget,
@@ -40,10 +41,8 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
-from optvet.graph.interface import graph_inputs, graph_outputs
-from optvet.graph.walk import node_count, opset_versions
 from optvet.spec.errors import UsageError
-from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
+from optvet.spec.types import NOTES, Failure, Model, ModelConfig, Sample, Symptom
 
 
 @dataclass(frozen=True)
@@ -263,18 +262,7 @@ class ReductionOracle:
         # Two candidates of equal bytes may differ in their feeds and be judged at once.
         path = self.folder / f"{digest}-{threading.get_ident():x}.onnx"
         path.write_bytes(data)
-        return Model(
-            source=digest,
-            path=path,
-            blob=path,
-            digest=digest,
-            inputs=graph_inputs(model),
-            outputs=graph_outputs(model),
-            ir_version=model.ir_version,
-            opsets=opset_versions(model),
-            size_bytes=len(data),
-            nodes=node_count(model),
-        )
+        return model_of(path, digest, model, path, digest, len(data), ModelConfig())
 
 
 def examiner_for(lab: Lab, culprit: Sequence[str], sample: Sample, reference: Trial) -> Examiner:
