@@ -46,6 +46,8 @@ _POSITIONAL = re.compile(r"^(?:arr_|input[_-]?)?(\d+)$")
 _NUMBERED = re.compile(r"^(-?\d+)[|/](.+)$")
 _READABLE = (".npz", ".npy", ".pb")
 _EXPECTED = ".npz, .npy or .pb files, or test_data_set_* folders"
+_SHOWN = 300
+"""Characters of a name or an error, in a message; errors of zipfile quote what the file holds."""
 # What numpy raises for a damaged or forged file; a header may also ask for all memory.
 _UNREADABLE = (
     OSError,
@@ -228,7 +230,7 @@ def _check_archive(path: Path) -> None:
                 with archive.open(member) as file:
                     size = _announced(file)
                 key = member.filename.removesuffix(".npy")
-                _check(f"{path}, key {key!r}", size)
+                _check(f"{path}, key {_cut(key)!r}", size)
                 total += size
     except _UNREADABLE:
         return
@@ -300,16 +302,21 @@ def _why(path: Path, error: BaseException) -> str:
     if "pickle" in text:
         # numpy takes any file that it does not know for a pickle.
         return f"is no {path.suffix} file; write it with np.save or np.savez"
-    return f"cannot be read ({type(error).__name__}: {text}); write it again"
+    return f"cannot be read ({type(error).__name__}: {_cut(text)}); write it again"
+
+
+def _cut(text: str) -> str:
+    """A text out of a file, for a message."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _member(path: Path, key: str, archive: Mapping[str, Any]) -> np.ndarray:
     try:
         array = archive[key]
     except _UNREADABLE as error:
-        raise _bad(f"{path}, key {key!r}", _why(path, error)) from error
+        raise _bad(f"{path}, key {_cut(key)!r}", _why(path, error)) from error
     if not isinstance(array, np.ndarray):
-        raise _bad(f"{path}, key {key!r}", "is no array; expected what np.savez writes")
+        raise _bad(f"{path}, key {_cut(key)!r}", "is no array; expected what np.savez writes")
     return array
 
 

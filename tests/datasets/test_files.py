@@ -3,6 +3,7 @@ import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -271,6 +272,17 @@ def test_a_damaged_member_is_named(model: Maker, tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(data)
     with pytest.raises(InputError, match=r"a\.npz, key 'x': cannot be read"):
         samples(model(ONE), tmp_path)
+
+
+def test_a_damaged_file_does_not_flood_the_message(model: Maker, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    arrays: dict[str, Any] = {"x" * 5000: np.zeros(3, np.float32)}
+    np.savez(path, **arrays)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"x" * 5000, b"y" * 5000, 1))  # the directory has the old name
+    with pytest.raises(InputError, match="cannot be read") as caught:
+        samples(model(ONE), path)
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_zip_of_other_things_is_refused(model: Maker, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def loop_of_links(model: ModelProto) -> None:
         (constant_of_nothing, "attribute 'value' of node 'c' has no value"),
         (calls_itself, "calls itself, directly or through others"),
         (strings_as_bytes, "has data for 0 elements, but string[2] has 2"),
-        (long_location, "which can be no path"),
+        (long_location, "which has 5,000 bytes, and a path at most 4,095"),
         (long_part, "which is not in the model's folder"),
         (loop_of_links, "'loop'"),
     ],

@@ -274,7 +274,7 @@ def test_packed_types_need_half_a_byte_for_an_element(tmp_path: Path) -> None:
         ({"location": "C:\\b.bin"}, "only relative paths are read"),
         ({"location": "../b.bin"}, "outside of the model's folder"),
         ({"location": "a/../../b.bin"}, "outside of the model's folder"),
-        ({"location": "b.bin\0"}, "which can be no path"),
+        ({"location": "b.bin\0"}, "no path holds a zero byte"),
         ({"location": "."}, "which is not in the model's folder"),
         ({"offset": "4"}, "needs bytes 4 to 12 of b.bin, which has only 8"),
         ({"offset": "-4"}, "gives offset '-4', expected a number of bytes"),
@@ -404,3 +404,31 @@ def test_a_failed_write_leaves_nothing_behind(
     with pytest.raises(InfrastructureError, match="No space left on device; make room"):
         open_model(external(tmp_path), "", tmp_path / "store")
     assert os.listdir(tmp_path / "store" / "blobs") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (b"the name", "GraphProto.name"),
+        (b"the node", "NodeProto.name"),
+        (b"the axis", "TensorShapeProto.Dimension.dim_param|Dimension.dim_param"),
+        (b"the place", "StringStringEntryProto.value"),
+        (b"the weight", "TensorProto.name"),
+    ],
+)
+def test_a_text_that_is_not_utf8_is_refused_with_its_field(
+    tmp_path: Path, text: bytes, field: str
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        "g (float[N] x) => (float[N] y) <float w = {1}> { y = Add(x, w) }"
+    )
+    model.graph.name = "the name"
+    model.graph.node[0].name = "the node"
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "the axis"
+    model.graph.initializer[0].name = "the weight"
+    onnx.helper.set_model_props(model, {"key": "the place"})
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(text, b"\xff" + text[1:]))
+    with pytest.raises(InputError, match=rf"a text in a field ({field}) is not UTF-8"):
+        open_model(path, "", tmp_path / "store")

@@ -27,6 +27,7 @@ from optvet.engine.records import config_for
 from optvet.engine.soundness import check_model, check_tensor, shape_words
 from optvet.graph.interface import graph_inputs, graph_outputs
 from optvet.graph.outline import is_outside, location_of, outline_of
+from optvet.graph.text import undecodable_field
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
 from optvet.graph.weights import tensors_of
@@ -105,6 +106,7 @@ def _opened_large(
         proto = onnx.ModelProto()
     if not (proto.HasField("graph") and proto.HasField("ir_version") and proto.opset_import):
         proto = _parsed(path, _read(path))  # says what is wrong
+    _check_texts(path, proto)
     external = open_large.beside(path, proto)
     total = _total(path, size_bytes, external)
     accept(str(path), total)
@@ -185,7 +187,16 @@ def _parsed(path: Path, data: bytes) -> onnx.ModelProto:
                 f"model {path} has a graph but no {field}, expected a complete ONNX model; "
                 "it may be cut short, else export it again with a current exporter"
             )
+    _check_texts(path, proto)
     return proto
+
+
+def _check_texts(path: Path, proto: onnx.ModelProto) -> None:
+    if field := undecodable_field(proto):
+        raise InputError(
+            f"model {path}: a text in a field {field} is not UTF-8; it may be damaged, "
+            "else export it again"
+        )
 
 
 def _not_onnx(path: Path, data: bytes) -> str:
@@ -349,8 +360,11 @@ def _external_file(path: Path, tensor: onnx.TensorProto, location: str) -> Path:
         raise _unusable(path, tensor, "names no file (no 'location')")
     if PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
         raise _unusable(path, tensor, f"lies at {quoted(location)}; only relative paths are read")
-    if "\0" in location or len(location.encode("utf-8", "replace")) > _PATH_BYTES:
-        raise _unusable(path, tensor, f"lies at {quoted(location)}, which can be no path")
+    if "\0" in location:
+        raise _unusable(path, tensor, f"lies at {quoted(location)}: no path holds a zero byte")
+    if (length := len(location.encode("utf-8", "replace"))) > _PATH_BYTES:
+        detail = f"which has {length:,} bytes, and a path at most {_PATH_BYTES:,}"
+        raise _unusable(path, tensor, f"lies at {quoted(location)}, {detail}")
     folder = path.parent.resolve()
     file = folder / location
     if not _is_inside(file, folder):

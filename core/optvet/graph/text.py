@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from optvet.graph.walk import qualified
@@ -58,3 +60,26 @@ def graph_text(model: ModelProto) -> str:
     words = " ".join(tensor.name for tensor in large)
     shown = without_large_weights(model, SHOWN_IN_TEXT)
     return f"# weights shown as inputs: {words}\n{onnx.printer.to_text(shown)}"
+
+
+def undecodable_field(message: Any) -> str | None:
+    """The field of a protobuf message, or of one inside it, whose text is not UTF-8; else None.
+
+    protobuf gives such a text as ``bytes``, where everything else expects a ``str``.
+    """
+    inside: list[Any] = []
+    if isinstance(message, TensorProto):  # not all fields: its numbers would be copied
+        texts: dict[str, Any] = {"name": [message.name], "doc_string": [message.doc_string]}
+        inside += message.external_data
+    else:
+        texts = {}
+        for field, value in message.ListFields():
+            values = [value] if isinstance(value, (str, bytes)) else value
+            if field.type == FieldDescriptor.TYPE_STRING:
+                texts[field.name] = values
+            elif field.type == FieldDescriptor.TYPE_MESSAGE:
+                inside += values if isinstance(values, Sequence) else [values]
+    for name, values in texts.items():
+        if any(isinstance(value, bytes) for value in values):
+            return f"{type(message).__name__}.{name}"
+    return next((found for each in inside if (found := undecodable_field(each))), None)

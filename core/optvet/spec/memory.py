@@ -45,9 +45,11 @@ def check_size(what: str, size_bytes: int) -> None:
     """
     limit = memory_limit()
     if size_bytes > limit:
+        # What no machine has is a mistake in the input, and no limit to be raised.
+        raise_it = f", or say --memory {_enough(size_bytes)}" if size_bytes < 1 << 50 else ""
         raise InputError(
             f"{what}: takes {in_units(size_bytes)} of memory, and one step may take "
-            f"{in_units(limit)}; give smaller inputs, or say --memory {_enough(size_bytes)}"
+            f"{in_units(limit)}; give smaller inputs{raise_it}"
         )
 
 
