@@ -33,10 +33,10 @@ import plants
 
 from optvet import Failure, Sample
 from optvet.engine.discovery import Plugins
-from optvet.engine.examine import Examiner
+from optvet.engine.models.sources import resolve_model
 from optvet.engine.numerics import oracle
 from optvet.engine.numerics.oracle import THRESHOLDS, Noise
-from optvet.engine.sources import resolve_model
+from optvet.engine.vet.examine import Examiner
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.cache import Cache, cache_root
 from optvet.engine.work.case import Case, Checks, PassTable

@@ -38,8 +38,8 @@ import onnx
 from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.sources import resolve_model
 from optvet.engine.reduce.search import Candidate, reduce_model
-from optvet.engine.sources import resolve_model
 from optvet.engine.work.cache import cache_root
 
 Feeds = Mapping[str, np.ndarray]

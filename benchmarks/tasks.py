@@ -28,7 +28,7 @@ import machine
 from scipy.stats import fisher_exact
 
 from optvet import OptvetError, VetResult, vet
-from optvet.engine.records import config_for
+from optvet.engine.models.sidecar import config_for
 
 SHOWN = 5
 """Metrics per model; ``--json`` has all."""

@@ -134,8 +134,8 @@ def optvet_each(path: str, cache: str, limit: int) -> Any:
 def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) -> Any:
     """The default pipeline, timed within the process around a sandbox that is warm."""
     from optvet.engine.discovery import Plugins
-    from optvet.engine.sources import resolve_model
-    from optvet.engine.vet import vet_model
+    from optvet.engine.models.sources import resolve_model
+    from optvet.engine.vet.run import vet_model
     from optvet.engine.vet.session import default_jobs
     from optvet.engine.work.sandbox import Limits, Sandbox
     from optvet.spec.request import VetRequest
@@ -269,7 +269,7 @@ def bare_detect(path: str, inputs: str) -> Any:
 def save_inputs(path: Path, target: Path, limit: int) -> None:
     """The samples that dataset random gives, as one file that dataset files reads."""
     from optvet.engine.discovery import Plugins
-    from optvet.engine.models import open_model
+    from optvet.engine.models.opening import open_model
 
     dataset = Plugins().dataset("random")
     model = open_model(path, str(path), target.parent)
@@ -307,7 +307,7 @@ def all_passes() -> list[str]:
 def model_path(reference: str) -> Path:
     """A file for a path or ``zoo:NAME``, made beforehand, so that nobody pays for it."""
     from optvet.engine.discovery import Plugins
-    from optvet.engine.sources import resolve_model
+    from optvet.engine.models.sources import resolve_model
     from optvet.engine.work.cache import cache_root
 
     (model,) = resolve_model(reference, Plugins(), cache_root())
@@ -454,8 +454,8 @@ def profile(path: str, strategy: str, limit: int, lines: int) -> Any:
     import onnxruntime
 
     from optvet.engine.discovery import Plugins
-    from optvet.engine.sources import resolve_model
-    from optvet.engine.vet import vet_model
+    from optvet.engine.models.sources import resolve_model
+    from optvet.engine.vet.run import vet_model
     from optvet.spec.request import VetRequest
 
     assert {onnxoptimizer, onnxruntime} <= set(sys.modules.values())  # not to be timed

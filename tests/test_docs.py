@@ -20,8 +20,8 @@ import optvet.cli
 from optvet import Comparison, InputError, Sample, VetRequest
 from optvet.engine import discovery
 from optvet.engine.discovery import Plugins
-from optvet.engine.inputs import Inputs, Slice
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.work.inputs import Inputs, Slice
 from optvet.spec import hooks
 from optvet.spec.request import OnBad
 from optvet.testing import check_comparator

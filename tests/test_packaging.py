@@ -195,7 +195,7 @@ def test_the_numerics_know_nothing_of_the_rest_of_the_engine() -> None:
         assert rooms(file) <= {"spec", "graph", "engine"}, name
 
 
-ENGINE = ["numerics", "work", "vet", "reduce", "bundle"]
+ENGINE = ["numerics", "models", "work", "vet", "reduce", "bundle"]
 """Rooms of the engine, each above the one before."""
 
 
@@ -220,6 +220,17 @@ def test_no_modules_import_each_other_in_a_circle(room: str) -> None:
         graphlib.TopologicalSorter(arrows).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("start", ["engine.work.sandbox.server", "engine.environment.doctor"])
+def test_what_starts_often_loads_no_stage_of_a_vet(start: str) -> None:
+    # A worker is started for each task, and the package of a room is loaded with any module of it.
+    code = f"import sys, optvet.{start}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    stages = {f"optvet.engine.{m}" for m in ("vet.run", "vet.detect", "vet.explain", "reduce")}
+    assert f"optvet.{start}" in done.stdout.split()
+    assert not stages & set(done.stdout.split())
 
 
 def test_every_room_has_its_layer() -> None:

@@ -9,7 +9,7 @@ import pytest
 import optvet
 from optvet import InputError
 from optvet.engine.bundle import read_record
-from optvet.engine.records import config_for
+from optvet.engine.models.sidecar import config_for
 
 DEEP = 100_000
 

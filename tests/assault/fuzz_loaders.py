@@ -38,8 +38,8 @@ from onnx import TensorProto, helper
 from optvet import Deferred, Model, OptvetError
 from optvet.engine.bundle import read_arrays, read_record
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
-from optvet.engine.records import config_for
+from optvet.engine.models.opening import open_model
+from optvet.engine.models.sidecar import config_for
 from optvet.engine.work.cache import dump_arrays
 from optvet.engine.work.facts import run_from_bytes
 from optvet.engine.work.trial import Outputs

@@ -13,8 +13,8 @@ from tests.cli.conftest import CLEAN, Run
 
 from optvet import Artifact, PluginError, UsageError
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 

@@ -29,8 +29,8 @@ from optvet import (
 )
 from optvet import Run as RunModel
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
 from optvet.testing import PlantedOptions
 from optvet_text import TextComparator, TextOptions, measures

@@ -19,8 +19,8 @@ from tests.data import DATA
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
 from optvet import Run as RunModel
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 from optvet_text import TextComparator, TextOptions

@@ -10,7 +10,7 @@ from scipy.io import wavfile
 from tests.data import DATA
 
 import optvet
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.types import Deferred, Model, Sample
 from optvet_audio import AudioDataset, AudioOptions

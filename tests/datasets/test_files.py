@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from optvet import Deferred, Feeds, InputError, Model, Sample, UsageError
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet_files import FilesDataset, FilesOptions, optvet_datasets
 
 Maker = Callable[[str], Model]

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 import optvet
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.types import Deferred, Model, Sample
 from optvet_hf_data import HuggingFaceDataset, HuggingFaceOptions

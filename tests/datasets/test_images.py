@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from optvet import Deferred, Feeds, InputError, Model, Sample, UsageError
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet_images import PRESETS, ImagesDataset, ImagesOptions, optvet_datasets
 
 pillow = pytest.importorskip("PIL.Image", reason="needs Pillow, of the extra images")

@@ -8,7 +8,7 @@ import pytest
 from tests.data import DATA
 
 from optvet import Feeds, InputError, Model, Sample, UsageError
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet_random import RandomDataset, RandomOptions, optvet_datasets
 
 Maker = Callable[..., Model]

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from optvet import Feeds, InputError, Model, Sample
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet_random import RECIPE_SAMPLES, RandomDataset, RandomOptions
 from optvet_random.values import recipe_from
 

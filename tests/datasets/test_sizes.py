@@ -15,8 +15,8 @@ import pytest
 from optvet import Deferred, InputError, Model
 from optvet.cli import main
 from optvet.engine.discovery import Plugins
-from optvet.engine.inputs import Inputs, Slice
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.work.inputs import Inputs, Slice
 from optvet.spec.memory import check_size, in_units, limit_memory
 from optvet.spec.types import Sample
 

@@ -9,7 +9,7 @@ import pytest
 from tests.data import DATA
 
 import optvet
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.types import Deferred, Model, Sample
 from optvet_text_data import TextDataOptions, TextDataset

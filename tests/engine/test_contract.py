@@ -26,8 +26,8 @@ from optvet import (
 )
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
-from optvet.engine.sources import resolve_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models.sources import resolve_model
+from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 from optvet_tensor import TensorComparator

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ImportString
 import optvet
 from optvet import Harmless, InputError, Sensitive
 from optvet.engine.discovery import Plugins
-from optvet.engine.records import config_for
+from optvet.engine.models.sidecar import config_for
 from optvet.engine.trust import dataset_from, options_from
 from optvet.spec.sensitive import sensitive_options, unmarked_options
 

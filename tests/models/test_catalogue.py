@@ -22,8 +22,8 @@ from optvet import (
     UsageError,
 )
 from optvet.engine.discovery import Plugins
-from optvet.engine.records import Preprocessing
-from optvet.engine.sources import resolve_model
+from optvet.engine.models.sidecar import Preprocessing
+from optvet.engine.models.sources import resolve_model
 from optvet_catalogue import StudySource, catalogue
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'

@@ -25,7 +25,7 @@ import pytest
 import optvet_onnx_hub
 from optvet import InfrastructureError, InputError, ModelSource, UsageError
 from optvet.engine.discovery import Plugins
-from optvet.engine.sources import resolve_model
+from optvet.engine.models.sources import resolve_model
 from optvet_onnx_hub import HubSource, Patience
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'

@@ -15,7 +15,7 @@ import pytest
 import optvet_torch_models
 from optvet import InputError, ModelSource, PluginError, UsageError
 from optvet.engine.discovery import Plugins
-from optvet.engine.sources import resolve_model
+from optvet.engine.models.sources import resolve_model
 from optvet_torch_models import TorchSource
 
 NETS = """

@@ -12,8 +12,8 @@ from tests.answers import elsewhere
 import optvet
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest

@@ -13,8 +13,8 @@ from tests.answers import detail
 
 from optvet.engine.bundle import replay_bundle, write_bundles
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import Unsupported, UsageError
 from optvet.spec.records import Finding, VetResult

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel
 
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet.engine.work import candidate
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trial import RuntimeConfig, Subject, TrialReport, TrialSpec, judge_artifact

@@ -9,8 +9,8 @@ import pytest
 
 from optvet import Artifact, Session, UsageError, vet
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
 from optvet_ort_runtime import OrtOptions, OrtRuntime, _placed, check_placement
 

@@ -106,7 +106,7 @@ def _show(
     debug: Debug = False,
 ) -> None:
     """Say what a model is: inputs, outputs, opsets, what is declared of it. Fetches it first."""
-    from optvet.engine.sources import resolve_model
+    from optvet.engine.models.sources import resolve_model
 
     terminal, plugins = context.ensure_object(Terminal), Plugins()
     with terminal.progress() as progress:
@@ -140,7 +140,7 @@ def _pull(
     debug: Debug = False,
 ) -> None:
     """Fetch a model, check that it is whole, and say where it lies."""
-    from optvet.engine.sources import resolve_model
+    from optvet.engine.models.sources import resolve_model
 
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
@@ -242,7 +242,7 @@ def _opset_of(card: ModelCard) -> int | None:
 
 def notes_on(model: Model) -> list[str]:
     """What of a model's age makes its verdict hard to read."""
-    from optvet.engine.models import OPSET_FLOOR
+    from optvet.engine.models.opening import OPSET_FLOOR
     from optvet.graph.walk import ONNX_DOMAIN
 
     notes = []

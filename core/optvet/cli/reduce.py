@@ -63,9 +63,9 @@ def command(
     Ctrl-C ends it and keeps the smallest model so far.
     """
     from optvet.engine.discovery import Plugins
+    from optvet.engine.models.sources import resolve_model
     from optvet.engine.reduce.command import parse_command, reduce_by_command
     from optvet.engine.reduce.search import Budget
-    from optvet.engine.sources import resolve_model
 
     terminal = context.ensure_object(Terminal)
     words = parse_command(check)
@@ -109,7 +109,7 @@ class Bundler:
         """A bundle per finding of ``result``; the result with their fingerprints."""
         from optvet.engine import bundle as bundling
         from optvet.engine.discovery import Plugins
-        from optvet.engine.large import PROTOBUF_LIMIT
+        from optvet.engine.models.large import PROTOBUF_LIMIT
         from optvet.report.graph_svg import draw
 
         if result.model.size_bytes > PROTOBUF_LIMIT:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line
-from optvet.engine.inputs import NOT_ASKED
+from optvet.engine.work.inputs import NOT_ASKED
 from optvet.spec.records import Control, CrossCheck, DatasetRecord, Divergence, Impact
 from optvet.spec.request import VetRequest
 from optvet.spec.words import printable

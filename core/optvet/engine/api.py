@@ -14,10 +14,10 @@ import numpy as np
 from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict
 
-from optvet.engine import large
 from optvet.engine.discovery import Plugins
-from optvet.engine.sources import resolve_model
-from optvet.engine.vet import vet_model
+from optvet.engine.models import large
+from optvet.engine.models.sources import resolve_model
+from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import (

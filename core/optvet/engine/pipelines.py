@@ -11,9 +11,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from optvet.engine import localize
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.protocols import Optimizer
 
@@ -58,8 +57,22 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
         raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
     required = [name for name, p in known.items() if p.required]
     if set(names).isdisjoint(required):
-        return localize.completed(names, list(known), required)
+        return completed(names, list(known), required)
     return tuple(names)
+
+
+def completed(
+    names: Sequence[str], order: Sequence[str], required: Collection[str]
+) -> tuple[str, ...]:
+    """``names`` as they stand, each preceded by the required passes that ``order`` puts before."""
+    place = {name: i for i, name in enumerate(order)}
+    missing = [n for n in order if n in required and n not in names]
+    result: list[str] = []
+    for name in names:
+        while missing and place[missing[0]] < place[name]:
+            result.append(missing.pop(0))
+        result.append(name)
+    return (*result, *missing)
 
 
 def _unknown(optimizer: Optimizer, name: str, choices: Iterable[str]) -> UnknownName:

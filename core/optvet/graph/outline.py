@@ -11,6 +11,7 @@ from there.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import mmap
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import ModelProto, TensorProto
 
 from optvet.graph.types import element_bits
+from optvet.graph.weights import tensors_of
+from optvet.spec.files import file_sha256
 
 _LARGE_BYTES = 1 << 16
 """Tensors up to this size stay: shapes and scales are read by many."""
@@ -145,6 +148,17 @@ def place_of(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
         int(given) if given else -(-math.prod(tensor.dims) * element_bits(tensor.data_type) // 8)
     )
     return folder / entries["location"], int(entries.get("offset") or 0), length
+
+
+def digest_of(path: Path) -> str:
+    """Digest of a model in a file and of the files that its weights are in."""
+    places = {
+        place_of(tensor, path.parent)[0]
+        for tensor in tensors_of(outline_of(path))
+        if is_outside(tensor)
+    }
+    digests = [file_sha256(file) for file in (path, *sorted(places - {path}))]
+    return hashlib.sha256("|".join(digests).encode()).hexdigest()
 
 
 def content_of(tensor: TensorProto, folder: Path) -> Iterator[bytes]:

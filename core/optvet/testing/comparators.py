@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optvet.engine.details import MAX_DETAIL_BYTES
+from optvet.engine.vet.details import MAX_DETAIL_BYTES
 from optvet.spec.errors import InputError
 from optvet.spec.protocols import Comparator, Decodes
 from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, ValueInfo

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from optvet.engine.bundle.observe import Evidence
 from optvet.engine.bundle.repro import ReproContext, issue, script
-from optvet.engine.explain import divergence_text
+from optvet.engine.vet.explain import divergence_text
 from optvet.engine.work.case import Case
 from optvet.graph.identity import structure_of
 from optvet.spec.errors import InputError, UsageError

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.examine import describe
-from optvet.engine.explain import GraphView, explain, graph_views
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import ShownFault, examiner_for, first_shown
+from optvet.engine.vet.examine import describe
+from optvet.engine.vet.explain import GraphView, explain, graph_views
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Lab

@@ -8,10 +8,10 @@ from pathlib import Path
 from optvet.engine.bundle.files import read_arrays, read_record
 from optvet.engine.bundle.observe import note_of, observe, versions
 from optvet.engine.discovery import Plugins
-from optvet.engine.models import open_model
+from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import ShownFault
-from optvet.engine.roles import check_options
 from optvet.engine.work.case import case_from
+from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError
 from optvet.spec.records import Replayed, ReplayOutcome, Reproduction

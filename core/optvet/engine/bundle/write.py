@@ -15,11 +15,11 @@ from onnx import ModelProto
 from optvet.engine.bundle.files import Bundle, fingerprint, write_folder
 from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
 from optvet.engine.discovery import Plugins
-from optvet.engine.examine import finite
+from optvet.engine.models.sources import resolve_model
 from optvet.engine.reduce.oracle import REDUCIBLE, reduce_finding
 from optvet.engine.reduce.search import Budget, Reduction
-from optvet.engine.sources import resolve_model
 from optvet.engine.vet.blame import search_timeout
+from optvet.engine.vet.examine import finite
 from optvet.engine.vet.session import Session, default_jobs, open_session
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case

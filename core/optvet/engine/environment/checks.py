@@ -13,7 +13,7 @@ from pathlib import Path
 
 from optvet.engine.discovery import Loaded
 from optvet.engine.environment.extras import missing_extra, wanted_extra
-from optvet.engine.examine import describe
+from optvet.engine.vet.examine import describe
 from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.environment import Collision, Unmet
 from optvet.spec.records.doctor import Check, Status

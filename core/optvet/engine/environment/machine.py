@@ -10,7 +10,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from optvet.engine.examine import describe
+from optvet.engine.vet.examine import describe
 from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.records.doctor import Check
 

@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.examine import Examination, Examiner, Observation
-from optvet.engine.models import model_of
+from optvet.engine.models.opening import model_of
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.reduce.search import (
     Budget,
@@ -33,6 +32,7 @@ from optvet.engine.reduce.search import (
     Reduction,
     reduce_model,
 )
+from optvet.engine.vet.examine import Examination, Examiner, Observation
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.facts import Ledger, Trial

@@ -9,7 +9,3 @@
 Stages are functions over values: detect → blame → study → explain → cross-check → assemble. What
 they found so far is in one ``FindingsLedger``, the only thing that changes.
 """
-
-from optvet.engine.vet.run import vet_model
-
-__all__ = ["vet_model"]

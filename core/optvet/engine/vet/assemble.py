@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from optvet.engine.examine import Examination, Examiner
-from optvet.engine.inputs import Inputs
 from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.examine import Examination, Examiner
 from optvet.engine.vet.session import Session
+from optvet.engine.work.inputs import Inputs
 from optvet.spec.protocols import Explains
 from optvet.spec.records import (
     Finding,

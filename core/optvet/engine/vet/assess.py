@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from optvet.engine.decoding import Decoder
 from optvet.engine.discovery import Plugins
-from optvet.engine.examine import Examiner
-from optvet.engine.impact import Answers, Assessment, choose, fallback
 from optvet.engine.options import parse_options
 from optvet.engine.trust import options_from
+from optvet.engine.vet.decoding import Decoder
+from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.impact import Answers, Assessment, choose, fallback
 from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.trial import Outputs

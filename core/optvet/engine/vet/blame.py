@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from optvet.engine import localize
-from optvet.engine.localize import Answer, Test
+from optvet.engine.vet import localize
+from optvet.engine.vet.localize import Answer, Test
 from optvet.engine.vet.properties import Property
 from optvet.engine.work.facts import Purpose, Trial, hangs
 from optvet.engine.work.lab import Lab

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optvet.engine.examine import Examiner, describe
 from optvet.engine.numerics.oracle import OTHER_KERNELS
+from optvet.engine.vet.examine import Examiner, describe
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.trial import RuntimeConfig

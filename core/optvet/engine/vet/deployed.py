@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from optvet.engine.examine import Examiner, describe
 from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.examine import Examiner, describe
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session
 from optvet.engine.work.case import Checks

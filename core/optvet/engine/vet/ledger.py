@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optvet.engine.examine import Observation
+from optvet.engine.vet.examine import Observation
 from optvet.spec.records import Control, ControlState, Finding
 from optvet.spec.types import Symptom
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from optvet.engine.examine import describe
-from optvet.engine.models import OPSET_FLOOR
+from optvet.engine.models.opening import OPSET_FLOOR
+from optvet.engine.vet.examine import describe
 from optvet.engine.work import cache as caching
 from optvet.engine.work.case import Case
 from optvet.engine.work.facts import CODE_VERSION

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from optvet.engine.examine import Examination, Examiner
 from optvet.engine.vet.blame import blame, search_timeout
+from optvet.engine.vet.examine import Examination, Examiner
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault
 from optvet.engine.vet.session import Session

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.examine import Examination
-from optvet.engine.explain import explain
 from optvet.engine.vet.assemble import assemble
 from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.crosscheck import cross_check
 from optvet.engine.vet.deployed import judge_as_deployed
 from optvet.engine.vet.detect import detect, wrong_in_rest
+from optvet.engine.vet.examine import Examination
+from optvet.engine.vet.explain import explain
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session, open_session

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from optvet.engine import large
 from optvet.engine.discovery import Plugins
-from optvet.engine.inputs import Inputs, Slice
-from optvet.engine.roles import check_options, with_suggestion
+from optvet.engine.models import large
+from optvet.engine.models.sources import with_suggestion
 from optvet.engine.vet.assess import comparator_options
 from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.probing import Probing
 from optvet.engine.work.cache import Cache, cache_root
 from optvet.engine.work.case import Case, case_of
+from optvet.engine.work.inputs import Inputs, Slice
 from optvet.engine.work.lab import Lab, Progress
+from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import Witness
 from optvet.spec.request import VetRequest

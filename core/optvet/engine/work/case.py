@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from optvet.engine import large, localize
 from optvet.engine.discovery import Plugins
+from optvet.engine.models import large
 from optvet.engine.options import parse_options
-from optvet.engine.pipelines import parse_pipeline
-from optvet.engine.roles import choose_runtime, configured, reference_for, require_format
+from optvet.engine.pipelines import completed, parse_pipeline
 from optvet.engine.trust import options_from
+from optvet.engine.work.roles import choose_runtime, configured, reference_for, require_format
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName
 from optvet.spec.protocols import Optimizer, Runtime
@@ -50,7 +50,7 @@ class PassTable:
         """``culprit`` with the required passes in their places."""
         inside = set(culprit) <= set(self.pipeline)
         order = self.pipeline if inside else tuple(self.passes)
-        return localize.completed(culprit, order, self.required)
+        return completed(culprit, order, self.required)
 
     def required_of(self, pipeline: Iterable[str]) -> tuple[str, ...]:
         """What remains of ``pipeline`` without its optional passes."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optvet.engine.from_file import stamp_of
 from optvet.engine.work import cache as caching
 from optvet.engine.work import candidate
 from optvet.engine.work.cache import Cache
@@ -34,6 +33,7 @@ from optvet.engine.work.facts import (
     run_from_bytes,
     run_to_bytes,
 )
+from optvet.engine.work.from_file import stamp_of
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import qualified
 from optvet.engine.work.trial import (

@@ -16,12 +16,12 @@ import onnx
 from onnx import numpy_helper
 from pydantic import TypeAdapter
 
-from optvet.engine.from_file import graph_of
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
 from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
+from optvet.engine.work.from_file import graph_of
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import (

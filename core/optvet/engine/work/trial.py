@@ -21,13 +21,14 @@ import onnx
 from onnx import ModelProto
 from pydantic import BaseModel
 
-from optvet.engine import contract, from_file
+from optvet.engine import contract
+from optvet.engine.work import from_file
 from optvet.engine.work.sandbox import enter, entered, poison_memory
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of, type_name
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
-from optvet.graph.outline import outline_of
+from optvet.graph.outline import digest_of, outline_of
 from optvet.graph.walk import is_onnx
 from optvet.spec.errors import ContractError, InfrastructureError, UsageError
 from optvet.spec.files import replacing
@@ -174,7 +175,7 @@ def _digest_of(subject: Subject, artifact: Artifact) -> str:
         return subject.digest
     if artifact.fingerprint is None:
         if artifact.path is not None:
-            return from_file.digest_of(artifact.path)
+            return digest_of(artifact.path)
         return content_digest(artifact.data)
     name = f"{subject.digest}|{subject.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
     return hashlib.sha256(name.encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from optvet.engine.localize import Answer
+from optvet.engine.vet.localize import Answer
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding
 from optvet.spec.types import Sample, Symptom

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optvet.engine.localize import Answer
+from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.graph import structure

@@ -1,0 +1,75 @@
+"""Models by reference: a path, a folder, or what a model source has under a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from optvet.engine import contract
+from optvet.engine.discovery import Plugins
+from optvet.engine.models.opening import open_model, refuse_beyond_protobuf
+from optvet.spec.errors import InfrastructureError, UnknownName
+from optvet.spec.files import private_folder
+from optvet.spec.protocols import Pins, TakesSuggestions
+from optvet.spec.types import Model
+
+
+def resolve_model(
+    reference: str,
+    plugins: Plugins,
+    cache_dir: Path,
+    *,
+    accept: Callable[[str, int], None] = refuse_beyond_protobuf,
+) -> list[Model]:
+    """The models that ``reference`` (a path, a folder, ``zoo:NAME``) stands for.
+
+    ``Model.source`` says which revision it is, where the source knows revisions. ``accept`` raises
+    if a model of a size is not taken; it is asked before a large model is read.
+    """
+    scheme, colon, rest = reference.partition(":")
+    if colon and scheme in plugins.names("model source"):
+        source = plugins.model_source(scheme)
+        _make_room(cache_dir / "models")
+        files = contract.files(source, rest, cache_dir / "models")
+        if isinstance(source, Pins):
+            reference = contract.pinned(source, rest, cache_dir / "models")
+    elif colon and scheme.isalpha() and len(scheme) > 1 and not Path(reference).exists():
+        raise UnknownName("model source", scheme, plugins.names("model source"))
+    else:
+        paths = plugins.model_source(plugins.default("model source"))
+        files = contract.files(paths, reference, cache_dir / "models")
+    several = len(files) > 1
+    models = (
+        open_model(f, str(f) if several else reference, cache_dir, accept=accept) for f in files
+    )
+    return [with_suggestion(m, plugins) for m in models]
+
+
+def with_suggestion(model: Model, plugins: Plugins) -> Model:
+    """``model`` with the comparator that its catalogue suggests, if one takes the suggestion."""
+    config = model.config
+    claims = [
+        (suggestion, name)
+        for name in plugins.names("comparator")
+        if isinstance(comparator := plugins.comparator(name), TakesSuggestions)
+        for suggestion in comparator.suggestions
+        if suggestion.kind == config.suggestion.get("kind")
+        if re.search(suggestion.tasks or "", config.task or "", re.IGNORECASE)
+    ]
+    if config.comparator is not None or not claims:
+        return model
+    claim, name = min(claims, key=lambda c: (c[0].tasks is None, c[1]))
+    options = {k: v for k, v in config.suggestion.items() if k in claim.options}
+    return replace(model, config=replace(config, comparator=name, comparator_options=options))
+
+
+def _make_room(folder: Path) -> None:
+    try:
+        private_folder(folder)
+    except OSError as error:
+        raise InfrastructureError(
+            f"cache folder {folder} cannot be made: {error.strerror or error}; choose another with "
+            "--cache-dir"
+        ) from error

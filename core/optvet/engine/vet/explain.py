@@ -1,0 +1,501 @@
+"""Where a finding is in the graph: the first wrong value, what was rewritten there, and which site.
+
+::
+
+    original, optimized → values of both on the witness → the earliest beyond its noise
+                        → sites that were rewritten → each alone in the original → the wrong ones
+
+Everything happens in one task of a worker, so that the values never leave it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from optvet.engine.vet.divergence import (
+    JITTERS,
+    RecordedValues,
+    compare_values,
+    judged,
+    recorded,
+)
+from optvet.engine.vet.examine import describe
+from optvet.engine.work import cache as caching
+from optvet.engine.work.facts import CODE_VERSION
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trial import (
+    RuntimeConfig,
+    Subject,
+    build,
+    check,
+    load,
+    speaks_dialect,
+    visible,
+)
+from optvet.graph import structure
+from optvet.graph.interface import align
+from optvet.graph.sites import (
+    Site,
+    distinction,
+    features_of,
+    kind_of,
+    rewritten,
+    spliced,
+)
+from optvet.graph.text import node_text
+from optvet.graph.types import inferred_types
+from optvet.graph.walk import reads
+from optvet.graph.weights import clear_large_weights, constants_of
+from optvet.spec.memory import in_units
+from optvet.spec.protocols import Saves
+from optvet.spec.records import Divergence, RewriteSite
+from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
+
+VERSION = 4
+"""Raised when the meaning of a remembered divergence changes."""
+MAX_SITES = 128
+SITES_S = 30.0
+"""Sites are tried one at a time, for so many seconds at most."""
+_LINES = 40
+
+EXPLAINED = frozenset(
+    {Symptom.WRONG_OUTPUT, Symptom.INVALID_MODEL, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE}
+)
+"""Symptoms of a model that was made, and so can be looked at."""
+
+
+def explain(
+    lab: Lab, symptom: Symptom, outputs: Sequence[str], passes: Sequence[str], sample: Sample
+) -> Divergence | None:
+    """Where in the graph a fault is; None if there is no optimized graph to look at.
+
+    Args:
+        lab: Where the fault was found.
+        symptom: What is wrong.
+        outputs: Which outputs are, if outputs are compared.
+        passes: The culprit with what the optimizer cannot do without.
+        sample: The witness.
+    """
+    if symptom not in EXPLAINED:
+        return None
+    made = lab.case.optimizer.traits.produces
+    if made != "onnx" and not isinstance(lab.case.optimizer, Saves):
+        return Divergence(
+            note=f"{lab.case.optimizer.name} makes {made}, whose inner values are hidden"
+        )
+    if lab.subject(None).scratch is not None:
+        size = in_units(lab.model.size_bytes)
+        return Divergence(note=f"the values inside of a model of {size} are not looked at")
+    task = Task(
+        lab.subject(None),
+        lab.subject(passes),
+        lab.case.candidate,
+        lab.model,
+        lab.order(lab.subject(passes), [sample]).interface,
+        sample.feeds,
+        symptom,
+        tuple(outputs),
+        lab.case.checks.full,
+    )
+    about = (list(passes), symptom, list(outputs), lab.case.checks.full)
+    key = caching.key(
+        "divergence", VERSION, CODE_VERSION, lab.identity, about, lab.sample_digest(sample)
+    )
+    kept = lab.cache.read(key, Divergence.model_validate_json)
+    if kept is not None:
+        return kept
+    outcome = lab.submit(task.optimized, locate, task).result()
+    lab.ledger.add("explain", applications=1, inferences=2 + JITTERS)
+    if outcome.value is None:
+        if outcome.failure is not None and outcome.failure.stage == "build":
+            return None
+        words = describe(outcome.failure) if outcome.failure else "no answer"
+        return Divergence(note=f"could not be looked at: {' '.join(words.split())[:300]}")
+    lab.ledger.add("explain", inferences=outcome.value.tried)
+    lab.cache.put(key, "divergence", outcome.value.model_dump_json().encode())
+    return outcome.value
+
+
+def divergence_text(found: Divergence) -> str:
+    """A divergence as text, for those who read no JSON."""
+    lines = []
+    if found.value is not None:
+        size = f" (error {found.error:.2g})" if found.error is not None else ""
+        lines.append(f"First value beyond its noise: {found.value}{size}")
+    if found.agreeing:
+        lines.append(f"Made from: {', '.join(found.agreeing)}")
+    lines += ["Before:", *(f"    {n}" for n in found.before or ["nothing"])]
+    lines += ["After:", *(f"    {n}" for n in found.after or ["nothing"])]
+    lines += found.differs
+    for site in found.wrong if found.tried > 1 else []:
+        lines.append(f"Wrong by itself: {site.kind} {site.number} of {site.of}, {site.node}")
+    lines += [f"    {words}" for words in found.distinction]
+    return "\n".join([*lines, *([found.note] if found.note else [])])
+
+
+# --- for pictures ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GraphView:
+    """One graph without its weights: what was rewritten in it, and where it goes wrong.
+
+    ``graph`` is a serialized model whose ``value_info`` has the types that inference knows; large
+    weights have lost their content. ``changed`` and ``region`` are indices of nodes: all that were
+    rewritten, and those of the place that makes ``wrong``.
+    """
+
+    graph: bytes
+    changed: tuple[int, ...] = ()
+    region: tuple[int, ...] = ()
+    wrong: str | None = None
+
+
+def graph_views(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tuple[GraphView, ...]:
+    """The original and, if it can be made and is ONNX, the optimized model."""
+    optimized = lab.subject(passes)
+    value = None if found is None else found.value
+    outcome = lab.sandbox.call(_sketch, lab.subject(None), optimized, value, fresh=True)
+    if outcome.value is None:  # what killed the worker was the optimizer
+        outcome = lab.sandbox.call(_sketch, lab.subject(None), None, value, fresh=True)
+    return outcome.value or ()
+
+
+def _sketch(
+    original: Subject, optimized: Subject | None, wrong: str | None
+) -> tuple[GraphView, ...]:
+    """Called in a worker."""
+    enter("build")
+    before = onnx.load_from_string(build(original).data)
+    after = None
+    if optimized is not None:
+        try:
+            after = visible(optimized)
+        except Exception as error:  # it is what the finding tells of
+            if isinstance(error, MemoryError):
+                raise
+    if after is None:
+        return (GraphView(_bare(before)),)
+    sites = rewritten(before, after)
+    there = _twin(before, after, wrong)
+    guilty = [s for s in sites if _makes(before, s.before, wrong) or _makes(after, s.after, there)]
+    old = _indices([s.before for s in sites], [s.before for s in guilty])
+    new = _indices([s.after for s in sites], [s.after for s in guilty])
+    return GraphView(_bare(before), *old, wrong), GraphView(_bare(after), *new, there)
+
+
+def _twin(before: ModelProto, after: ModelProto, name: str | None) -> str | None:
+    """What an output of ``before`` is called in ``after``; inner values keep their names."""
+    outputs = [o.name for o in before.graph.output]
+    if name in outputs and outputs.index(name) < len(after.graph.output):
+        return str(after.graph.output[outputs.index(name)].name)
+    return name
+
+
+def _makes(model: ModelProto, nodes: Sequence[int], name: str | None) -> bool:
+    return any(name in model.graph.node[i].output for i in nodes)
+
+
+def _indices(
+    every: Sequence[tuple[int, ...]], some: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    flat, few = (tuple(sorted(i for s in sites for i in s)) for sites in (every, some))
+    return flat, few or next((s for s in every if s), ())  # one site shows what all are like
+
+
+_SHOWN_IN_PICTURE = 16
+"""Elements of a weight whose value may stand in a picture."""
+
+
+def _bare(model: ModelProto) -> bytes:
+    """``model`` without the content of large weights, with the types of its values."""
+    types = inferred_types(model) or inferred_types(model, strict=False) or {}
+    clear_large_weights(model, _SHOWN_IN_PICTURE)
+    del model.graph.value_info[:]
+    for name, kind in types.items():
+        model.graph.value_info.add(name=name).type.CopyFrom(kind)
+    return bytes(model.SerializeToString())
+
+
+# --- in the worker --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker needs to look at one finding."""
+
+    original: Subject
+    optimized: Subject
+    judge: RuntimeConfig
+    model: Model
+    interface: frozenset[InterfaceChange]
+    feeds: Mapping[str, np.ndarray]
+    symptom: Symptom
+    outputs: tuple[str, ...]
+    full_check: bool
+
+
+def locate(artifact: Artifact, task: Task) -> Divergence:
+    """The divergence, and the wrong sites, of what was built. Called in a worker."""
+    enter("build")
+    before = onnx.load_from_string(build(task.original).data)
+    onnx_bytes = artifact.data if artifact.format == "onnx" else None
+    # What hides its graph never left the optimizer's process, which makes it once more.
+    after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
+    if after is None:
+        return Divergence(note="the optimizer makes a format whose inner values are hidden")
+    data = after.SerializeToString()
+    facts = structure.facts(after, len(data))
+    alignment = align(task.model, facts, task.interface)
+    if alignment.problem:
+        return Divergence(note=f"inputs or outputs are others: {alignment.problem}")
+    feeds = {
+        alignment.inputs.get(name, name): value.astype(alignment.casts[name])
+        if name in alignment.casts
+        else value
+        for name, value in task.feeds.items()
+    }
+    try:
+        first = recorded(before.SerializeToString(), task.feeds, task.judge, JITTERS)
+    except Exception as error:
+        if isinstance(error, MemoryError):
+            raise
+        note = f"the original does not run with all values as outputs: {_line(error)}"
+        return _with_note(_sites(task, before, after, None), note)
+    sites = _sites(task, before, after, first)
+    if task.symptom != Symptom.WRONG_OUTPUT:
+        return sites
+    try:
+        second = recorded(data, feeds, task.judge, 0)
+    except Exception as error:
+        if isinstance(error, MemoryError):
+            raise
+        note = f"the optimized model does not run with all values as outputs: {_line(error)}"
+        return _with_note(sites, note)
+    enter("compare")
+    return _first_difference(before, after, first, second, task.outputs, sites)
+
+
+def _with_note(divergence: Divergence, note: str) -> Divergence:
+    """The same with a reason why there is no more."""
+    return divergence.model_copy(update={"note": note})
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _first_difference(
+    before: ModelProto,
+    after: ModelProto,
+    first: RecordedValues,
+    second: RecordedValues,
+    outputs: Sequence[str],
+    sites: Divergence,
+) -> Divergence:
+    found = compare_values(before, after, first, second, outputs=outputs)
+    if found.diverges_at is None:
+        note = "no value is beyond its noise once all values are outputs"
+        return _with_note(sites, note)
+    layer = found.layers[-1]
+    told = [f"attribute {k}: {v}" for k, v in layer.attributes.items()]
+    told += [
+        f"weight {p.name}: "
+        + ("another shape" if p.max_difference is None else f"differs by {p.max_difference:.2g}")
+        for p in layer.parameters
+        if p.differs
+    ]
+    return sites.model_copy(
+        update={
+            "value": found.diverges_at,
+            "error": layer.error,
+            "noise": layer.noise,
+            "agreeing": found.agreeing,
+            "before": _cut(found.before),
+            "after": _cut(found.after),
+            "whole": len(found.before) == len(before.graph.node),
+            "differs": [layer.detail, *told] if layer.detail else told,
+        }
+    )
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= _LINES:
+        return list(lines)
+    return [*lines[: _LINES - 1], f"… {len(lines) - _LINES + 1} more nodes"]
+
+
+def _lines(model: ModelProto, nodes: Sequence[int]) -> list[str]:
+    constants = constants_of(model)
+    return _cut([node_text(model.graph.node[i], constants) for i in nodes])
+
+
+# --- sites ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Trials:
+    """Which sites were tried, and which of them show the fault alone."""
+
+    wrong: list[Site]
+    right: list[Site]
+
+
+def _sites(
+    task: Task, before: ModelProto, after: ModelProto, first: RecordedValues | None
+) -> Divergence:
+    sites = rewritten(before, after)
+    if len(sites) < 2:
+        region = sites[0] if sites else Site((), ())
+        return Divergence(
+            sites=len(sites),
+            before=_lines(before, region.before),
+            after=_lines(after, region.after),
+            whole=len(region.before) == len(before.graph.node),
+        )
+    fails = _test(task, first)
+    trials = _tried(before, after, sites, fails) if fails else _Trials([], [])
+    tried = len(trials.wrong) + len(trials.right)
+    kinds = {site: kind_of(before, after, site) for site in sites}
+    if not _come_apart(trials, kinds):
+        trials, tried = _Trials([], []), 0
+    values = first.values if first is not None else {}
+    told = [_told(before, after, site, sites, kinds) for site in trials.wrong]
+    blamed = {kinds[site] for site in trials.wrong}
+    apart: list[str] = []
+    if len(blamed) == 1:
+        akin = [s for s in trials.right if kinds[s] in blamed]
+        apart = distinction(
+            [features_of(before, s, values) for s in trials.wrong],
+            [features_of(before, s, values) for s in akin],
+        )
+    everywhere = [i for s in sites for i in s.before], [i for s in sites for i in s.after]
+    return Divergence(
+        sites=len(sites),
+        tried=tried,
+        wrong=told,
+        distinction=apart,
+        before=told[0].before if told else _lines(before, everywhere[0]),
+        after=told[0].after if told else _lines(after, everywhere[1]),
+    )
+
+
+def _come_apart(trials: _Trials, kinds: Mapping[Site, str]) -> bool:
+    """Whether what is wrong alone may be called a wrong site.
+
+    Half of a rewrite is wrong by itself, be the whole right or not. Where wrong sites are of
+    several kinds, only a right one of each kind shows that they are no halves.
+    """
+    wrong, right = ({kinds[s] for s in sites} for sites in (trials.wrong, trials.right))
+    return len(wrong) < 2 or wrong <= right
+
+
+def _told(
+    before: ModelProto,
+    after: ModelProto,
+    site: Site,
+    sites: Sequence[Site],
+    kinds: Mapping[Site, str],
+) -> RewriteSite:
+    akin = [s for s in sites if kinds[s] == kinds[site]]
+    nodes = [before.graph.node[i] for i in site.before]
+    named = [n for n in nodes if n.op_type in kinds[site].split()] or nodes
+    name = next((n.name or next(iter(n.output), "") for n in named), "")
+    return RewriteSite(
+        number=akin.index(site) + 1,
+        of=len(akin),
+        kind=kinds[site],
+        node=name,
+        before=_lines(before, site.before),
+        after=_lines(after, site.after),
+    )
+
+
+Fails = Callable[[ModelProto], bool | None]
+
+
+def _test(task: Task, first: RecordedValues | None) -> Fails | None:
+    """Whether a model shows the symptom on the witness; None where it cannot be said."""
+    stage = {
+        Symptom.INVALID_MODEL: "check",
+        Symptom.LOAD_FAILURE: "load",
+        Symptom.RUN_FAILURE: "run",
+        Symptom.WRONG_OUTPUT: "compare",
+    }[task.symptom]
+    if stage == "compare" and first is None:
+        return None
+    outputs = [o.name for o in task.model.outputs if not task.outputs or o.name in task.outputs]
+
+    def fails(model: ModelProto) -> bool | None:
+        data = model.SerializeToString()
+        at = "check"
+        try:
+            check(data, full=task.full_check, dialect=speaks_dialect(task.optimized))
+            at = "load"
+            session = load(task.judge, Artifact("onnx", data))
+            at = "run"
+            values = session.run(task.feeds)
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                raise
+            return True if at == stage else None
+        if stage != "compare" or first is None:
+            return False
+        calls = {judged(n, values[n], first).call for n in outputs if n in first.values}
+        return "fault" in calls if calls else None
+
+    return fails
+
+
+def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: Fails) -> _Trials:
+    """Each site alone; those that are wrong only because they were parted are not wrong."""
+    end = time.monotonic() + SITES_S
+    wrong: list[Site] = []
+    right: list[Site] = []
+    for site in sites[:MAX_SITES]:
+        if time.monotonic() > end:
+            break
+        answer = _alone(before, after, site, fails)
+        if answer is not None:
+            (wrong if answer else right).append(site)
+    if len(wrong) < 2:
+        return _Trials(wrong, right)
+    kept = []
+    for group in _adjacent(before, after, wrong):
+        whole = Site(
+            tuple(sorted(i for s in group for i in s.before)),
+            tuple(sorted(i for s in group for i in s.after)),
+        )
+        innocent = len(group) > 1 and _alone(before, after, whole, fails) is False
+        kept += [] if innocent else group
+        right += group if innocent else []
+    return _Trials([s for s in sites if s in kept], right)
+
+
+def _alone(before: ModelProto, after: ModelProto, site: Site, fails: Fails) -> bool | None:
+    model = spliced(before, after, site)
+    return None if model is None else fails(model)
+
+
+def _adjacent(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> Iterator[list[Site]]:
+    """Sites in groups of which each reads what another one makes."""
+    groups: list[tuple[list[Site], set[str], set[str]]] = []
+    for site in sites:
+        nodes = [before.graph.node[i] for i in site.before]
+        nodes += [after.graph.node[i] for i in site.after]
+        made = {o for n in nodes for o in n.output if o}
+        read = {i for n in nodes for i in reads(n)} - made
+        members = [site]
+        for group in [g for g in groups if g[1] & read or g[2] & made]:
+            members = group[0] + members
+            made, read = made | group[1], read | group[2]
+            groups.remove(group)
+        groups.append((members, made, read))
+    yield from (group[0] for group in groups)

@@ -1,0 +1,129 @@
+"""Which passes are to blame: generic over any optimizer, pure but for the test it is given.
+
+A test answers for one pass sequence: *fails* (the fault under search shows), *passes*, or
+*unresolved* (something else went wrong, or the sequence cannot be built). Unresolved is never
+evidence. Tests are memoized by the caller; positions, not names, identify passes, since a pass may
+be listed twice.
+
+Source: Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input" (ddmin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
+
+Answer = Literal["fails", "passes", "unresolved"]
+Sequence_ = tuple[str, ...]
+Test = Callable[[Sequence_], Answer]
+
+
+def first_bad_prefix(
+    pipeline: Sequence[str],
+    test: Test,
+    *,
+    required: Collection[str] = (),
+    suspects: Collection[str] | None = None,
+) -> int:
+    """Length k of a prefix that fails while a shorter one, of which it is the next, does not.
+
+    The whole pipeline fails and the one of required passes does not; both are the caller's to know.
+    Bisection needs no monotony: it ends at *some* such step, and the pass there is a culprit in
+    context. Passes in ``required`` are kept in every test, behind the prefix too: without them
+    there would be nothing to judge. ``suspects`` are the passes that are said to do something:
+    steps end at these, and at the end. That is a hint: what it leaves out is in the prefix still.
+    """
+    ends = [i + 1 for i, name in enumerate(pipeline) if name not in required]
+    if suspects is not None:
+        ends = [k for k in ends[:-1] if pipeline[k - 1] in suspects] + ends[-1:]
+    low, high = 0, len(ends)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if test(with_required(pipeline, ends[middle - 1], required)) == "fails":
+            high = middle
+        else:
+            low = middle
+    return ends[high - 1] if ends else len(pipeline)
+
+
+def with_required(pipeline: Sequence[str], length: int, required: Collection[str]) -> Sequence_:
+    """The prefix of that length, and the required passes behind it."""
+    return tuple(n for i, n in enumerate(pipeline) if i < length or n in required)
+
+
+def minimal_sequence(
+    pipeline: Sequence[str], test: Test, *, required: Collection[str] = ()
+) -> Sequence_:
+    """A 1-minimal subsequence that fails: leaving out any one pass of it makes it not fail.
+
+    ``pipeline`` fails. Its last optional pass is tried alone first, then the least of its
+    predecessors is sought that it needs. Passes in ``required`` are kept in every test and left out
+    of the answer.
+    """
+    fixed = [i for i, name in enumerate(pipeline) if name in required]
+    optional = [i for i, name in enumerate(pipeline) if name not in required]
+
+    def fails(positions: Sequence[int]) -> bool:
+        return test(tuple(pipeline[i] for i in sorted({*fixed, *positions}))) == "fails"
+
+    if not optional or (fixed and fails([])):
+        return ()
+    *before, last = optional
+    if fails([last]):
+        kept = [last]
+    else:
+        kept = [*ddmin(before, lambda part: fails([*part, last])), last]
+    kept = _one_minimal(kept, fails)
+    return tuple(pipeline[i] for i in kept)
+
+
+def minimal_set(
+    pipeline: Sequence[str], test: Test, *, required: Collection[str] = ()
+) -> Sequence_:
+    """A 1-minimal subset of a failing ``pipeline`` that fails, in the pipeline's order."""
+    fixed = [i for i, name in enumerate(pipeline) if name in required]
+    optional = [i for i, name in enumerate(pipeline) if name not in required]
+
+    def fails(positions: Sequence[int]) -> bool:
+        return test(tuple(pipeline[i] for i in sorted({*fixed, *positions}))) == "fails"
+
+    return tuple(pipeline[i] for i in _one_minimal(ddmin(optional, fails), fails))
+
+
+def ddmin(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
+    """A small subset of ``items`` that fails, in their order; ``items`` itself fails."""
+    kept, parts = list(items), 2
+    while len(kept) >= 2:
+        size = -(-len(kept) // parts)
+        chunks = [kept[i : i + size] for i in range(0, len(kept), size)]
+        chunk = next((c for c in chunks if fails(c)), None)
+        if chunk is not None:
+            kept, parts = chunk, 2
+            continue
+        rest = next(
+            (r for c in chunks if len(chunks) > 2 and fails(r := [i for i in kept if i not in c])),
+            None,
+        )
+        if rest is not None:
+            kept, parts = rest, max(parts - 1, 2)
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(parts * 2, len(kept))
+    if len(kept) == 1 and fails([]):
+        return []
+    return kept
+
+
+def _one_minimal(kept: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Leave out single members for as long as what remains fails."""
+    kept = list(kept)
+    index = 0
+    while index < len(kept):
+        rest = kept[:index] + kept[index + 1 :]
+        if rest and fails(rest):
+            # Start over: a member that was needed before may be needless now.
+            kept, index = rest, 0
+        else:
+            index += 1
+    return kept

@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from pydantic import BaseModel
+
+from optvet.engine.bundle import (
+    Bundle,
+    Interrupted,
+    fingerprint,
+    is_written,
+    read_arrays,
+    read_record,
+    replay_bundle,
+    write_arrays,
+    write_bundles,
+)
+from optvet.engine.bundle.repro import fenced
+from optvet.engine.discovery import Plugins
+from optvet.engine.models.sources import resolve_model
+from optvet.engine.vet.run import vet_model
+from optvet.engine.work.lab import Progress
+from optvet.graph.identity import structure_of
+from optvet.report.graph_svg import draw
+from optvet.spec.errors import InputError, UsageError
+from optvet.spec.records import Finding
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Symptom
+from optvet.testing import Planted
+
+HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
+CRASH = (
+    HEAD
+    + """g (float[3,2] a, float[3,4] b) => (float[2,4] y) {
+    r = Relu(a)  t = Transpose(r)  z = Gemm(t, b)  y = Sigmoid(z) }"""
+)
+# The axes of Pad are not in order, which fuse_pad_into_conv takes them to be.
+WRONG = (
+    HEAD
+    + """g (float[1,1,4,4] x) => (float[1,1,6,6] z)
+    <float[1,1,1,1] w = {1.5}, int64[8] pads = {0, 0, 0, 2, 0, 0, 2, 0}, float zero = {0},
+     int64[4] axes = {0, 1, 3, 2}> {
+    r = Relu(x)  q = Pad <mode = "constant"> (r, pads, zero, axes)
+    y = Conv(q, w)  z = Sigmoid(y) }"""
+)
+
+
+# The weights are listed among the inputs, as IR version 3 asks for.
+LISTED = """<ir_version: 3, opset_import: ["" : 9]>
+g (float[2,2] x, float[2,2] w) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+    a = Abs(x)  y = %s(a, w) }"""
+NORMALIZED = (
+    '<ir_version: 8, opset_import: ["" : 9]>'
+    + """g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+    <float[1,1,1,1] w = {1.5}, float[1] s = {0.5}, float[1] m = {0.1}, float[1] v = {0.7}> {
+    a = Conv(x, w)  b = BatchNormalization(a, s, s, m, v)  c = Relu(b)
+    d = Conv(c, w)  e = BatchNormalization(d, s, s, m, v)  f = Abs(e)
+    g = Conv(f, w)  h = BatchNormalization(g, s, s, m, v)  y = Relu(h) }"""
+)
+
+
+def bundles(
+    text: str,
+    folder: Path,
+    progress: Progress = lambda text, done, total: None,
+    plugins: Plugins | None = None,
+    reduce: bool = True,
+    **settings: object,
+) -> list[Bundle]:
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    asked = VetRequest(
+        model=str(path),
+        cache_dir=folder / "cache",
+        reduce=reduce,
+        **settings,  # type: ignore[arg-type]
+    )
+    plugins = plugins or Plugins()
+    (model,) = resolve_model(str(path), plugins, folder / "cache")
+    result = vet_model(model, asked, plugins)
+    return write_bundles(result, asked, folder / "out", plugins, progress=progress)
+
+
+def run_script(bundle: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(bundle / "repro.py")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def script_exit(bundle: Path) -> int:
+    return run_script(bundle).returncode
+
+
+@pytest.mark.parametrize(
+    ("text", "culprit", "symptom"),
+    [
+        (CRASH, "fuse_transpose_into_gemm", Symptom.OPTIMIZER_ERROR),
+        (WRONG, "fuse_pad_into_conv", Symptom.WRONG_OUTPUT),
+    ],
+)
+def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
+    text: str, culprit: str, symptom: Symptom, tmp_path: Path
+) -> None:
+    (bundle,) = bundles(text, tmp_path)
+    assert bundle.note == ""
+    assert bundle.record.nodes == (4, 2)
+    assert (bundle.record.finding.symptom, bundle.record.finding.culprit) == (symptom, [culprit])
+    assert script_exit(bundle.path) == 1
+    script = bundle.path / "repro.py"
+    assert "optvet" not in script.read_text()
+    script.write_text(script.read_text().replace(repr([culprit]), "['nop']"))
+    assert script_exit(bundle.path) == 0
+
+
+def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
+    (bundle,) = bundles(NORMALIZED, tmp_path, pipeline="fuse_bn_into_conv")
+    record = bundle.record
+    assert (record.finding.symptom, record.nodes) == (Symptom.BLOAT, (9, 2))
+    assert "2 nodes became" in record.finding.message
+    assert "-1 BatchNormalization" in record.finding.message
+    assert script_exit(bundle.path) == 1
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("'fuse_bn_into_conv'", "'nop'"))
+    assert script_exit(bundle.path) == 0
+
+
+def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: Path) -> None:
+    (first,) = bundles(LISTED % "MatMul", tmp_path)
+    assert first.record.finding.culprit == []
+    words = (first.path / "ISSUE.md").read_text()
+    assert "ir_version: 3 became 4; replaceable weights: 0 became 1" in words
+    assert "take them out of the inputs" in " ".join(words.split())
+    assert script_exit(first.path) == 1
+    assert replay_bundle(first.path, Plugins()).outcome == "still there"
+    (second,) = bundles(LISTED % "Add", tmp_path)
+    assert (second.known, second.path) == (True, first.path)
+
+
+def test_an_output_that_flips_by_rounding_is_reduced_with_the_values_that_flip_it(
+    tmp_path: Path,
+) -> None:
+    text = f"""{HEAD} g (float[1,3] x) => (float[1,3] z) {{
+        a = Identity(x)  s = Softmax <axis = 1> (a)  y = Log(s)  z = Neg(y) }}"""
+    np.savez(tmp_path / "x.npz", x=np.array([[0, -170, 1]], np.float32))
+    datasets = (f"files:{tmp_path / 'x.npz'}",)
+    (bundle,) = bundles(text, tmp_path, pipeline="fuse_consecutive_log_softmax", dataset=datasets)
+    record = bundle.record
+    assert (record.finding.symptom, record.nodes) == (Symptom.SENSITIVITY, (4, 2))
+    (values,) = read_arrays(bundle.path / "inputs.npz", record.inputs).values()
+    assert -170 in values
+    assert script_exit(bundle.path) == 1
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+
+
+def test_ctrl_c_writes_the_smallest_model_so_far(tmp_path: Path) -> None:
+    def press(text: str, done: int, total: int | None) -> None:
+        if text != "making inputs" and done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        bundles(CRASH, tmp_path, progress=press)
+    (bundle,) = caught.value.bundles
+    assert "interrupted" in bundle.note
+    assert bundle.record.finding.culprit == ["fuse_transpose_into_gemm"]
+    assert script_exit(bundle.path) == 1
+
+
+def test_a_documented_limit_is_not_written_down() -> None:
+    common: dict[str, Any] = {"stage": "build", "culprit": ["p"], "confirmed": True}
+    limit = Finding(symptom=Symptom.INVALID_MODEL, severity="note", **common)
+    fault = Finding(symptom=Symptom.INVALID_MODEL, severity="fault", **common)
+    slower = Finding(symptom=Symptom.SLOWDOWN, severity="note", **common)
+    assert [is_written(f) for f in (limit, fault, slower)] == [False, True, False]
+
+
+class Explained(Planted):
+    """Shows its call, as a plugin of a library would."""
+
+    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+        return f"""
+            from optvet import Artifact
+            from optvet.testing import Planted
+            planted = Planted()
+            source = Artifact("onnx", model.SerializeToString())
+            return planted.apply(source, {list(passes)!r}, planted.options).data
+        """
+
+
+CHAIN = (
+    HEAD
+    + """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+    a = Abs(x)  b = MatMul(a, w)  y = Relu(b) }"""
+)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "symptom", "step"),
+    [
+        ("abort", Symptom.OPTIMIZER_ABORT, "optimizing the model: signal 6"),
+        ("hang", Symptom.TIMEOUT, "optimizing the model: no end"),
+        ("eat_memory", Symptom.OUT_OF_MEMORY, "optimizing the model: 1"),
+        ("invalid_model", Symptom.INVALID_MODEL, "checking the optimized model: 1"),
+        ("foreign_operator", Symptom.LOAD_FAILURE, "running the optimized model: 1"),
+        ("index_out_of_range", Symptom.RUN_FAILURE, "running the optimized model: 1"),
+        ("rename_outputs", Symptom.INTERFACE_CHANGE, "checking the optimized model"),
+    ],
+)
+def test_whatever_goes_wrong_is_written_down_and_there_again(
+    culprit: str, symptom: Symptom, step: str, tmp_path: Path
+) -> None:
+    planted = Explained(default=(culprit,))
+    plugins = Plugins().register("optimizer", planted)
+    limits: dict[str, Any] = {
+        "timeout": 3.0 if culprit == "hang" else 60.0,
+        "memory": 1 << (29 if culprit == "eat_memory" else 33),
+    }
+    # Each candidate would be waited for.
+    reduce = culprit != "hang"
+    written = bundles(
+        CHAIN, tmp_path, plugins=plugins, optimizer="planted", reduce=reduce, **limits
+    )
+    (bundle,) = (b for b in written if b.record.finding.severity == "fault")
+    record = bundle.record
+    assert (record.finding.symptom, record.finding.culprit) == (symptom, [culprit])
+    assert (bundle.note, record.nodes, record.script_exit) == ("", (3, 1 if reduce else 3), 1)
+    assert replay_bundle(bundle.path, plugins).outcome == "still there"
+    if culprit != "hang":  # was waited for already
+        assert step in run_script(bundle.path).stdout.splitlines()[-1]
+
+
+def test_a_bundle_holds_everything_and_nothing_of_this_machine(tmp_path: Path) -> None:
+    (bundle,) = bundles(CRASH, tmp_path)
+    files = {p.name for p in bundle.path.iterdir()}
+    assert files == {
+        "model.onnx",
+        "model.txt",
+        "inputs.npz",
+        "expected.npz",
+        "repro.py",
+        "ISSUE.md",
+        "finding.json",
+    }
+    for name in files:
+        assert str(tmp_path).encode() not in (bundle.path / name).read_bytes()
+    assert "Gemm" in (bundle.path / "ISSUE.md").read_text()
+    assert [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_script_without_its_library_says_that_it_cannot_be_run(tmp_path: Path) -> None:
+    (bundle,) = bundles(CRASH, tmp_path)
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("import onnxoptimizer", "import absent_library"))
+    assert script_exit(bundle.path) == 2
+
+
+def test_a_script_that_fails_before_the_fault_does_not_call_it_there(tmp_path: Path) -> None:
+    (bundle,) = bundles(WRONG, tmp_path)
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("'fuse_pad_into_conv'", "'no_such_pass'"))
+    assert script_exit(bundle.path) == 2
+
+
+def test_replay_tells_still_there_from_fixed_and_changed(tmp_path: Path) -> None:
+    (bundle,) = bundles(CRASH, tmp_path)
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+    model = onnx.load(bundle.path / "model.onnx")
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("perm", [1, 0]))
+    onnx.save(model, bundle.path / "model.onnx")
+    assert replay_bundle(bundle.path, Plugins()).outcome == "fixed"
+    assert script_exit(bundle.path) == 0
+    record = read_record(bundle.path)
+    other = record.model_copy(update={"normalized_message": "something else"})
+    (bundle.path / "finding.json").write_text(other.model_dump_json())
+    model.graph.node[0].attribute.pop()
+    onnx.save(model, bundle.path / "model.onnx")
+    assert replay_bundle(bundle.path, Plugins()).outcome == "changed"
+
+
+def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path) -> None:
+    from optvet_ort_optimizer import OrtOptimizer
+    from optvet_ort_runtime import OrtRuntime
+
+    optimizer, runtime = OrtOptimizer(), OrtRuntime()
+    code = optimizer.snippet(["EliminateIdentity"], optimizer.options)
+    text = f"def optimize(model):\n{_indent(code)}\ndef run(model, feeds):\n"
+    text += _indent(runtime.snippet(runtime.options))
+    space: dict[str, object] = {}
+    exec(text, space)
+    model = onnx.parser.parse_model(HEAD + "g (float[2] x) => (float[2] y) { y = Identity(x) }")
+    feeds = {"x": np.array([1, 2], np.float32)}
+    session = space["optimize"](model)  # type: ignore[operator]
+    assert space["run"](session, feeds)["y"].tolist() == [1, 2]  # type: ignore[operator]
+
+
+def _indent(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.splitlines())
+
+
+def test_the_fingerprint_knows_structure_not_names_or_order() -> None:
+    def of(body: str) -> list[str]:
+        return structure_of(
+            onnx.parser.parse_model(HEAD + f"g (float[2] x) => (float[2] y) {{ {body} }}")
+        )
+
+    same = of("a = Relu(x)  b = Abs(x)  y = Add(a, b)")
+    assert of("q = Abs(x)  p = Relu(x)  y = Add(p, q)") == same
+    assert of("q = Abs(x)  p = Relu(x)  y = Add(q, p)") != same
+    finding = Finding(
+        symptom=Symptom.BLOAT, severity="note", stage="build", culprit=["p"], confirmed=True
+    )
+    model = onnx.parser.parse_model(HEAD + "g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    assert len(fingerprint("o", finding, model)) == 16
+    assert fingerprint("o", finding, model) != fingerprint("other", finding, model)
+
+
+def test_findings_of_one_fingerprint_share_a_bundle(tmp_path: Path) -> None:
+    (first,) = bundles(CRASH, tmp_path)
+    (second,) = bundles(CRASH.replace("Sigmoid", "Tanh"), tmp_path)
+    assert (first.known, second.known) == (False, True)
+    assert first.path == second.path
+
+
+def test_arrays_come_back_under_names_that_no_file_could_have(tmp_path: Path) -> None:
+    given = {
+        "../x": np.array([1], np.float32),
+        "file": np.array(["a"], object),
+        "..": np.array(3, np.int64),
+    }
+    write_arrays(tmp_path / "a.npz", given)
+    read = read_arrays(tmp_path / "a.npz", list(given))
+    assert {n: (a.dtype, a.tolist()) for n, a in read.items()} == {
+        n: (np.asarray(a).dtype, np.asarray(a).tolist()) for n, a in given.items()
+    }
+    with pytest.raises(InputError, match="3 arrays, expected 1"):
+        read_arrays(tmp_path / "a.npz", ["x"])
+
+
+def test_nothing_in_a_text_ends_its_code_block() -> None:
+    assert fenced("a ``` b\x1b") == "````\na ``` b\N{REPLACEMENT CHARACTER}\n````\n"
+
+
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no bundle"):
+        replay_bundle(tmp_path, Plugins())
+
+
+def test_a_bundle_tells_where_in_the_graph_the_fault_is_and_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(WRONG), path)
+    asked = VetRequest(model=str(path), cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
+    plugins = Plugins()
+    (model,) = resolve_model(str(path), plugins, tmp_path / "cache")
+    result = vet_model(model, asked, plugins)
+    (bundle,) = write_bundles(result, asked, tmp_path / "out", plugins, draw=draw)
+    found = bundle.record.finding.divergence
+    assert found is not None
+    assert (found.value, found.agreeing) == ("y", ["r"])
+    assert "First value beyond its noise: y" in (bundle.path / "ISSUE.md").read_text("utf-8")
+    before, after = ((bundle.path / f"{w}.svg").read_text("utf-8") for w in ("before", "after"))
+    assert ">Pad<" in before
+    assert ">Pad<" not in after
+    assert ">first wrong value<" in before and ">first wrong value<" in after  # noqa: PT018
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_bundle(tmp_path: Path) -> None:
+    def fails(model: onnx.ModelProto, **_: object) -> str:
+        raise ValueError("no room")
+
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(WRONG), path)
+    asked = VetRequest(model=str(path), cache_dir=tmp_path / "cache", pipeline="fuse_pad_into_conv")
+    plugins = Plugins()
+    (model,) = resolve_model(str(path), plugins, tmp_path / "cache")
+    result = vet_model(model, asked, plugins)
+    (bundle,) = write_bundles(result, asked, tmp_path / "out", plugins, draw=fails)
+    assert bundle.note == "no pictures: ValueError: no room"
+    assert script_exit(bundle.path) == 1
