@@ -149,7 +149,7 @@ class Examiner:
         self.random: set[str] = set()
         self.flaky: set[str] = set()
         self.undecided: dict[str, str] = {}
-        self.excused: set[str] = set()
+        self.ignored_outputs: set[str] = set()
         self.tolerance, self.thresholds = tolerance, thresholds
         self.self_checked: set[str] = set()
         self._names: dict[str, None] = {}
@@ -240,7 +240,7 @@ class Examiner:
         reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
         if reference is None or run is None or isinstance(run, Failure):
             return []
-        skipped = self.random | self.flaky | self.excused
+        skipped = self.random | self.flaky | self.ignored_outputs
         judged = {n: v for n, v in reference.items() if n not in skipped}
         noise = self._noise.get(sample.id)
         tolerance = self.tolerance(trial.passes)
@@ -357,7 +357,7 @@ class Examiner:
         """Random outputs are compared by their distribution over many runs."""
         reference = self._repeat(self.base, sample)
         candidate = self._repeat(trial.passes, sample)
-        for name in sorted(self.random - self.excused):
+        for name in sorted(self.random - self.ignored_outputs):
             ours = [r[name] for r in reference if name in r]
             theirs = [r[name] for r in candidate if name in r]
             if not ours or not theirs or ours[0].dtype == object:
