@@ -96,24 +96,22 @@ class Onnxscript:
 
         steps, _ = self._steps(options)
         graph = ir.serde.deserialize_model(onnx.load_from_string(source.data))
-        changing_passes: list[str] = []
+        touched: list[str] = []
         for group in _groups(passes, steps):
             step = steps[group[0]]
             if callable(step):
-                changing_passes += group if step(graph).modified else []
+                touched += group if step(graph).modified else []
             else:
-                rules = [
-                    _spy(rule, name, changing_passes) for name in group for rule in steps[name]
-                ]
+                rules = [_spy(rule, name, touched) for name in group for rule in steps[name]]
                 RewritePass(rules)(graph)
         data = ir.serde.serialize_model(graph).SerializeToString(deterministic=True)
-        return Artifact("onnx", data, changing_passes=tuple(dict.fromkeys(changing_passes)))
+        return Artifact("onnx", data, touched=tuple(dict.fromkeys(touched)))
 
-    def changing_passes(
+    def touched(
         self, source: Artifact, passes: Sequence[str], options: OnnxscriptOptions
     ) -> Sequence[str] | None:
         """Passes that say they modified the model, and rules that matched."""
-        return self.apply(source, passes, options).changing_passes
+        return self.apply(source, passes, options).touched
 
     def _steps(self, options: OnnxscriptOptions) -> tuple[dict[str, Any], list[str]]:
         """Passes, and lists of rules, by name; and the names in the default pipeline."""
@@ -206,14 +204,14 @@ def _groups(passes: Sequence[str], steps: Mapping[str, Any]) -> list[list[str]]:
     return groups
 
 
-def _spy(rule: Any, name: str, changing_passes: list[str]) -> Any:
+def _spy(rule: Any, name: str, touched: list[str]) -> Any:
     """``rule``, but it notes its ``name`` whenever it rewrites something."""
     spied = copy.copy(rule)
 
     def try_rewrite(*args: Any, **kwargs: Any) -> Any:
         delta = rule.try_rewrite(*args, **kwargs)
         if delta is not None:
-            changing_passes.append(name)
+            touched.append(name)
         return delta
 
     spied.try_rewrite = try_rewrite

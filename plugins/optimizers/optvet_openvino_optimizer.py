@@ -124,7 +124,7 @@ class OpenVinoOptimizer:
         handle = {"model": _transformed(source.data, on), "properties": _properties(on)}
         return Artifact("openvino-model", source.data, handle, fingerprint=",".join(sorted(on)))
 
-    def changing_passes(
+    def touched(
         self, source: Artifact, passes: Sequence[str], options: OpenVinoOptimizerOptions
     ) -> Sequence[str] | None:
         """Passes whose transformations changed the graph; hints leave no trace and always count."""

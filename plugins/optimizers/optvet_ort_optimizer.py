@@ -183,7 +183,7 @@ class OrtOptimizer:
             _create(source.data, _settings(passes, options), save=path)
             return Artifact("onnx", path.read_bytes())
 
-    def changing_passes(
+    def touched(
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Sequence[str] | None:
         """Passes that the runtime's log says changed the model; rule sets stand for their rules."""

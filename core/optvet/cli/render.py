@@ -23,7 +23,7 @@ _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "y
 _LABEL_COLUMNS = 10
 _MESSAGE_CHARS = 300
 _LISTED_PASSES = 6
-_LISTED_CHANGING = 12
+_LISTED_TOUCHED = 12
 _LISTED_METRICS = 4
 _LISTED_DIVERGENCES = 4
 _LISTED_NODES = 6
@@ -277,8 +277,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("outputs", text(_outputs(result))))
     if result.impact is not None:
         rows.append(("impact", _impact(result.impact)))
-    if result.changing_passes is not None:
-        rows.append(("changed by", text(_changing_passes(result))))
+    if result.touched is not None:
+        rows.append(("touched", text(_touched(result))))
     rows.append(("safe", text(_safe(result, asked))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
@@ -318,10 +318,10 @@ def _impact(impact: Impact) -> Text:
     return told
 
 
-def _changing_passes(result: VetResult) -> str:
+def _touched(result: VetResult) -> str:
     """Which passes changed the model, and who says so."""
-    names = result.changing_passes or []
-    listed = ", ".join(names[:_LISTED_CHANGING]) + (", …" * (len(names) > _LISTED_CHANGING))
+    names = result.touched or []
+    listed = ", ".join(names[:_LISTED_TOUCHED]) + (", …" * (len(names) > _LISTED_TOUCHED))
     if result.passes is not None:
         return listed or "no pass"
     if not names:

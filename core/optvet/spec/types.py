@@ -179,7 +179,7 @@ class Model:
 class KnownLimit:
     """A documented deviation of a pass that is not a fault."""
 
-    symptoms: frozenset[Symptom]
+    excuses: frozenset[Symptom]
     reason: str
 
 
@@ -261,15 +261,14 @@ class Artifact:
     holds it instead where it is large; its weights may lie in files beside. ``handle`` is a live
     object, or instructions for the runtime, for other formats; it never leaves its process.
     ``fingerprint`` tells artifacts of one model and optimizer apart where ``data`` does not.
-    ``changing_passes`` are the passes that changed the model, as the optimizer itself reports;
-    None if it reports none.
+    ``touched`` names the passes that the optimizer itself says changed the model, if it says so.
     """
 
     format: str
     data: bytes = b""
     handle: Any = None
     fingerprint: str | None = None
-    changing_passes: tuple[str, ...] | None = None
+    touched: tuple[str, ...] | None = None
     path: Path | None = None
 
 

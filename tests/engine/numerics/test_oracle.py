@@ -12,7 +12,6 @@ from optvet.engine.numerics.oracle import (
     Judgement,
     Noise,
     judge,
-    same_distribution,
     uncertainty,
     unit_roundoff,
 )
@@ -480,57 +479,6 @@ def test_scaling_by_a_power_of_two_changes_no_verdict(ref: np.ndarray, seed: int
     factor = F32(2**40)
     scaled = Noise(jitters=[{"y": j["y"] * factor} for j in measured.jitters])
     assert call(ref, cand, measured) == call(ref * factor, cand * factor, scaled)
-
-
-# Random outputs
-
-
-def draws(seed: int, runs: int = 32, size: int = 16, spread: float = 1.0) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [(spread * rng.normal(size=size)).astype(F32) for _ in range(runs)]
-
-
-def test_equal_distributions_never_raise_an_alarm() -> None:
-    alarms = [s for s in range(300) if not same_distribution(draws(2 * s), draws(2 * s + 1))[0]]
-    assert alarms == []
-
-
-def test_equal_discrete_distributions_never_raise_an_alarm() -> None:
-    def masks(seed: int) -> list[np.ndarray]:
-        rng = np.random.default_rng(seed)
-        return [rng.integers(0, 2, size=16).astype(F32) for _ in range(32)]
-
-    alarms = [s for s in range(100) if not same_distribution(masks(2 * s), masks(2 * s + 1))[0]]
-    assert alarms == []
-
-
-@pytest.mark.parametrize(
-    "candidate",
-    [
-        [draws(5)[0]] * 32,
-        [np.zeros(16, F32)] * 32,
-        draws(5, spread=4.0),
-        draws(5, spread=0.25),
-        [d + F32(3) for d in draws(5)],
-        [np.abs(d) for d in draws(5)],
-        [np.where(np.arange(16) == 3, NAN, d).astype(F32) for d in draws(5)],
-    ],
-    ids=["constant", "zero", "wider", "narrower", "shifted", "rectified", "nan"],
-)
-def test_another_distribution_is_noticed(candidate: list[np.ndarray]) -> None:
-    same, why = same_distribution(draws(4), candidate)
-    assert not same
-    assert why
-
-
-def test_another_shape_or_an_empty_output_needs_no_statistics() -> None:
-    assert same_distribution(draws(1), draws(2, size=8)) == (False, "shape [16] became [8]")
-    assert same_distribution(draws(1, size=0), draws(2, size=0)) == (True, "")
-
-
-def test_a_constant_pair_is_one_distribution() -> None:
-    zeros = [np.zeros(4, F32)] * 32
-    assert same_distribution(zeros, zeros) == (True, "")
 
 
 # What comparators are told

@@ -523,6 +523,28 @@ def test_a_random_model_with_a_harmless_pipeline_is_not_faulty(vet: Vet) -> None
     assert faults(result) == []
 
 
+DROPOUT = """
+<ir_version: 8, opset_import: ["" : 17]>
+training (float[2,4] x) => (float[2,4] y) <float ratio = {0.5}, bool train = {1}>
+{
+    y = Dropout(x, ratio, train)
+}
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["onnxoptimizer", "onnxruntime"])
+@pytest.mark.parametrize("data", [None, "ones"])
+def test_dropout_in_training_is_no_fault_of_the_round_trip(
+    vet: Vet, tmp_path: Path, optimizer: str, data: str | None
+) -> None:
+    given = (files(tmp_path, x=np.ones((2, 4), np.float32)),) if data else ()
+    result = vet(DROPOUT, Plugins().optimizer(optimizer), dataset=given)
+    assert (faults(result), result.reason) == ([], "")
+    # Both models make the same of the same draws.
+    assert [(o.name, o.verdict) for o in result.outputs] == [("y", "same")]
+    assert result.verdict == "clean"
+
+
 def test_a_random_output_whose_distribution_changes_is_a_fault(vet: Vet) -> None:
     result = vet(RANDOM, planted("drop_relu"))
     assert culprits(result) == [["drop_relu"]]

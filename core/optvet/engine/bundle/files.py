@@ -124,7 +124,7 @@ def _documents(
 ) -> dict[str, bytes]:
     """The files of a bundle that are for people, by name; what explains more is added here."""
     finding = record.finding
-    context = ReproContext(
+    story = ReproContext(
         optimizer=case.optimizer,
         options=case.options,
         passes=tuple(record.passes),
@@ -150,8 +150,8 @@ def _documents(
     texts = {
         "model.txt": evidence.before,
         "optimized.txt": evidence.after,
-        "repro.py": script(context),
-        "ISSUE.md": issue(context),
+        "repro.py": script(story),
+        "ISSUE.md": issue(story),
     }
     # Names in a model are foreign; in the script they stand as escaped literals.
     return {name: printable(text).encode() for name, text in texts.items() if text}

@@ -65,12 +65,10 @@ class ReproContext:
     where: str = ""
 
 
-def title(context: ReproContext) -> str:
+def title(story: ReproContext) -> str:
     """One line that says what is wrong."""
-    blame = " then ".join(context.culprit) or "import and export alone"
-    return _line(
-        f"{context.optimizer.name}: {blame}: {_WHAT.get(context.symptom, context.symptom)}"
-    )
+    blame = " then ".join(story.culprit) or "import and export alone"
+    return _line(f"{story.optimizer.name}: {blame}: {_WHAT.get(story.symptom, story.symptom)}")
 
 
 _WHAT = {
@@ -276,44 +274,42 @@ _MEMORY = """\
 """
 
 
-def script(context: ReproContext) -> str:
+def script(story: ReproContext) -> str:
     """The text of ``repro.py``."""
-    explained = isinstance(context.optimizer, Explains)
-    check = _CHECK.replace("@FULL@", repr(context.full_check))
-    if context.symptom == Symptom.INTERFACE_CHANGE:
+    explained = isinstance(story.optimizer, Explains)
+    check = _CHECK.replace("@FULL@", repr(story.full_check))
+    if story.symptom == Symptom.INTERFACE_CHANGE:
         check += _INTERFACE
-    compare = _OUTPUTS.replace(
-        "@JUDGED@", repr(list(context.judged)) if context.judged else "OUTPUTS"
-    )
-    if context.symptom == Symptom.BLOAT:
+    compare = _OUTPUTS.replace("@JUDGED@", repr(list(story.judged)) if story.judged else "OUTPUTS")
+    if story.symptom == Symptom.BLOAT:
         compare = _BLOAT
-    if context.symptom == Symptom.METADATA_CHANGE:
-        compare = _METADATA.replace("@ABOUT@", repr(list(context.about)))
-    environment = _environment(context)
+    if story.symptom == Symptom.METADATA_CHANGE:
+        compare = _METADATA.replace("@ABOUT@", repr(list(story.about)))
+    environment = _environment(story)
     values = {
         "IMPORTS": "import os\n" if environment else "",
         "ENVIRONMENT": environment,
-        "TITLE": _quotable(title(context)),
-        "SEEN": _quotable(", ".join(f"{n} {v}" for n, v in context.versions.items())),
-        "INPUTS": repr(list(context.inputs)),
-        "OUTPUTS": repr(list(context.outputs)),
-        "TOLERANCE": f"{context.tolerance:.1g}",
-        "SECONDS": f"{max(context.timeout_s, 10):g}",
+        "TITLE": _quotable(title(story)),
+        "SEEN": _quotable(", ".join(f"{n} {v}" for n, v in story.versions.items())),
+        "INPUTS": repr(list(story.inputs)),
+        "OUTPUTS": repr(list(story.outputs)),
+        "TOLERANCE": f"{story.tolerance:.1g}",
+        "SECONDS": f"{max(story.timeout_s, 10):g}",
         "OPTIMIZE": _indented(
-            context.optimizer.snippet(context.passes, context.options)
-            if isinstance(context.optimizer, Explains)
-            else _optimize_by_plugin(context)
+            story.optimizer.snippet(story.passes, story.options)
+            if isinstance(story.optimizer, Explains)
+            else _optimize_by_plugin(story)
         ),
         "RUN": _indented(
-            context.runtime.snippet(context.runtime_options)
-            if explained and isinstance(context.runtime, ExplainsRuntime)
-            else _run_by_plugin(context)
+            story.runtime.snippet(story.runtime_options)
+            if explained and isinstance(story.runtime, ExplainsRuntime)
+            else _run_by_plugin(story)
         ),
-        "MEMORY": _MEMORY.replace("@BYTES@", str(context.memory_bytes))
-        if context.symptom == Symptom.OUT_OF_MEMORY
+        "MEMORY": _MEMORY.replace("@BYTES@", str(story.memory_bytes))
+        if story.symptom == Symptom.OUT_OF_MEMORY
         else "",
-        "ORIGINAL": _ORIGINAL if "onnx" in context.runtime.accepts else "",
-        "STEP": repr(_step(context)),
+        "ORIGINAL": _ORIGINAL if "onnx" in story.runtime.accepts else "",
+        "STEP": repr(_step(story)),
         "CHECK": check,
         "COMPARE": compare,
     }
@@ -321,9 +317,9 @@ def script(context: ReproContext) -> str:
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
 
 
-def _environment(context: ReproContext) -> str:
+def _environment(story: ReproContext) -> str:
     """Lines that set what the libraries of the script heed; empty if there is nothing."""
-    plugins = (context.optimizer, context.runtime)
+    plugins = (story.optimizer, story.runtime)
     wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
     lines = [
         f"os.environ.setdefault({name!r}, {value!r})"
@@ -332,14 +328,14 @@ def _environment(context: ReproContext) -> str:
     return "\n".join(("", "# Read by libraries as they are imported.", *lines, "")) if lines else ""
 
 
-def _step(context: ReproContext) -> str:
+def _step(story: ReproContext) -> str:
     """The step of the script by which the finding shows."""
-    traits = context.optimizer.traits
-    if context.stage == "compare":
+    traits = story.optimizer.traits
+    if story.stage == "compare":
         return "comparing the outputs"
-    if context.stage == "check" and traits.produces == "onnx":
+    if story.stage == "check" and traits.produces == "onnx":
         return "checking the optimized model"
-    if context.stage == "run" or (context.stage == "load" and not traits.optimizes_on_load):
+    if story.stage == "run" or (story.stage == "load" and not traits.optimizes_on_load):
         return "running the optimized model"
     return "optimizing the model"
 
@@ -353,23 +349,23 @@ def _indented(code: str) -> str:
     return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
 
 
-def _optimize_by_plugin(context: ReproContext) -> str:
-    options = context.options.model_dump(mode="json")
+def _optimize_by_plugin(story: ReproContext) -> str:
+    options = story.options.model_dump(mode="json")
     return f"""
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
 
-optimizer = Plugins().optimizer({context.optimizer.name!r})
+optimizer = Plugins().optimizer({story.optimizer.name!r})
 options = type(optimizer.options).model_validate({options!r})
 optimizer = optimizer.configured(options) if hasattr(optimizer, "configured") else optimizer
 source = Artifact("onnx", model.SerializeToString())
-artifact = optimizer.apply(source, {list(context.passes)!r}, options)
+artifact = optimizer.apply(source, {list(story.passes)!r}, options)
 return artifact.data if artifact.format == "onnx" else artifact
 """
 
 
-def _run_by_plugin(context: ReproContext) -> str:
-    options = context.runtime_options.model_dump(mode="json")
+def _run_by_plugin(story: ReproContext) -> str:
+    options = story.runtime_options.model_dump(mode="json")
     return f"""
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
@@ -377,7 +373,7 @@ from optvet.engine.discovery import Plugins
 if not isinstance(model, Artifact):
     data = model if isinstance(model, bytes) else model.SerializeToString()
     model = Artifact("onnx", data)
-runtime = Plugins().runtime({context.runtime.name!r})
+runtime = Plugins().runtime({story.runtime.name!r})
 options = type(runtime.options).model_validate({options!r})
 return runtime.load(model, options).run(feeds)
 """
@@ -386,27 +382,27 @@ return runtime.load(model, options).run(feeds)
 # --- the issue ------------------------------------------------------------------------------------
 
 
-def issue(context: ReproContext) -> str:
+def issue(story: ReproContext) -> str:
     """The text of ``ISSUE.md``: what, versions, steps, expected, actual, the graph."""
-    passes = ", ".join(f"`{_code(p)}`" for p in context.culprit) or "none (import and export alone)"
-    versions = "\n".join(f"- {_line(n)} {_line(v)}" for n, v in context.versions.items())
-    options = json.dumps(context.options.model_dump(mode="json"))
+    passes = ", ".join(f"`{_code(p)}`" for p in story.culprit) or "none (import and export alone)"
+    versions = "\n".join(f"- {_line(n)} {_line(v)}" for n, v in story.versions.items())
+    options = json.dumps(story.options.model_dump(mode="json"))
     parts = [
-        f"# {_plain(title(context))}\n",
+        f"# {_plain(title(story))}\n",
         f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
         f"## Versions\n\n{versions}\n",
         "## Steps\n\nRun `python repro.py` in this folder; it exits with 1 while this is so. "
         "The call:\n",
-        fenced(_call(context), "python"),
-        f"## Expected\n\n{_EXPECTED.get(context.symptom, _EQUAL)}\n",
-        f"## Actual\n\n{_WHAT.get(context.symptom, str(context.symptom)).capitalize()}:\n",
-        fenced(_cut(_folded(context.message), _MESSAGE_CHARS)),
-        *(["## Where\n", fenced(_cut(context.where, _ISSUE_CHARS))] if context.where else []),
+        fenced(_call(story), "python"),
+        f"## Expected\n\n{_EXPECTED.get(story.symptom, _EQUAL)}\n",
+        f"## Actual\n\n{_WHAT.get(story.symptom, str(story.symptom)).capitalize()}:\n",
+        fenced(_cut(_folded(story.message), _MESSAGE_CHARS)),
+        *(["## Where\n", fenced(_cut(story.where, _ISSUE_CHARS))] if story.where else []),
         "## The model\n",
-        fenced(_cut(context.before, _ISSUE_CHARS)),
+        fenced(_cut(story.before, _ISSUE_CHARS)),
     ]
-    if context.after:
-        parts += ["What the optimizer makes of it:\n", fenced(_cut(context.after, _ISSUE_CHARS))]
+    if story.after:
+        parts += ["What the optimizer makes of it:\n", fenced(_cut(story.after, _ISSUE_CHARS))]
     return "\n".join(parts)
 
 
@@ -425,10 +421,10 @@ _EXPECTED = {
 }
 
 
-def _call(context: ReproContext) -> str:
-    if not isinstance(context.optimizer, Explains):
-        return _optimize_by_plugin(context).strip()
-    return textwrap.dedent(context.optimizer.snippet(context.passes, context.options)).strip()
+def _call(story: ReproContext) -> str:
+    if not isinstance(story.optimizer, Explains):
+        return _optimize_by_plugin(story).strip()
+    return textwrap.dedent(story.optimizer.snippet(story.passes, story.options)).strip()
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -10,7 +10,7 @@ its own error against a float64 evaluation. All thresholds stand in ``Thresholds
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -500,49 +500,3 @@ def _against_truth(
         if _exceeds(of_reference, own_noise, clean, floor, limits) <= 30:
             return "no further from the exact result than the reference", own
     return None
-
-
-# --- outputs that differ from run to run --------------------------------------------------------
-
-
-def same_distribution(
-    reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray], *, alpha: float = 1e-6
-) -> tuple[bool, str]:
-    """Whether two sets of random outputs look drawn from one distribution, and why not.
-
-    Args:
-        reference: One array per run of the original; all of one shape, numeric.
-        candidate: The same for the optimized model; at least 20 runs each are needed for
-            ``alpha`` to be reachable.
-        alpha: Probability of a false alarm that is accepted, over all statistics together.
-
-    Source: two-sample Kolmogorov-Smirnov test, Hodges 1958, "The significance probability of the
-    Smirnov two-sample test", with Bonferroni's correction.
-    """
-    from scipy import stats
-
-    if {a.shape for a in reference} != {a.shape for a in candidate}:
-        return False, f"shape {list(reference[0].shape)} became {list(candidate[0].shape)}"
-    ref, cand = np.stack([_wide(a) for a in reference]), np.stack([_wide(a) for a in candidate])
-    ref, cand = ref.reshape(len(ref), -1), cand.reshape(len(cand), -1)
-    if ref.shape[1] == 0:
-        return True, ""
-    if np.isfinite(ref).all() and not np.isfinite(cand).all():
-        return False, "NaN or infinity that the original never shows"
-    with np.errstate(invalid="ignore", over="ignore"):
-        tests = {name: (f(ref), f(cand)) for name, f in _STATISTICS.items()}
-    for name, (a, b) in tests.items():
-        if stats.ks_2samp(a, b).pvalue < alpha / len(tests):
-            return False, f"its {name} over {len(ref)} runs has another distribution"
-    return True, ""
-
-
-_STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": lambda x: x.mean(axis=1),
-    "spread": lambda x: x.std(axis=1),
-    "largest value": lambda x: x.max(axis=1),
-    "smallest value": lambda x: x.min(axis=1),
-    "first element": lambda x: x[:, 0],
-    "middle element": lambda x: x[:, x.shape[1] // 2],
-    "number of zeros": lambda x: (x == 0).mean(axis=1),
-}

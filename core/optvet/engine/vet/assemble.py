@@ -58,7 +58,7 @@ def assemble(
     verdict, reason = _verdict(session, examiner, detected.found)
     runtime = session.case.candidate.runtime
     return VetResult(
-        schema="optvet.vet/3",
+        schema="optvet.vet/2",
         model=_model(session.case.model),
         optimizer=_optimizer(session),
         runtime=RuntimeRecord(
@@ -71,7 +71,7 @@ def assemble(
         findings=ledger.findings,
         outputs=outputs,
         passes=records,
-        changing_passes=_changing_passes(session, records),
+        touched=_touched(session, records),
         impact=impact,
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
@@ -120,12 +120,12 @@ def _safe_code(session: Session, safe: tuple[str, ...]) -> str:
     return case.optimizer.snippet(case.passes.complete(safe), case.options)
 
 
-def _changing_passes(session: Session, records: Sequence[PassRecord] | None) -> list[str] | None:
+def _touched(session: Session, records: Sequence[PassRecord] | None) -> list[str] | None:
     """Passes that changed the model: by the optimizer's word, or as seen one by one."""
     lab, pipeline = session.lab, session.case.passes.pipeline
-    if lab.knows_changing_passes(pipeline):
-        return lab.changing_passes(pipeline)
-    said = lab.trial(pipeline, (), "detect").build.changing_passes
+    if lab.was_asked(pipeline):
+        return lab.touched(pipeline)
+    said = lab.trial(pipeline, (), "detect").build.touched
     if said is not None:
         return list(said)
     if records is None:
@@ -137,7 +137,7 @@ def _control_reference(session: Session, examiner: Examiner) -> None:
     ledger, name = session.ledger, "reference against itself"
     if examiner.random:
         names = ", ".join(sorted(examiner.random))
-        words = f"random outputs compared by distribution: {names}"
+        words = f"random outputs compared over many draws: {names}"
         ledger.control(name, "limited", words)
     elif examiner.flaky:
         words = f"differs between two runs: {', '.join(sorted(examiner.flaky))}"

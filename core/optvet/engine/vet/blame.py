@@ -47,14 +47,14 @@ def search(
     trials = _Trials(lab, wanted)
     walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
     if not walks:
-        test = trials.test(wanted.as_observed_in(pipeline), "localize")
+        test = trials.test(wanted.as_shown_by(pipeline), "localize")
         suspects = _suspects(lab, pipeline, test)
         return localize.minimal_set(suspects, test, required=required)
-    reported = lab.trial(pipeline, (), "walk").build.changing_passes
+    told = lab.trial(pipeline, (), "walk").build.touched
     coarse = trials.test(wanted, "walk")
-    length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=reported)
+    length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=told)
     prefix = localize.with_required(pipeline, length, required)
-    fine = trials.test(wanted.as_observed_in(prefix), "localize")
+    fine = trials.test(wanted.as_shown_by(prefix), "localize")
     return localize.minimal_sequence(prefix, fine, required=required)
 
 
@@ -93,10 +93,10 @@ def _suspects(lab: Lab, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...
     A log is a hint, no evidence: what it leaves out may matter, so the whole pipeline is the
     fallback.
     """
-    changing_passes = lab.changing_passes(pipeline)
-    if changing_passes is None:
+    touched = lab.touched(pipeline)
+    if touched is None:
         return pipeline
-    few = tuple(n for n in pipeline if n in changing_passes or n in lab.case.passes.required)
+    few = tuple(n for n in pipeline if n in touched or n in lab.case.passes.required)
     return few if len(few) < len(pipeline) and test(few) == "fails" else pipeline
 
 

@@ -28,13 +28,13 @@ def cross_check(session: Session, samples: Sequence[Sample]) -> None:
             continue
         if sample is None:
             continue
-        answers = [_ask(session, name, finding, sample) for name in session.request.cross_check]
+        told = [_ask(session, name, finding, sample) for name in session.request.cross_check]
         if foreign:
             # Whether what they compute is right is a question for the faults.
-            session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in answers]})
+            session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in told]})
         else:
-            where = _location(session.case.candidate.runtime.name, answers)
-            session.ledger.amend(i, {"cross_check": answers, "location": where})
+            where = _location(session.case.candidate.runtime.name, told)
+            session.ledger.amend(i, {"cross_check": told, "location": where})
 
 
 def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:
@@ -43,9 +43,7 @@ def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> Cross
     produces = case.optimizer.traits.produces
     if produces not in runtime.accepts or "onnx" not in runtime.accepts:
         return _unable(name, f"cannot run {produces}")
-    other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(
-        full=False, ignored_complaint=""
-    )
+    other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(full=False, excused="")
     lab = session.lab.on(other)
     reference = lab.reference([sample])
     run = reference.runs.get(sample.id)
@@ -75,7 +73,7 @@ def _agrees(session: Session, reference: Trial, sample: Sample) -> bool:
     """Whether another runtime's trial of the original gives what the vet's own reference does."""
     case = session.case
     gate = Examiner(
-        session.lab.on(case.run_by(case.reference).under(ignored_complaint="")),
+        session.lab.on(case.run_by(case.reference).under(excused="")),
         [sample],
         thresholds=OTHER_KERNELS,
     )
@@ -108,22 +106,20 @@ def _location(runtime: str, answers: Sequence[CrossCheck]) -> str:
     One that computes something else of the original already is no witness while there are others:
     it reads another model.
     """
-    judgements = {a.runtime: a for a in answers if a.outcome != "not-judged"}
-    if not judgements:
+    judged = {a.runtime: a for a in answers if a.outcome != "not-judged"}
+    if not judged:
         return "no other runtime could judge it"
-    fellows = sorted(n for n, a in judgements.items() if a.same_original)
-    faultless = [n for n in fellows if judgements[n].outcome == "no-fault"]
+    fellows = sorted(n for n, a in judged.items() if a.same_original)
+    innocent = [n for n in fellows if judged[n].outcome == "no-fault"]
     if not fellows:
-        others = ", ".join(sorted(judgements))
-        if all(a.outcome == "no-fault" for a in judgements.values()):
+        others = ", ".join(sorted(judged))
+        if all(a.outcome == "no-fault" for a in judged.values()):
             return (
                 f"only in {runtime}'s reading, unless {others} misread the original: no fault there"
             )
-        return (
-            f"unclear where: {others} compute{'s' * (len(judgements) == 1)} the original otherwise"
-        )
-    if not faultless:
+        return f"unclear where: {others} compute{'s' * (len(judged) == 1)} the original otherwise"
+    if not innocent:
         return f"in the model: {', '.join(fellows)} agree{'' if len(fellows) > 1 else 's'}"
-    if faultless == fellows:
-        return f"only in {runtime}'s reading: no fault on {', '.join(faultless)}"
-    return f"depends on the runtime: no fault on {', '.join(faultless)}"
+    if innocent == fellows:
+        return f"only in {runtime}'s reading: no fault on {', '.join(innocent)}"
+    return f"depends on the runtime: no fault on {', '.join(innocent)}"

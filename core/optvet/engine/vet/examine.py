@@ -21,10 +21,10 @@ from optvet.engine.numerics.oracle import (
     is_float,
     judge,
     largest_difference,
-    same_distribution,
     uncertainty,
 )
 from optvet.engine.work import noise as measuring
+from optvet.engine.work.draws import Pair
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.trial import Outputs, normalized_message
@@ -33,8 +33,6 @@ from optvet.spec.types import Failure, Sample, Stage, Symptom
 
 GROSS = 1e-3
 """Relative difference beyond which the reference is first compared with itself."""
-RANDOM_RUNS = 32
-"""Runs per side when an output is random; 32 suffice for a p-value of 1e-6 and far below."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,10 @@ class Examination:
         """
         for judgement in other.judgements.values():
             _keep_worst(self.judgements, judgement)
-        seen = {j.output for _, j in self.sensitive}
+        told = {j.output for _, j in self.sensitive}
         for sample, judgement in other.sensitive:
-            if judgement.output not in seen:
-                seen.add(judgement.output)
+            if judgement.output not in told:
+                told.add(judgement.output)
                 self.sensitive.append((sample, judgement))
         if other.observation is not None and (
             self.observation is None or other.observation.rank > self.observation.rank
@@ -149,7 +147,7 @@ class Examiner:
         self.random: set[str] = set()
         self.flaky: set[str] = set()
         self.undecided: dict[str, str] = {}
-        self.ignored_outputs: set[str] = set()
+        self.excused: set[str] = set()
         self.tolerance, self.thresholds = tolerance, thresholds
         self.self_checked: set[str] = set()
         self._names: dict[str, None] = {}
@@ -158,11 +156,12 @@ class Examiner:
         self._noise: dict[str, Noise] = {}
         self._measured: set[str] = set()
         self._refined: set[str] = set()
-        self._repeats: dict[str, list[Outputs]] = {}
+        self._draws = False
 
     def learn_reference(self, trial: Trial) -> None:
         """Take the reference's outputs from its trial: the original's, or that of fixed passes."""
         self.base = trial.passes if trial.of_optimizer else None
+        self._draws |= trial.build.facts is not None and trial.build.facts.random
         for sample, run in trial.runs.items():
             if not isinstance(run, Failure):
                 self.reference[sample] = run
@@ -215,6 +214,9 @@ class Examiner:
         return self._compare(trial, samples)
 
     def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
+        if self._draws:
+            for sample in samples:
+                self._know_random(sample)
         self._settle(trial, samples)
         found = Examination()
         worst: tuple[float, Sample, list[Judgement]] | None = None
@@ -233,14 +235,16 @@ class Examiner:
         elif self.random:
             # Many runs of one sample: asked again for others, the answer is remembered.
             first = self.samples[0] if self.samples else samples[0]
-            found.observation = self._compare_random(trial, first)
+            judged = self._compare_random(trial, first)
+            found.judgements |= {j.output: j for j in judged}
+            found.observation = _other_distribution(first, judged)
         return found
 
     def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
         reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
         if reference is None or run is None or isinstance(run, Failure):
             return []
-        skipped = self.random | self.flaky | self.ignored_outputs
+        skipped = self.random | self.flaky | self.excused
         judged = {n: v for n, v in reference.items() if n not in skipped}
         noise = self._noise.get(sample.id)
         tolerance = self.tolerance(trial.passes)
@@ -278,7 +282,6 @@ class Examiner:
                 return
             sample = min(doubts, key=lambda s: self._size(trial, s))
             settled.add(sample.id)
-            self._know_random(sample)
             if self._gross(trial, sample):
                 # A reference that differs from itself has no noise to measure.
                 self._check_self(sample)
@@ -335,6 +338,8 @@ class Examiner:
     # --- controls ----------------------------------------------------------------------------
 
     def _know_random(self, sample: Sample) -> None:
+        if sample.id not in self.reference:
+            return
         # Workers forked from one server may share a runtime's seed, so agreement between two runs
         # would prove nothing: what depends on a random operator is random.
         drawn = measuring.analysis(self.lab).random
@@ -353,31 +358,13 @@ class Examiner:
         changed = {j.output for j in judge(self.reference[sample.id], again) if j.call != "same"}
         self.flaky |= changed - self.random
 
-    def _compare_random(self, trial: Trial, sample: Sample) -> Observation | None:
-        """Random outputs are compared by their distribution over many runs."""
-        reference = self._repeat(self.base, sample)
-        candidate = self._repeat(trial.passes, sample)
-        for name in sorted(self.random - self.ignored_outputs):
-            ours = [r[name] for r in reference if name in r]
-            theirs = [r[name] for r in candidate if name in r]
-            if not ours or not theirs or ours[0].dtype == object:
-                continue
-            same, why = same_distribution(ours, theirs)
-            if not same:
-                constant = all(np.array_equal(theirs[0], t) for t in theirs[1:])
-                message = f"random output {name!r}: {why}"
-                if constant:
-                    message += "; it no longer varies at all"
-                return Observation(
-                    Symptom.WRONG_OUTPUT, "compare", message, (name,), None, None, sample
-                )
-        return None
-
-    def _repeat(self, passes: Sequence[str] | None, sample: Sample) -> list[Outputs]:
-        key = f"{passes}|{sample.id}"
-        if key not in self._repeats:
-            self._repeats[key] = measuring.repeat(self.lab, passes, sample, RANDOM_RUNS)
-        return self._repeats[key]
+    def _compare_random(self, trial: Trial, sample: Sample) -> list[Judgement]:
+        """Random outputs are compared by many draws of both models."""
+        names = sorted(self.random - self.excused - self.flaky)
+        if not names:
+            return []
+        pair = Pair(self.lab, self.base, trial.passes, sample)
+        return list(pair.judgements(names).values())
 
     def agrees(self, sample: Sample, again: Outputs) -> bool:
         """Whether a second run of the reference gave what the first did, where it should."""
@@ -416,8 +403,6 @@ class Examiner:
         for name in self._names:
             if name in self.flaky:
                 records.append(OutputRecord(name=name, verdict="flaky"))
-            elif name in self.random:
-                records.append(OutputRecord(name=name, verdict="not-judged"))
             elif name in judgements:
                 j = judgements[name]
                 call = {"sensitivity": "drift", "unsure": "undecided"}.get(j.call, j.call)
@@ -466,6 +451,16 @@ def _keep_worst(judgements: dict[str, Judgement], j: Judgement) -> None:
         old.exceeds if old.call == "fault" else old.error or 0.0,
     ):
         judgements[j.output] = j
+
+
+def _other_distribution(sample: Sample, judged: Sequence[Judgement]) -> Observation | None:
+    """What is wrong with random outputs; None if nothing is."""
+    faults = [j for j in judged if j.call == "fault"]
+    if not faults:
+        return None
+    message = f"random output {faults[0].output!r}: {faults[0].detail}"
+    names = tuple(j.output for j in faults)
+    return Observation(Symptom.WRONG_OUTPUT, "compare", message, names, None, None, sample)
 
 
 def _wrong_output(sample: Sample, faults: Sequence[Judgement]) -> Observation:

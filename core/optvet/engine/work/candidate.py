@@ -43,7 +43,7 @@ class Made:
     size: int
     data: bytes | None
     fingerprint: str | None
-    changing_passes: tuple[str, ...] | None
+    touched: tuple[str, ...] | None
     live: bool = False
     path: Path | None = None
 
@@ -99,7 +99,7 @@ def submit(
     parcel = _Parcel()
     result.add_done_callback(lambda _: parcel.close())
 
-    def submit_trial(made: Future[Outcome[Made | Failure]]) -> None:
+    def judge(made: Future[Outcome[Made | Failure]]) -> None:
         try:
             outcome = made.result()
             value = outcome.value
@@ -117,9 +117,7 @@ def submit(
         except BaseException as error:
             result.set_exception(error)
 
-    sandbox.submit(_make, subject, parcel.path, role="subject", **limits).add_done_callback(
-        submit_trial
-    )
+    sandbox.submit(_make, subject, parcel.path, role="subject", **limits).add_done_callback(judge)
     return result
 
 
@@ -158,7 +156,7 @@ def _make(subject: Subject, target: Path) -> Made | Failure:
     live = artifact.handle is not None
     data = b"" if live else artifact.data
     if artifact.path is not None and not live:
-        about = (artifact.fingerprint, artifact.changing_passes)
+        about = (artifact.fingerprint, artifact.touched)
         return Made(artifact.format, 0, b"", *about, path=artifact.path)
     inline = len(data) <= _INLINE_BYTES or not _written(target, data)
     return Made(
@@ -166,7 +164,7 @@ def _make(subject: Subject, target: Path) -> Made | Failure:
         len(data),
         data if inline else None,
         artifact.fingerprint,
-        artifact.changing_passes,
+        artifact.touched,
         live,
     )
 
@@ -190,7 +188,7 @@ def _written(target: Path, data: bytes) -> bool:
 def _take_then(made: Made, source: Path, then: Callable[..., T], args: tuple[Any, ...]) -> T:
     enter("check")
     data = made.data if made.data is not None else _read(source, made.size)
-    artifact = Artifact(made.format, data, None, made.fingerprint, made.changing_passes, made.path)
+    artifact = Artifact(made.format, data, None, made.fingerprint, made.touched, made.path)
     return then(artifact, *args)
 
 

@@ -78,13 +78,13 @@ class Checks:
     Attributes:
         full: Whether onnx.checker infers shapes strictly. That is no test for a model whose
             original fails it.
-        ignored_complaint: Normalized message of an error of the checker that is no finding, because
-            import and export alone cause it; empty if there is none.
+        excused: The normalized message of a complaint of the checker to pass over, because import
+            and export alone bring it about.
         timeout_s: Limit of one trial; None for the sandbox's own.
     """
 
     full: bool = True
-    ignored_complaint: str = ""
+    excused: str = ""
     timeout_s: float | None = None
 
 
@@ -127,9 +127,9 @@ class Case:
         """The same with other ``checks``; what is not named stays."""
         return replace(self, checks=replace(self.checks, **checks))
 
-    def run_by(self, candidate: RuntimeConfig) -> Case:
-        """The same with original and optimized model run by one ``candidate``."""
-        return replace(self, candidate=candidate, reference=candidate)
+    def run_by(self, judge: RuntimeConfig) -> Case:
+        """The same with original and optimized model run by one ``judge``."""
+        return replace(self, candidate=judge, reference=judge)
 
     def as_deployed(self) -> Case:
         """The same under the runtime's own defaults."""
@@ -149,17 +149,17 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     optimizer = configured(optimizer, options)
     require_format(optimizer, model)
     runtime = choose_runtime(plugins, optimizer, request.runtime)
-    candidate = RuntimeConfig(
+    judge = RuntimeConfig(
         runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
     )
     pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
-    reference = reference_for(plugins, optimizer, candidate)
+    reference = reference_for(plugins, optimizer, judge)
     # A wrong name is found out before the work, not when a fault asks for it.
     others = tuple(plugins.runtime(other) for other in request.cross_check)
     runtimes = (runtime, reference.runtime, *others)
     large.check_taken(model.source, model.size_bytes, optimizer, runtimes)
     large.check_room(model.source, model.size_bytes, optimizer, request.memory)
-    return Case(model, optimizer, options, candidate, reference, PassTable.of(optimizer, pipeline))
+    return Case(model, optimizer, options, judge, reference, PassTable.of(optimizer, pipeline))
 
 
 def case_from(
@@ -193,7 +193,7 @@ def case_from(
             hint = f"(of {optimizer.name} {optimizer.version()})"
             raise UnknownName("pass", name, passes.passes, hint)
     runtime = plugins.runtime(record.runtime)
-    candidate = RuntimeConfig(runtime, options_of(runtime, "runtime_options"))
+    judge = RuntimeConfig(runtime, options_of(runtime, "runtime_options"))
     deployed = record.finding.as_deployed
-    reference = candidate if deployed else reference_for(plugins, optimizer, candidate)
-    return Case(model, optimizer, options, candidate, reference, passes)
+    reference = judge if deployed else reference_for(plugins, optimizer, judge)
+    return Case(model, optimizer, options, judge, reference, passes)

@@ -49,7 +49,7 @@ class Build:
     canonical: str = ""
     facts: Facts | None = None
     failure: Failure | None = None
-    changing_passes: tuple[str, ...] | None = None
+    touched: tuple[str, ...] | None = None
     loads: bool = False
 
 
@@ -146,7 +146,7 @@ def read_outcome(
         report.canonical,
         report.facts,
         None if late else failure,
-        report.changing_passes,
+        report.touched,
         bool(report.interface_problem),
     )
     runs = dict(report.outputs)

@@ -42,14 +42,14 @@ from optvet.engine.work.trial import (
     Subject,
     TrialReport,
     TrialSpec,
-    ask_changing_passes,
+    ask_touched,
     judge_artifact,
     judge_poisoned,
     sample_digests,
 )
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
-from optvet.spec.protocols import ReportsChanges
+from optvet.spec.protocols import TellsTouched
 from optvet.spec.types import Failure, Model, Sample
 
 Progress = Callable[[str, int, int | None], None]
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class Lab:
-    """Makes trials of one optimizer on one model under one runtime."""
+    """Makes trials of one optimizer on one model under one judge."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class Lab:
             case.optimizer.version(),
             case.options.model_dump(mode="json"),
         )
-        self._about_run = _identity_of(case.candidate)
-        self._about_reference = _identity_of(case.reference)
+        self._about_run = _about(case.candidate)
+        self._about_reference = _about(case.reference)
 
     @property
     def model(self) -> Model:
@@ -109,7 +109,7 @@ class Lab:
         """This lab with other ``Checks``; what it knows is shared."""
         lab = copy.copy(self)
         lab.case = self.case.under(**checks)
-        if {"full", "ignored_complaint"} & checks.keys():
+        if {"full", "excused"} & checks.keys():
             # What failed the checks may pass these.
             known = self._by_digest.items()
             lab._by_digest = {d: b for d, b in known if b.failure is None}
@@ -178,8 +178,8 @@ class Lab:
             return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
         # The original reads no memory that it never wrote, or shows it here.
-        task = judge_artifact if subject.optimizer else judge_poisoned
-        outcome = self.submit(subject, task, order, fresh=True).result()
+        judge = judge_artifact if subject.optimizer else judge_poisoned
+        outcome = self.submit(subject, judge, order, fresh=True).result()
         refuse_misuse(_failure_in(outcome))
         self._count(purpose, subject, outcome)
         build, runs = read_outcome(outcome, samples, self._build_key(subject))
@@ -214,19 +214,19 @@ class Lab:
             timeout_s=timeout_s,
         )
 
-    def changing_passes(self, passes: Sequence[str]) -> list[str] | None:
+    def touched(self, passes: Sequence[str]) -> list[str] | None:
         """Passes that the optimizer's log says changed the model, asked once; None if unknown."""
-        known, name = self._memory.changing_passes, tuple(passes)
-        if not isinstance(self.case.optimizer, ReportsChanges):
+        known, name = self._memory.touched, tuple(passes)
+        if not isinstance(self.case.optimizer, TellsTouched):
             return None
         if name not in known:
-            known[name] = self.sandbox.call(ask_changing_passes, self.subject(name)).value
+            known[name] = self.sandbox.call(ask_touched, self.subject(name)).value
             self.ledger.add("walk", applications=1)
         return known[name]
 
-    def knows_changing_passes(self, passes: Sequence[str]) -> bool:
-        """Whether ``changing_passes`` was asked about ``passes``, which takes an application."""
-        return tuple(passes) in self._memory.changing_passes
+    def was_asked(self, passes: Sequence[str]) -> bool:
+        """Whether ``touched`` was asked about ``passes``, which takes an application."""
+        return tuple(passes) in self._memory.touched
 
     def _learn_live(self) -> None:
         self._memory.live = True
@@ -256,7 +256,7 @@ class Lab:
             self.case.passes.interface(subject.passes),
             known,
             self.case.checks.full,
-            self.case.checks.ignored_complaint if subject.optimizer is not None else "",
+            self.case.checks.excused if subject.optimizer is not None else "",
         )
 
     def _build_key(self, subject: Subject) -> str:
@@ -267,7 +267,7 @@ class Lab:
             *self._about_build,
             list(subject.passes),
             self.case.checks.full,
-            self.case.checks.ignored_complaint,
+            self.case.checks.excused,
         )
 
     def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
@@ -352,7 +352,7 @@ class Lab:
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Which of several samples killed the worker: the build first, then each alone."""
         subject = pending.subject
-        order = replace(self.order(subject, (), frozenset()), config=None)
+        order = replace(self.order(subject, (), frozenset()), judge=None)
         outcome = self.submit(subject, judge_artifact, order).result()
         self._count(pending.purpose, subject, outcome)
         self._remember(subject, (), outcome)
@@ -434,10 +434,7 @@ class Lab:
                 b for b in self._by_digest.values() if b.canonical == build.canonical
             )
             build = replace(
-                twin,
-                digest=build.digest,
-                changing_passes=build.changing_passes,
-                facts=build.facts or twin.facts,
+                twin, digest=build.digest, touched=build.touched, facts=build.facts or twin.facts
             )
         # Of the original a refusal is a fact; a death may be anybody's.
         died = build.failure is not None and build.failure.kind != "error"
@@ -472,7 +469,7 @@ class _Memory:
     runs: dict[str, Outputs | Failure] = field(default_factory=dict)
     run_keys: dict[tuple[object, ...], str] = field(default_factory=dict)
     sample_digests: dict[int, tuple[Sample, str]] = field(default_factory=dict)
-    changing_passes: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
+    touched: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
 
     def digest_of(self, sample: Sample) -> str:
         """Digest of the sample's feeds, computed once."""
@@ -491,10 +488,10 @@ class _Memory:
             self.runs.pop(self.run_keys.pop(name), None)
 
 
-def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
+def _about(judge: RuntimeConfig) -> tuple[object, ...]:
     """What a run depends on beside artifact and sample; hashable."""
-    runtime = config.runtime
-    options = config.options.model_dump_json()
+    runtime = judge.runtime
+    options = judge.options.model_dump_json()
     return CODE_VERSION, runtime.name, runtime.version(), options
 
 

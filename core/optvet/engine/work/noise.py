@@ -32,7 +32,6 @@ from optvet.engine.work.trial import (
     infer,
     load,
     read_model,
-    run_again,
 )
 from optvet.graph.cost import longest_reduction, macs
 from optvet.spec.errors import InfrastructureError
@@ -129,7 +128,7 @@ def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
 @dataclass(frozen=True)
 class _JitterOrder:
     subject: Subject
-    config: RuntimeConfig
+    judge: RuntimeConfig
     samples: tuple[Sample, ...]
     seeds: tuple[int, ...]
     ulps: float
@@ -171,7 +170,7 @@ def _jitter(
     todo = []
     for sample in samples:
         key = _key(lab, "jitter", sample, list(seeds), ulps)
-        kept = lab.cache.read(key, _unpack)
+        kept = lab.cache.read(key, unpack_runs)
         if kept is None:
             todo.append(sample)
         else:
@@ -187,7 +186,7 @@ def _jitter(
             runs[sample.id] = measured.get(sample.id, [])
             if not is_circumstantial(outcome.failure):
                 key = _key(lab, "jitter", sample, list(seeds), ulps)
-                lab.cache.put(key, "noise", _pack(runs[sample.id]))
+                lab.cache.put(key, "noise", pack_runs(runs[sample.id]))
     return runs
 
 
@@ -200,7 +199,7 @@ def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
         for sample in order.samples:
             feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed), order.ulps)
             try:
-                runs[sample.id].append(infer(order.config.runtime, session, feeds))
+                runs[sample.id].append(infer(order.judge.runtime, session, feeds))
             except Exception as error:
                 # Not every perturbed input is legal; the others still measure.
                 if isinstance(error, MemoryError):
@@ -212,11 +211,11 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
     subject = order.subject
     if subject.scratch is None:
         data = read_model(subject.blob, subject.digest)
-        return load(order.config, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
+        return load(order.judge, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
     # What is mapped stays until it is unmapped, so the files can go once they are loaded.
     with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
         path = jitter_file(subject.blob, Path(folder), seed, order.ulps)
-        return load(order.config, Artifact("onnx", path=path))
+        return load(order.judge, Artifact("onnx", path=path))
 
 
 def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
@@ -236,7 +235,7 @@ def _float64(lab: Lab, sample: Sample) -> Outputs | None:
     if lab.subject(None).scratch is not None:
         return None  # In float64 a large model takes three times its size and more.
     key = _key(lab, "float64", sample)
-    runs = lab.cache.read(key, _unpack)
+    runs = lab.cache.read(key, unpack_runs)
     if runs is None:
         limit = min(FLOAT64_TIMEOUT_S, lab.sandbox.limits.timeout_s)
         outcome = lab.sandbox.call(
@@ -246,7 +245,7 @@ def _float64(lab: Lab, sample: Sample) -> Outputs | None:
         runs = [outcome.value] if outcome.value is not None else []
         # That it takes too long is worth remembering; that the process was killed is not.
         if outcome.failure is None or outcome.failure.kind in ("error", "timeout"):
-            lab.cache.put(key, "noise", _pack(runs))
+            lab.cache.put(key, "noise", pack_runs(runs))
     return runs[0] if runs else None
 
 
@@ -264,25 +263,6 @@ def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
     return flatten(float64.evaluate(model, dict(sample.feeds)))
 
 
-# --- random outputs -------------------------------------------------------------------------------
-
-
-def repeat(lab: Lab, passes: Sequence[str] | None, sample: Sample, runs: int) -> list[Outputs]:
-    """``runs`` outputs of the model after ``passes`` (None: as it is), one after the other."""
-    subject = lab.subject(passes)
-    key = _key(lab, "repeat", sample, None if passes is None else list(passes), runs)
-    kept = lab.cache.read(key, _unpack)
-    if kept is not None:
-        return kept
-    order = lab.order(subject, [sample])
-    outcome = lab.submit(subject, run_again, order, runs).result()
-    lab.ledger.add("noise", int(passes is not None), runs)
-    outputs = outcome.value or []
-    if not is_circumstantial(outcome.failure):
-        lab.cache.put(key, "repeat", _pack(outputs))
-    return outputs
-
-
 # --- storage --------------------------------------------------------------------------------------
 
 
@@ -290,12 +270,14 @@ def _key(lab: Lab, kind: str, sample: Sample, *more: object) -> str:
     return caching.key(kind, lab.identity, lab.sample_digest(sample), *more)
 
 
-def _pack(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:
+def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:
+    """Outputs of several runs as they are kept."""
     flat = {f"{i}/{n}": v for i, run in enumerate(runs) for n, v in run.items()}
     return caching.dump_arrays(flat, {"runs": len(runs)})
 
 
-def _unpack(data: bytes) -> list[Outputs]:
+def unpack_runs(data: bytes) -> list[Outputs]:
+    """What ``pack_runs`` wrote."""
     arrays, meta = caching.load_arrays(data)
     runs: list[Outputs] = [{} for _ in range(meta["runs"])]
     for name, value in arrays.items():

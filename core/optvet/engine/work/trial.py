@@ -37,10 +37,10 @@ from optvet.spec.protocols import (
     Feeds,
     LoadsFiles,
     Optimizer,
-    ReportsChanges,
     Runtime,
     Saves,
     Session,
+    TellsTouched,
 )
 from optvet.spec.types import Artifact, Failure, FailureKind, InterfaceChange, Model, Sample
 
@@ -88,7 +88,7 @@ class TrialReport:
     failure: Failure | None = None
     failed_sample: str | None = None
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
-    changing_passes: tuple[str, ...] | None = None
+    touched: tuple[str, ...] | None = None
     known: bool = False
     interface_problem: str = ""
 
@@ -100,17 +100,17 @@ class TrialSpec:
     ``known`` holds digests, and canonical digests, of artifacts whose outcome is known: the trial
     stops at such a one. ``full_check`` asks for strict shape inference, which only a model whose
     original passes it can be held to. A complaint of the checker whose normalized message is
-    ``ignored_complaint`` is passed over: import and export alone bring it about.
+    ``excused`` is passed over: import and export alone bring it about.
     """
 
     subject: Subject
-    config: RuntimeConfig | None
+    judge: RuntimeConfig | None
     samples: tuple[Sample, ...]
     reference: Model | None = None
     interface: frozenset[InterfaceChange] = frozenset()
     known: frozenset[str] = frozenset()
     full_check: bool = True
-    ignored_complaint: str = ""
+    excused: str = ""
 
 
 _models: OrderedDict[str, bytes] = OrderedDict()
@@ -163,9 +163,9 @@ def judge_artifact(artifact: Artifact, order: TrialSpec) -> TrialReport:
     """Carry out the trial of ``artifact``, which was made of ``order.subject``."""
     digest = _digest_of(order.subject, artifact)
     if digest in order.known:
-        return TrialReport(digest, changing_passes=artifact.changing_passes, known=True)
+        return TrialReport(digest, touched=artifact.touched, known=True)
     if artifact.format != "onnx":
-        report = TrialReport(digest, digest, changing_passes=artifact.changing_passes)
+        report = TrialReport(digest, digest, touched=artifact.touched)
         return _run(order, artifact, report, None)
     return _examine(order, artifact, digest)
 
@@ -228,9 +228,9 @@ def judge_poisoned(artifact: Artifact, order: TrialSpec) -> TrialReport:
 
 def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
     enter("check")
-    report = TrialReport(digest, changing_passes=artifact.changing_passes)
+    report = TrialReport(digest, touched=artifact.touched)
     try:
-        proto, size_bytes = graph_and_size(artifact)
+        proto, size_bytes = looked_at(artifact)
         facts = structure.facts(proto, size_bytes)
         _check(order, artifact)
         canonical = canonical_digest(proto, artifact.path and artifact.path.parent)
@@ -245,7 +245,7 @@ def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
     return _run(order, artifact, report, alignment)
 
 
-def graph_and_size(artifact: Artifact) -> tuple[ModelProto, int]:
+def looked_at(artifact: Artifact) -> tuple[ModelProto, int]:
     """The graph of an ONNX artifact, without large weights if it is a file; and its size."""
     if artifact.path is not None:
         proto = from_file.graph_of(artifact.path)
@@ -261,7 +261,7 @@ def _check(order: TrialSpec, artifact: Artifact) -> None:
             dialect=speaks_dialect(order.subject),
         )
     except Exception as error:
-        if not order.ignored_complaint or normalized_message(str(error)) != order.ignored_complaint:
+        if not order.excused or normalized_message(str(error)) != order.excused:
             raise
 
 
@@ -325,41 +325,41 @@ def _in_plain_onnx(model: bytes | Path) -> bytes | Path:
 def _run(
     order: TrialSpec, artifact: Artifact, report: TrialReport, alignment: Alignment | None
 ) -> TrialReport:
-    if order.config is None:
+    if order.judge is None:
         return report
     enter("load")
     outputs: dict[str, Outputs] = {}
     sample_id: str | None = None
     try:
-        session = load(order.config, artifact)
+        session = load(order.judge, artifact)
         # A random operator with a seed continues its sequence from run to run of a session.
         fresh = report.facts is not None and report.facts.random
         if alignment is not None and alignment.problem:
             return _with(report, interface_problem=alignment.problem)
         for i, sample in enumerate(order.samples):
             if fresh and i:
-                session = load(order.config, artifact)
+                session = load(order.judge, artifact)
             enter("run")
             sample_id = sample.id
-            outputs[sample.id] = infer(order.config.runtime, session, sample.feeds, alignment)
+            outputs[sample.id] = infer(order.judge.runtime, session, sample.feeds, alignment)
     except Exception as error:
         return _with(report, failure=failure_of(error), failed_sample=sample_id, outputs=outputs)
     return _with(report, outputs=outputs)
 
 
-def load(config: RuntimeConfig, artifact: Artifact) -> Session:
+def load(judge: RuntimeConfig, artifact: Artifact) -> Session:
     """A session of the artifact under the judge's options; UsageError if it has another format."""
-    if artifact.format not in config.runtime.accepts:
-        accepts = ", ".join(sorted(config.runtime.accepts))
+    if artifact.format not in judge.runtime.accepts:
+        accepts = ", ".join(sorted(judge.runtime.accepts))
         raise UsageError(
-            f"runtime {config.runtime.name!r} runs {accepts}, not {artifact.format}; "
+            f"runtime {judge.runtime.name!r} runs {accepts}, not {artifact.format}; "
             "choose another with --runtime"
         )
-    if artifact.path is not None and isinstance(config.runtime, LoadsFiles):
-        return contract.session(config.runtime, config.runtime.load_file(artifact, config.options))
+    if artifact.path is not None and isinstance(judge.runtime, LoadsFiles):
+        return contract.session(judge.runtime, judge.runtime.load_file(artifact, judge.options))
     if artifact.path is not None:
         artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
-    return contract.session(config.runtime, config.runtime.load(artifact, config.options))
+    return contract.session(judge.runtime, judge.runtime.load(artifact, judge.options))
 
 
 def infer(
@@ -380,26 +380,11 @@ def infer(
     return flatten({names.get(name, name): value for name, value in outputs.items()})
 
 
-def run_again(artifact: Artifact, order: TrialSpec, runs: int) -> list[Outputs]:
-    """Outputs of ``runs`` runs of one session on the order's only sample.
-
-    In one session: each run continues the random sequence, while a new session may begin it again
-    with a seed that the runtime drew once for the whole process.
-    """
-    assert order.config is not None
-    (sample,) = order.samples
-    alignment = _alignment(order, artifact)
-    enter("load")
-    session = load(order.config, artifact)
-    enter("run")
-    runtime = order.config.runtime
-    return [infer(runtime, session, sample.feeds, alignment) for _ in range(runs)]
-
-
-def _alignment(order: TrialSpec, artifact: Artifact) -> Alignment | None:
+def alignment_of(order: TrialSpec, artifact: Artifact) -> Alignment | None:
+    """How an artifact's interface answers to the original's; None where it has none to look at."""
     if order.reference is None or artifact.format != "onnx":
         return None
-    facts = structure.facts(*graph_and_size(artifact))
+    facts = structure.facts(*looked_at(artifact))
     return align(order.reference, facts, order.interface)
 
 
@@ -407,11 +392,11 @@ def decode(
     artifact: Artifact, order: TrialSpec, model: Model, comparator: Decodes, options: BaseModel
 ) -> tuple[dict[str, Outputs | Failure], int]:
     """The comparator's answer, or how it failed, per sample; and the number of inferences."""
-    assert order.config is not None
-    runtime = order.config.runtime
-    alignment = _alignment(order, artifact)
+    assert order.judge is not None
+    runtime = order.judge.runtime
+    alignment = alignment_of(order, artifact)
     enter("load")
-    session = load(order.config, artifact)
+    session = load(order.judge, artifact)
     enter("run")
     count = 0
 
@@ -461,12 +446,12 @@ def _flatten(name: str, value: Any, flat: Outputs) -> None:
 
 def probe(order: TrialSpec) -> list[str | None]:
     """For each sample None if the model runs on it, else the runtime's words."""
-    assert order.config is not None
+    assert order.judge is not None
     artifact = build(order.subject)
     enter("load")
-    session = load(order.config, artifact)
+    session = load(order.judge, artifact)
     enter("run")
-    return [_try(order.config.runtime, session, sample) for sample in order.samples]
+    return [_try(order.judge.runtime, session, sample) for sample in order.samples]
 
 
 def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
@@ -479,18 +464,18 @@ def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
     return None
 
 
-def ask_changing_passes(subject: Subject) -> list[str] | None:
+def ask_touched(subject: Subject) -> list[str] | None:
     """Passes that the optimizer itself says changed the model; None if it cannot tell."""
     enter("build")
     optimizer = subject.optimizer
-    assert isinstance(optimizer, ReportsChanges)
+    assert isinstance(optimizer, TellsTouched)
     assert subject.options is not None
     if subject.scratch is not None:
         return None  # A hint is not worth the model's bytes.
-    changing_passes = optimizer.changing_passes(_source(subject), subject.passes, subject.options)
-    if changing_passes is None:
+    touched = optimizer.touched(_source(subject), subject.passes, subject.options)
+    if touched is None:
         return None
-    return list(contract.changing_passes(optimizer, changing_passes))
+    return list(contract.touched(optimizer, touched))
 
 
 def save_artifact(subject: Subject, target: Path) -> None:

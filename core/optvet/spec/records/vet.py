@@ -1,4 +1,4 @@
-"""The answer of ``vet``: document ``optvet.vet/3``."""
+"""The answer of ``vet``: document ``optvet.vet/2``."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class VetResult(Record):
     function of ``model`` in Python (``safe_code``; empty where the optimizer does not tell).
     """
 
-    schema_: Literal["optvet.vet/3"] = Field("optvet.vet/3", alias="schema")
+    schema_: Literal["optvet.vet/2"] = Field("optvet.vet/2", alias="schema")
     model: ModelRecord
     optimizer: OptimizerRecord
     runtime: RuntimeRecord
@@ -255,7 +255,7 @@ class VetResult(Record):
     findings: list[Finding]
     outputs: list[OutputRecord] = Field(default_factory=list)
     passes: list[PassRecord] | None = None
-    changing_passes: list[str] | None = None
+    touched: list[str] | None = None
     impact: Impact | None = None
     safe_pipeline: list[str]
     safe_option: str = ""

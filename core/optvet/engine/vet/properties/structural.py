@@ -92,8 +92,6 @@ class Portability(Structural):
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
         """The operators, and what the optimizer says of the passes that bring them."""
-        descriptions = [
-            f"{n}: {p.description}" for n in culprit if (p := self.passes[n]).description
-        ]
+        told = [f"{n}: {p.description}" for n in culprit if (p := self.passes[n]).description]
         words = structure.portability(self.domain, self.operators)
-        return self._note(culprit, "; ".join([words, *descriptions]))
+        return self._note(culprit, "; ".join([words, *told]))

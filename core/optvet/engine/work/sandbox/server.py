@@ -30,9 +30,9 @@ _END_S = 5.0
 
 
 def serve(
-    fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int, single_task: bool
+    fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int, frugal: bool
 ) -> NoReturn:
-    """Fork, kill and reap workers until the caller is gone; ``single_task`` as in ``Limits``."""
+    """Fork, kill and reap workers until the caller is gone; ``frugal`` as in ``Limits``."""
     for name in preload:
         # Absent or broken: the task that needs it fails with the reason.
         with contextlib.suppress(Exception):
@@ -40,7 +40,7 @@ def serve(
     # Python 3.12 warns of a fork beside native threads; here they are the preloaded libraries'
     # idle pools, and the child starts its own.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-    if not single_task:
+    if not frugal:
         keep_memory()
     gc.collect()
     gc.freeze()  # Else the collector of each worker writes to, and so copies, all shared pages.
@@ -140,12 +140,12 @@ def _reap(workers: dict[int, int]) -> None:
     _sweep(workers)
 
 
-def _sweep(workers: Collection[int], timeout_s: float = 0.5) -> None:
+def _sweep(workers: Collection[int], patience_s: float = 0.5) -> None:
     """Kill all children but ``workers``, and what becomes a child by that, until none is left.
 
     What does not die soon (it waits for a disk) is left to the next call.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patience_s
     while left := [pid for pid in _children() if pid not in workers]:
         for pid in left:
             _kill_group(pid)

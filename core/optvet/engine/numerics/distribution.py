@@ -1,0 +1,259 @@
+"""Outputs that are random: are those of two models drawn from one distribution?
+
+A permutation test of many statistics at a time. Under the hypothesis that both models draw from
+one distribution, the runs of the two are exchangeable, whatever that distribution is: continuous or
+discrete, of one element or of millions. So the largest difference of any statistic is held against
+the largest one after the runs were dealt out anew, many times. That is exact, and it corrects for
+the number of statistics and of outputs by itself.
+
+Source: Westfall and Young 1993, "Resampling-Based Multiple Testing", Sec. 2.5 (max-T); for values
+that vary on one side only, the probability is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optvet.engine.numerics.oracle import is_float
+
+Runs = Sequence[Mapping[str, np.ndarray]]
+"""The outputs of one run each, by name."""
+
+EFFECT = 2e-3
+"""Differences of a mean statistic below so much of its scale are rounding, or no one's concern."""
+_EDGE = 1e-3
+"""Half the width over which a threshold is soft, in scales: rounding must not cross it at once."""
+_POSITIONS = 16
+_QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
+_TINY = 1e-300
+_BEYOND_DOUBT = 1e-9
+"""Below this p nothing else is looked for."""
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """What tells two sets of runs apart most.
+
+    ``p`` is the probability of as large a difference, of any statistic of any output, where there
+    is none. ``detail`` says in words what differs; ``stuck`` that the output no longer varies.
+    """
+
+    output: str
+    p: float
+    detail: str
+    stuck: bool = False
+
+
+def most_unlike(
+    reference: Runs, candidate: Runs, names: Sequence[str], *, permutations: int, seed: int
+) -> Unlike | None:
+    """The strongest sign that two sets of independent runs have different distributions.
+
+    Args:
+        reference: Runs of the original.
+        candidate: Runs of the optimized model.
+        names: Outputs to be compared, which all runs have.
+        permutations: How often the runs are dealt out anew; no p is below one in this.
+        seed: Of the dealing.
+
+    Returns:
+        The sign with its p; None where no statistic differs by more than ``EFFECT``.
+    """
+    found: list[Unlike] = []
+    columns: list[tuple[str, str, np.ndarray]] = []
+    for name in names:
+        ours, theirs = [r[name] for r in reference], [r[name] for r in candidate]
+        shapes = ({a.shape for a in ours}, {a.shape for a in theirs})
+        if shapes[0].isdisjoint(shapes[1]) and len(shapes[0]) == 1:
+            words = f"shape {list(ours[0].shape)} became {list(theirs[0].shape)}"
+            return Unlike(name, 0.0, words)
+        columns += ((name, *each) for each in _statistics([*ours, *theirs]))
+        stuck = _one_sided(name, ours, theirs, len(names))
+        if stuck is not None:
+            found.append(stuck)
+    if all(u.p > _BEYOND_DOUBT for u in found):
+        found += _most_different(columns, len(reference), permutations, seed)
+    return min(found, key=lambda u: u.p, default=None)
+
+
+def _most_different(
+    columns: Sequence[tuple[str, str, np.ndarray]], first: int, permutations: int, seed: int
+) -> Iterator[Unlike]:
+    """The statistic whose means differ most; ``first`` runs are of the reference."""
+    if not columns:
+        return
+    table = np.stack([values for _, _, values in columns], axis=1)
+    difference = table[:first].mean(axis=0) - table[first:].mean(axis=0)
+    deviation = table.std(axis=0)
+    # A statistic is in units of its own scale, so both bounds are free of units.
+    chosen = (np.abs(difference) > EFFECT) & (deviation > 0)
+    if not chosen.any():
+        return
+    scaled = (table - table.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    count = len(table)
+    weights = np.where(np.arange(count) < first, 1 / first, -1 / (count - first))
+    seen = np.where(chosen, np.abs(weights @ scaled), 0.0)
+    largest = float(seen.max())
+    rng = np.random.default_rng(seed)
+    beaten, left = 0, permutations
+    # What was beaten ten times needs no further proof that it is nothing special.
+    while left > 0 and beaten < 10:
+        some = min(left, 1000)
+        dealt = rng.permuted(np.broadcast_to(weights, (some, count)), axis=1)
+        # All statistics, not the chosen alone: the choice was made by the same runs.
+        beaten += int((np.abs(dealt @ scaled).max(axis=1) >= largest * (1 - 1e-9)).sum())
+        left -= some
+    name, words, _ = columns[int(seen.argmax())]
+    yield Unlike(
+        name, (1 + beaten) / (1 + permutations - left), f"its {words} has another distribution"
+    )
+
+
+# --- values that vary on one side only ------------------------------------------------------------
+
+
+def _one_sided(
+    name: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], outputs: int
+) -> Unlike | None:
+    """Elements that are the same in all runs of one model, and vary in the other."""
+    if len({a.shape for a in (*ours, *theirs)}) != 1 or not ours[0].size:
+        return None
+    a, b = _table(ours), _table(theirs)
+    # How many are NaN or infinite is a statistic.
+    finite = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
+    a, b = a[:, finite], b[:, finite]
+    if not a.size:
+        return None
+    one = _constancy(a, b)
+    other = _constancy(b, a)
+    p = min(one, other) * 2 * a.shape[1] * outputs
+    if p >= 1:
+        return None
+    if one <= other:
+        whole = bool((b == b[0]).all())
+        words = "it no longer varies at all" if whole else "some of its elements no longer vary"
+        return Unlike(name, p, words, stuck=True)
+    return Unlike(name, p, "elements vary that never did")
+
+
+def _constancy(varying: np.ndarray, fixed: np.ndarray) -> float:
+    """Smallest probability, over elements, of all that vary being dealt to the first side."""
+    same = _same(fixed, fixed[0], fixed, varying).all(axis=0)
+    # One constant for another is a matter of the means.
+    moving = ~_same(varying, varying[0], fixed, varying).all(axis=0)
+    deviating = (~_same(varying, fixed[0], fixed, varying)).sum(axis=0)
+    most = int(np.where(same & moving, deviating, 0).max())
+    return math.exp(_log_choose(len(varying), most) - _log_choose(len(varying) + len(fixed), most))
+
+
+def _same(values: np.ndarray, value: np.ndarray, *tables: np.ndarray) -> np.ndarray:
+    """Where ``values`` are ``value``; what differs by rounding alone is one value."""
+    largest = np.abs(np.concatenate(tables)).max(axis=0)
+    return np.asarray(np.abs(values - value) <= EFFECT * largest)
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def _statistics(runs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Numbers per run, each in units of its own scale, and what they are called.
+
+    Scales and thresholds come from all ``runs`` together, so they do not tell the two models apart.
+    """
+    if len({a.shape for a in runs}) > 1:
+        sizes = np.array([a.size for a in runs], np.float64)
+        yield "number of elements", sizes / sizes.max()
+        yield from _of_whole([_numbers(a) for a in runs])
+        return
+    if not runs[0].size:
+        return
+    table = _table(runs)
+    yield from _of_whole(list(table))
+    scale = _scale(table)
+    table = np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0) / scale
+    if table.shape[1] > 1:
+        yield "relation of neighbours", (table[:, 1:] * table[:, :-1]).mean(axis=1)
+    places = np.unique(np.linspace(0, table.shape[1] - 1, _POSITIONS).round().astype(int))
+    for place in places:
+        yield f"element {place}", table[:, place]
+        yield f"element {place}, squared,", table[:, place] ** 2
+
+
+def _of_whole(runs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Statistics of all elements of a run together."""
+    for words, test in (
+        ("share of NaN", np.isnan),
+        ("share of infinities", np.isposinf),
+        ("share of negative infinities", np.isneginf),
+    ):
+        shares = np.array([test(r).mean() if r.size else 0.0 for r in runs])
+        if shares.any():
+            yield words, shares
+    finite = [r[np.isfinite(r)] for r in runs]
+    pooled = np.concatenate(finite)
+    if not pooled.size:
+        return
+    scale = _scale(pooled)
+    finite = [(r if r.size else np.zeros(1)) / scale for r in finite]
+
+    def each(f: object) -> np.ndarray:
+        return np.array([f(r) for r in finite], np.float64)  # type: ignore[operator]
+
+    yield "mean", each(np.mean)
+    yield "mean square", each(lambda r: np.mean(r * r))
+    yield "mean magnitude", each(lambda r: np.mean(np.abs(r)))
+    yield "spread", each(np.std)
+    for words, f in (("largest value", np.max), ("smallest value", np.min)):
+        extremes = each(f)
+        yield words, extremes / max(1.0, float(np.abs(extremes).max()))
+    yield "share of zeros", each(lambda r: np.mean(np.abs(r) <= 1e-6))
+    if max(r.size for r in finite) > 1:
+        # On a grid, so that rounding makes no value of its own.
+        yield "number of different values", each(lambda r: len(np.unique(r.round(4))) / r.size)
+    for threshold in np.unique(np.quantile(pooled / scale, _QUANTILES)):
+        edge = threshold + _EDGE
+        words = f"share of values up to {threshold * scale:.2g}"
+        yield words, each(lambda r, e=edge: _up_to(r, e).mean())
+
+
+def _up_to(values: np.ndarray, edge: float) -> np.ndarray:
+    """1 below ``edge``, 0 above it, and in between next to it."""
+    return np.clip((edge + _EDGE / 2 - values) / _EDGE, 0.0, 1.0)
+
+
+def _scale(values: np.ndarray) -> float:
+    """Root of the mean square of what is finite."""
+    finite = values[np.isfinite(values)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    if largest <= _TINY:
+        return 1.0
+    return largest * float(np.sqrt(np.mean((finite / largest) ** 2)))
+
+
+def _table(runs: Sequence[np.ndarray]) -> np.ndarray:
+    """One row per run."""
+    if runs[0].dtype == object or runs[0].dtype.kind in "US":
+        # Words have no size, but they are the same or not.
+        words = np.stack([a.astype(str).ravel() for a in runs])
+        _, numbers = np.unique(words, return_inverse=True)
+        return np.asarray(numbers.reshape(words.shape), np.float64)
+    return np.stack([_numbers(a) for a in runs])
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """All elements as float64; parts of complex ones side by side."""
+    if array.dtype.kind == "c":
+        parts = np.stack([array.real, array.imag], axis=-1)
+        return np.asarray(parts.astype(np.float64)).ravel()
+    if array.dtype.kind in "biu" or is_float(array.dtype):
+        return np.asarray(array.astype(np.float64)).ravel()
+    return np.array([zlib.crc32(str(v).encode()) % 1009 for v in array.ravel()], np.float64)

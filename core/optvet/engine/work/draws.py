@@ -1,0 +1,143 @@
+"""Random outputs: both models are run many times, in workers, from seeds that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+
+from optvet.engine.numerics import chance
+from optvet.engine.numerics.chance import FEWEST_RUNS, Side
+from optvet.engine.numerics.distribution import Runs
+from optvet.engine.numerics.oracle import Judgement
+from optvet.engine.work import cache as caching
+from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.noise import pack_runs, unpack_runs
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trial import (
+    Outputs,
+    TrialSpec,
+    alignment_of,
+    infer,
+    load,
+    read_model,
+)
+from optvet.graph.randomness import SeedBy, seeded
+from optvet.spec.types import Artifact, Sample
+
+_KEPT_ELEMENTS = 1 << 14
+"""Of larger outputs so many elements are kept, evenly spaced."""
+_LOADED_BYTES = 2 << 30
+"""Each run from a seed has a session of its own: of models in so many bytes in all."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two models of a comparison: pass sequences of the lab, None for the original."""
+
+    lab: Lab
+    reference: tuple[str, ...] | None
+    candidate: tuple[str, ...]
+    sample: Sample
+
+    def judgements(self, names: Sequence[str]) -> dict[str, Judgement]:
+        """A judgement on each of the random outputs ``names``."""
+        affordable = max(FEWEST_RUNS, _LOADED_BYTES // max(1, self.lab.model.size_bytes))
+        screen, proof = (min(n, affordable) for n in (chance.SCREEN_RUNS, chance.PROOF_RUNS))
+        return chance.judge_random(self, names, screen=screen, proof=proof)
+
+    def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+        """One run for each number; None if the model takes no seeds."""
+        return self._asked(side, _draw_seeded, list(numbers), by) or None
+
+    def in_turn(self, side: Side, session: int, runs: int) -> Runs:
+        """Runs of one session."""
+        return self._asked(side, _draw_in_turn, runs, (side, session))
+
+    def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
+        """What a worker drew, remembered; nothing if it cannot draw so."""
+        lab, passes = self.lab, self.reference if side == "reference" else self.candidate
+        subject = lab.subject(passes)
+        # Pass sequences that make one and the same model share its draws.
+        content = lab.content_key(passes, self.sample)
+        key = caching.key("draws", CODE_VERSION, content, task.__name__, args)
+        kept = lab.cache.read(key, unpack_runs)
+        if kept is None:
+            outcome = lab.submit(subject, task, lab.order(subject, [self.sample]), *args).result()
+            kept = outcome.value or []
+            lab.ledger.add("noise", int(passes is not None), len(kept))
+            if not is_circumstantial(outcome.failure):
+                lab.cache.put(key, "draws", pack_runs(kept))
+        return kept
+
+
+# --- in a worker ----------------------------------------------------------------------------------
+
+
+def _draw_seeded(
+    artifact: Artifact, order: TrialSpec, numbers: Sequence[int], by: SeedBy
+) -> list[Outputs]:
+    """One run per number, each of a session of its own; empty if seeds cannot be set."""
+    assert order.judge is not None
+    model = _model_in(artifact, order)
+    if model is None:
+        return []
+    (sample,) = order.samples
+    alignment = alignment_of(order, artifact)
+    runs = []
+    for number in numbers:
+        copy = seeded(model, number, by)
+        if copy is None:
+            return []
+        enter("load")
+        session = load(order.judge, replace(artifact, data=copy.SerializeToString()))
+        enter("run")
+        runs.append(_thinned(infer(order.judge.runtime, session, sample.feeds, alignment)))
+    return runs
+
+
+def _model_in(artifact: Artifact, order: TrialSpec) -> onnx.ModelProto | None:
+    """The graph that is run; None where it is hidden, or in a file.
+
+    An artifact of another format may hold the original beside instructions for the runtime.
+    """
+    if artifact.path is not None or not artifact.data:
+        return None
+    subject = order.subject
+    if artifact.format != "onnx" and artifact.data != read_model(subject.blob, subject.digest):
+        return None
+    try:
+        return onnx.load_from_string(artifact.data)
+    except DecodeError:
+        return None
+
+
+def _draw_in_turn(
+    artifact: Artifact, order: TrialSpec, runs: int, session_of: object
+) -> list[Outputs]:
+    """Runs of one session: each continues the random sequence.
+
+    ``session_of`` tells sessions of one model apart where they are remembered.
+    """
+    assert order.judge is not None
+    (sample,) = order.samples
+    alignment = alignment_of(order, artifact)
+    enter("load")
+    session = load(order.judge, artifact)
+    enter("run")
+    runtime = order.judge.runtime
+    return [_thinned(infer(runtime, session, sample.feeds, alignment)) for _ in range(runs)]
+
+
+def _thinned(outputs: Outputs) -> Outputs:
+    """The same with few elements of the largest outputs."""
+    return {
+        name: value
+        if value.size <= _KEPT_ELEMENTS
+        else value.ravel()[np.linspace(0, value.size - 1, _KEPT_ELEMENTS).astype(np.int64)]
+        for name, value in outputs.items()
+    }

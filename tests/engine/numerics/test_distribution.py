@@ -1,0 +1,180 @@
+"""Two sets of random runs are told apart where their distributions differ, and only there."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from optvet.engine.numerics.chance import Side, judge_random
+from optvet.engine.numerics.distribution import Runs, Unlike, most_unlike
+from optvet.graph.randomness import SeedBy
+
+F32 = np.float32
+Made = list[dict[str, np.ndarray]]
+Make = Callable[..., Made]
+
+
+def normal(
+    seed: int, runs: int = 48, size: int = 16, spread: float = 1.0, shift: float = 0.0
+) -> Made:
+    rng = np.random.default_rng(seed)
+    return [{"y": (shift + spread * rng.normal(size=size)).astype(F32)} for _ in range(runs)]
+
+
+def masks(seed: int, runs: int = 48, size: int = 16, kept: float = 0.5, value: float = 2.0) -> Made:
+    """Draws of {0, value}, as Dropout makes of ones."""
+    rng = np.random.default_rng(seed)
+    draws = (rng.random((runs, size)) < kept) * value
+    return [{"y": d.astype(F32)} for d in draws]
+
+
+def unlike(reference: Made, candidate: Made) -> Unlike | None:
+    return most_unlike(reference, candidate, ["y"], permutations=999, seed=0)
+
+
+@pytest.mark.parametrize("make", [normal, masks])
+@pytest.mark.parametrize("size", [1, 16])
+def test_equal_distributions_are_told_apart_no_more_often_than_p_says(
+    make: Make, size: int
+) -> None:
+    small = 0
+    for seed in range(60):
+        seen = unlike(make(2 * seed, size=size), make(2 * seed + 1, size=size))
+        small += seen is not None and seen.p <= 0.05
+    # Two tests at 0.05 each: 6 are expected at most, and 17 in one of 10,000 tries.
+    assert small <= 17
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        (normal(5, runs=1) * 48, "it no longer varies at all"),
+        (normal(5, spread=0.0), "it no longer varies at all"),
+        (normal(5, spread=2.0), "another distribution"),
+        (normal(5, spread=0.5), "another distribution"),
+        (normal(5, shift=1.0), "another distribution"),
+        ([{"y": np.abs(r["y"])} for r in normal(5)], "another distribution"),
+        ([{"y": np.repeat(r["y"][:1], 16)} for r in normal(5)], "another distribution"),
+        (
+            [{"y": np.where(np.arange(16) == 3, np.nan, r["y"])} for r in normal(5)],
+            "share of NaN",
+        ),
+        ([{"y": np.where(np.arange(16) == 3, F32(0.3), r["y"])} for r in normal(5)], "no longer"),
+    ],
+    ids=[
+        "constant",
+        "zero",
+        "wider",
+        "narrower",
+        "shifted",
+        "rectified",
+        "one draw for all",
+        "nan",
+        "one stuck",
+    ],
+)
+def test_another_distribution_is_noticed(candidate: Made, words: str) -> None:
+    seen = unlike(normal(4), candidate)
+    assert seen is not None
+    assert seen.p <= 0.002
+    assert words in seen.detail
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [masks(5, kept=0.8), masks(5, value=1.0), masks(5, kept=1.0), masks(5, runs=1) * 48],
+    ids=["other ratio", "lost scaling", "never dropped", "stuck"],
+)
+def test_another_discrete_distribution_is_noticed(candidate: Made) -> None:
+    seen = unlike(masks(4), candidate)
+    assert seen is not None
+    assert seen.p <= 0.002
+
+
+def test_rounding_tells_no_two_distributions_apart() -> None:
+    moved = F32(2) * (1 + np.finfo(F32).eps)
+    for seed in range(10):
+        seen = unlike(masks(seed), masks(100 + seed, value=float(moved)))
+        assert seen is None or seen.p > 1e-3
+    fixed = [{"y": np.full(4, 0.1, F32)}] * 48
+    nearly = [{"y": np.full(4, np.nextafter(F32(0.1), F32(1)), F32)}] * 48
+    assert unlike(fixed, nearly) is None
+    assert unlike(fixed, fixed) is None
+
+
+def test_a_rare_value_that_never_came_is_no_stuck_output() -> None:
+    rare = [{"y": np.zeros(1, F32)}] * 47 + [{"y": np.ones(1, F32)}]
+    seen = unlike(rare, [{"y": np.zeros(1, F32)}] * 48)
+    assert seen is None or seen.p > 0.05
+
+
+def test_shapes_that_vary_are_compared_by_size() -> None:
+    rng = np.random.default_rng(0)
+    few = [{"y": np.ones(rng.integers(1, 5), F32)} for _ in range(48)]
+    many = [{"y": np.ones(rng.integers(5, 9), F32)} for _ in range(48)]
+    seen = unlike(few, many)
+    assert seen is not None
+    assert (seen.p <= 0.002, "number of elements" in seen.detail) == (True, True)
+    assert unlike(few, few) is None
+
+
+def test_another_shape_needs_no_statistics() -> None:
+    seen = unlike(normal(1), normal(2, size=8))
+    assert seen == Unlike("y", 0.0, "shape [16] became [8]")
+    assert unlike(normal(1, size=0), normal(2, size=0)) is None
+
+
+def test_words_are_compared_too() -> None:
+    rng = np.random.default_rng(0)
+    some = [{"y": np.array([rng.choice(["a", "b"])], object)} for _ in range(48)]
+    other = [{"y": np.array([rng.choice(["a", "c"])], object)} for _ in range(48)]
+    seen = unlike(some, other)
+    assert seen is not None
+    assert seen.p <= 0.002
+
+
+class Given:
+    """Runs that are there already: seeds are taken, or only sessions that run on."""
+
+    def __init__(self, reference: Make, candidate: Make, *, seeds: bool) -> None:
+        self.made: dict[Side, Make] = {"reference": reference, "candidate": candidate}
+        self.seeds = seeds
+
+    def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+        if not self.seeds:
+            return None
+        return [self.made[side](n, runs=1)[0] for n in numbers]
+
+    def in_turn(self, side: Side, session: int, runs: int) -> Runs:
+        return list(self.made[side](7 * session + (side == "candidate") + 1, runs=runs))
+
+
+def test_the_same_from_the_same_seeds_is_the_same_without_statistics() -> None:
+    (judgement,) = judge_random(Given(masks, masks, seeds=True), ["y"]).values()
+    assert (judgement.call, judgement.detail) == ("same", "")
+
+
+def test_runs_that_continue_each_other_are_compared_by_distribution() -> None:
+    (judgement,) = judge_random(Given(masks, masks, seeds=False), ["y"]).values()
+    assert judgement.call == "drift"
+    assert judgement.detail.startswith("random: other draws of one distribution, as ")
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+def test_a_fault_is_told_with_its_evidence(seeds: bool) -> None:
+    def halved(seed: int, runs: int = 48) -> Made:
+        return masks(seed, runs, value=1.0)
+
+    (judgement,) = judge_random(Given(masks, halved, seeds=seeds), ["y"]).values()
+    assert judgement.call == "fault"
+    assert "has another distribution (192 runs of each model, p " in judgement.detail
+
+
+def test_runs_that_depend_on_each_other_prove_nothing() -> None:
+    def sticky(seed: int, runs: int = 48) -> Made:
+        """A generator whose first number hardly moves while a session runs on."""
+        return [{"y": np.full(3, F32(np.random.default_rng(seed).normal()))}] * runs
+
+    (judgement,) = judge_random(Given(sticky, sticky, seeds=False), ["y"]).values()
+    assert judgement.call == "unsure"
+    assert judgement.detail == "random, and the draws of the original depend on each other"
