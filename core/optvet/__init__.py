@@ -22,6 +22,7 @@ from optvet.spec.hooks import hookimpl
 from optvet.spec.memory import check_size
 from optvet.spec.parsing import parse_json, read_json, read_toml
 from optvet.spec.protocols import (
+    CarriesFiles,
     ChecksOptions,
     Comparator,
     Dataset,
@@ -30,6 +31,8 @@ from optvet.spec.protocols import (
     Diagnoses,
     Explains,
     ExplainsRuntime,
+    ExplainsRuntimeSimply,
+    ExplainsSimply,
     Feeds,
     LoadsFiles,
     ModelSource,
@@ -89,6 +92,7 @@ __version__ = "0.1.0"
 __all__ = [
     "NOTES",
     "Artifact",
+    "CarriesFiles",
     "Check",
     "ChecksOptions",
     "Collision",
@@ -102,6 +106,8 @@ __all__ = [
     "Diagnoses",
     "Explains",
     "ExplainsRuntime",
+    "ExplainsRuntimeSimply",
+    "ExplainsSimply",
     "Failure",
     "Feeds",
     "Finding",

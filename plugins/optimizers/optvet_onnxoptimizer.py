@@ -123,6 +123,13 @@ class OnnxOptimizer:
         fixed = ", fixed_point=True" if options.fixed_point else ""
         return f"import onnxoptimizer\n\nreturn onnxoptimizer.optimize(model, {names!r}{fixed})"
 
+    def simple_snippets(
+        self, passes: Sequence[str], options: OnnxOptimizerOptions
+    ) -> Sequence[str]:
+        """The same with the library's default passes."""
+        fixed = ", fixed_point=True" if options.fixed_point else ""
+        return [f"import onnxoptimizer\n\nreturn onnxoptimizer.optimize(model{fixed})"]
+
 
 def _describe(name: str, default: bool) -> Pass:
     kind = next((k for k in _KINDS if name.startswith(k)), "rewrite")

@@ -9,6 +9,8 @@ remains: the library leaves out the second round where the first says that it ch
 from __future__ import annotations
 
 import copy
+import inspect
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
@@ -113,6 +115,28 @@ class Onnxscript:
         """Passes that say they modified the model, and rules that matched."""
         return self.apply(source, passes, options).touched
 
+    def snippet(self, passes: Sequence[str], options: OnnxscriptOptions) -> str:
+        """The passes one after the other, neighbouring rules as one group."""
+        steps, _ = self._steps(options)
+        calls = [_spelled(group, steps, self) for group in _groups(passes, steps)]
+        imports = dict.fromkeys(name for _, needed in calls for name in needed)
+        return "\n".join(
+            (
+                "from onnxscript import ir",
+                *imports,
+                "\ngraph = ir.serde.deserialize_model(model)",
+                *(line for lines, _ in calls for line in lines),
+                "return ir.serde.serialize_model(graph)",
+            )
+        )
+
+    def simple_snippets(self, passes: Sequence[str], options: OnnxscriptOptions) -> Sequence[str]:
+        """The library's own function."""
+        defaults = type(options)().model_dump()
+        changed = {n: v for n, v in options.model_dump().items() if v != defaults[n]}
+        given = ", ".join(("model", *(f"{name}={value!r}" for name, value in changed.items())))
+        return [f"import onnxscript.optimizer\n\nreturn onnxscript.optimizer.optimize({given})"]
+
     def _steps(self, options: OnnxscriptOptions) -> tuple[dict[str, Any], list[str]]:
         """Passes, and lists of rules, by name; and the names in the default pipeline."""
         extra = self.extra_rules()
@@ -202,6 +226,48 @@ def _groups(passes: Sequence[str], steps: Mapping[str, Any]) -> list[list[str]]:
         else:
             groups.append([name])
     return groups
+
+
+def _spelled(
+    group: Sequence[str], steps: Mapping[str, Any], optimizer: Onnxscript
+) -> tuple[list[str], list[str]]:
+    """Code that applies a group to ``graph``, and the imports that it needs."""
+    step = steps[group[0]]
+    if callable(step):
+        import onnx_ir.passes.common as passes
+
+        name = type(step).__name__
+        given = ", ".join(f"{n}={v!r}" for n, v in _arguments_of(step))
+        if hasattr(passes, name):
+            call = f"passes.{name}({given})(graph)"
+            return [call], ["import onnx_ir.passes.common as passes"]
+        return [f"{name}({given})(graph)"], [f"from {type(step).__module__} import {name}"]
+    from onnxscript.rewriter import RewriteRule
+    from onnxscript.rewriter.rules import common
+
+    rules = []
+    for name in group:
+        if not hasattr(common, name):
+            rules.append(f"{type(optimizer).__name__}().extra_rules()[{name!r}]")
+        elif not isinstance(getattr(common, name), RewriteRule):
+            rules.append(f"*rules.{name}")
+        else:
+            rules.append(f"*rules.{name}.commute()" if len(steps[name]) > 1 else f"rules.{name}")
+    needed = ["from onnxscript.rewriter import RewritePass"]
+    if any("rules." in rule for rule in rules):
+        needed.append("from onnxscript.rewriter.rules import common as rules")
+    if any("extra_rules" in rule for rule in rules):
+        needed.append(f"from {type(optimizer).__module__} import {type(optimizer).__name__}")
+    call = f"RewritePass([{', '.join(rules)}])(graph)"
+    return textwrap.wrap(call, 92, subsequent_indent="    "), needed
+
+
+def _arguments_of(step: Any) -> Iterator[tuple[str, object]]:
+    """Those arguments of a pass that can be written down and are not its defaults."""
+    for name, parameter in inspect.signature(type(step).__init__).parameters.items():
+        value = getattr(step, name, parameter.default)
+        if isinstance(value, bool | int | str) and value != parameter.default:
+            yield name, value
 
 
 def _spy(rule: Any, name: str, touched: list[str]) -> Any:

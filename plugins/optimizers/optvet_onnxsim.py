@@ -6,7 +6,9 @@ here: which of those that a user has to ask for deviate on purpose.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx
 from pydantic import BaseModel, ConfigDict
@@ -112,20 +114,42 @@ class Onnxsim:
         """Skip whatever is not among ``passes``."""
         import onnxsim
 
-        default, other = _optimizers()
-        for name in passes:
-            if name not in {*default, *other, *_STAGES}:
-                raise UnknownName("pass of onnxsim", name, (*default, *other, *_STAGES))
-        simplified, _ = onnxsim.simplify(
-            onnx.load_from_string(source.data),
-            skipped_optimizers=[n for n in default if n not in passes],
-            # None, as a caller without wishes says: the library notes what it was given.
-            extra_optimizers=[n for n in other if n in passes] or None,
-            skip_constant_folding="constant_folding" not in passes,
-            skip_shape_inference="shape_inference" not in passes,
-            include_subgraph=options.include_subgraph,
-        )
+        proto = onnx.load_from_string(source.data)
+        simplified, _ = onnxsim.simplify(proto, **_arguments(passes, options))
         return Artifact("onnx", simplified.SerializeToString(deterministic=True))
+
+    def snippet(self, passes: Sequence[str], options: OnnxsimOptions) -> str:
+        """The call of ``simplify`` that skips all but ``passes``."""
+        return _call({n: v for n, v in _arguments(passes, options).items() if v})
+
+    def simple_snippets(self, passes: Sequence[str], options: OnnxsimOptions) -> Sequence[str]:
+        """``simplify`` as it is, or with what has to be asked for."""
+        wanted = ("extra_optimizers", "include_subgraph")
+        arguments = _arguments(passes, options)
+        return [_call({n: arguments[n] for n in wanted if arguments[n]})]
+
+
+def _arguments(passes: Sequence[str], options: OnnxsimOptions) -> dict[str, Any]:
+    """Arguments of ``simplify`` that skip whatever is not among ``passes``."""
+    default, other = _optimizers()
+    for name in passes:
+        if name not in {*default, *other, *_STAGES}:
+            raise UnknownName("pass of onnxsim", name, (*default, *other, *_STAGES))
+    return {
+        "skipped_optimizers": [n for n in default if n not in passes],
+        # None, as a caller without wishes says: the library notes what it was given.
+        "extra_optimizers": [n for n in other if n in passes] or None,
+        "skip_constant_folding": "constant_folding" not in passes,
+        "skip_shape_inference": "shape_inference" not in passes,
+        "include_subgraph": options.include_subgraph,
+    }
+
+
+def _call(arguments: Mapping[str, object]) -> str:
+    """Code that simplifies ``model`` with ``arguments``."""
+    given = ", ".join(("model", *(f"{name}={value!r}" for name, value in arguments.items())))
+    call = textwrap.fill(f"simplified, _ = onnxsim.simplify({given})", 92, subsequent_indent="    ")
+    return f"import onnxsim\n\n{call}\nreturn simplified"
 
 
 def _optimizers() -> tuple[list[str], list[str]]:

@@ -7,6 +7,7 @@ pipeline is the way through onnxslim's own graph that every stage takes.
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from unittest.mock import patch
 
@@ -60,7 +61,36 @@ class Onnxslim:
     def apply(self, source: Artifact, passes: Sequence[str], options: OnnxslimOptions) -> Artifact:
         """Skip whatever is not among ``passes``."""
         import onnxslim
-        from onnxslim.core import OptimizationSettings, optimize
+        from onnxslim.core import optimize
+
+        arguments, has_stages = self._arguments(passes, options)
+        # Parsed anew, since ``slim`` takes initializers out of its argument's inputs.
+        proto = onnx.load_from_string(source.data)
+        with patch.dict(os.environ, ONNXSLIM_MAX_ITER=str(options.max_iterations)):
+            proto = onnxslim.slim(proto, **arguments)
+        if not has_stages:
+            # ``slim`` left the settings, which are global, as they are here: all off.
+            proto = optimize(proto)
+        return Artifact("onnx", proto.SerializeToString(deterministic=True))
+
+    def snippet(self, passes: Sequence[str], options: OnnxslimOptions) -> str:
+        """The call of ``slim`` that skips all but ``passes``."""
+        arguments, has_stages = self._arguments(passes, options)
+        return _call(options, arguments, "model" if has_stages else "onnxslim.core.optimize(model)")
+
+    def simple_snippets(self, passes: Sequence[str], options: OnnxslimOptions) -> Sequence[str]:
+        """``slim`` as it is; then with the other stages skipped, and the other patterns not."""
+        threshold = {"size_threshold": options.size_threshold or None}
+        size = {name: value for name, value in threshold.items() if value is not None}
+        arguments, _ = self._arguments(passes, options)
+        few = {n: v for n, v in arguments.items() if v and n != "skip_fusion_patterns"}
+        return [_call(options, size), _call(options, few)]
+
+    def _arguments(
+        self, passes: Sequence[str], options: OnnxslimOptions
+    ) -> tuple[dict[str, object], bool]:
+        """Arguments of ``slim``, and whether they leave any stage on."""
+        from onnxslim.core import OptimizationSettings
 
         known = {p.name: p.kind for p in self.passes()}
         for name in passes:
@@ -70,24 +100,36 @@ class Onnxslim:
         stages = set(OptimizationSettings.keys()).intersection(passes)
         if patterns.intersection(passes):
             stages.add("graph_fusion")
-        off = [n for n in OptimizationSettings.keys() if n not in stages]
-        # Parsed anew, since ``slim`` takes initializers out of its argument's inputs.
-        proto = onnx.load_from_string(source.data)
-        with patch.dict(os.environ, ONNXSLIM_MAX_ITER=str(options.max_iterations)):
-            proto = onnxslim.slim(
-                proto,
-                skip_fusion_patterns=sorted(patterns.difference(passes)),
-                skip_optimizations=off,
-                no_shape_infer=_SHAPES not in passes,
-                size_threshold=options.size_threshold or None,
-            )
-        if not stages:
-            # ``slim`` left the settings, which are global, as they are here: all off.
-            proto = optimize(proto)
-        return Artifact("onnx", proto.SerializeToString(deterministic=True))
+        arguments = {
+            "skip_fusion_patterns": sorted(patterns.difference(passes)),
+            "skip_optimizations": [n for n in OptimizationSettings.keys() if n not in stages],
+            "no_shape_infer": _SHAPES not in passes,
+            "size_threshold": options.size_threshold or None,
+        }
+        return arguments, bool(stages)
 
 
 _SHAPES = "shape_inference"
+
+
+def _call(
+    options: OnnxslimOptions, arguments: Mapping[str, object], returned: str = "model"
+) -> str:
+    """Code that slims ``model`` with ``arguments``."""
+    given = ", ".join(("model", *(f"{name}={value!r}" for name, value in arguments.items())))
+    default = type(options).model_fields["max_iterations"].default
+    rounds = f"os.environ['ONNXSLIM_MAX_ITER'] = '{options.max_iterations}'"
+    lines = [] if options.max_iterations == default else ["import os\n", rounds]
+    lines += ["import onnxslim\n", *_wrapped("model = onnxslim.slim(", given)]
+    return "\n".join([*lines, f"return {returned}"])
+
+
+def _wrapped(opening: str, given: str) -> list[str]:
+    """A call on one line or, if it is long, with its arguments below."""
+    if len(opening) + len(given) < 92:
+        return [f"{opening}{given})"]
+    indent = " " * 4
+    return [opening, textwrap.fill(given, 92, initial_indent=indent, subsequent_indent=indent), ")"]
 
 
 @hookimpl

@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -124,6 +125,21 @@ class OpenVinoOptimizer:
         handle = {"model": _transformed(source.data, on), "properties": _properties(on)}
         return Artifact("openvino-model", source.data, handle, fingerprint=",".join(sorted(on)))
 
+    def snippet(self, passes: Sequence[str], options: OpenVinoOptimizerOptions) -> str:
+        """Import, the transformations that ``passes`` ask for, and compilation on one thread."""
+        on = _checked(passes)
+        properties = {**_properties(on), "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}
+        return _call(on, properties)
+
+    def simple_snippets(
+        self, passes: Sequence[str], options: OpenVinoOptimizerOptions
+    ) -> Sequence[str]:
+        """Compilation with default properties; then with the precision alone given."""
+        on = _checked(passes)
+        precision = {"INFERENCE_PRECISION_HINT": _properties(on)["INFERENCE_PRECISION_HINT"]}
+        compression = on & {"compress_to_fp16"}
+        return [_call(compression, {}), _call(compression, precision), _call(on, precision)]
+
     def touched(
         self, source: Artifact, passes: Sequence[str], options: OpenVinoOptimizerOptions
     ) -> Sequence[str] | None:
@@ -203,6 +219,33 @@ def _changes(log: str) -> Iterator[tuple[str, str]]:
         elif match["mark"] == "+":
             owners = (p for p, names in _MANAGERS.items() if not set(names).isdisjoint(managers))
             yield next(owners, step), match["name"]
+
+
+def _call(on: frozenset[str], properties: Mapping[str, Any]) -> str:
+    """Code that compiles ``model`` after the transformations in ``on``."""
+    lines = [
+        "import sys\n",
+        "sys.modules.setdefault('openvino_telemetry', None)  # or each import sends an event",
+        "import openvino",
+    ]
+    if on & {"moc", "compress_to_fp16"}:
+        lines.append("import openvino._offline_transformations as offline")
+    if "constant_folding" in on:
+        lines.append("import openvino.passes")
+    lines += ["\ncore = openvino.Core()", "imported = core.read_model(model.SerializeToString())"]
+    if "moc" in on:
+        lines.append("offline.apply_moc_transformations(imported, cf=False)")
+    if "constant_folding" in on:
+        lines += [
+            "folding = openvino.passes.Manager()",
+            "folding.register_pass(openvino.passes.ConstantFolding())",
+            "folding.run_passes(imported)",
+        ]
+    if "compress_to_fp16" in on:
+        lines.append("offline.compress_model_transformation(imported)")
+    given = f", {dict(properties)!r})" if properties else ")"
+    call = f'return core.compile_model(imported, "CPU"{given}'
+    return "\n".join([*lines, *textwrap.wrap(call, 92, subsequent_indent=" " * 4)])
 
 
 def _checked(passes: Sequence[str]) -> frozenset[str]:

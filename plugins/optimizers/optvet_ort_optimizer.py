@@ -223,6 +223,33 @@ class OrtOptimizer:
             )
         )
 
+    def simple_snippets(self, passes: Sequence[str], options: OrtOptimizerOptions) -> Sequence[str]:
+        """A session by default, then one at the level of ``passes``."""
+        settings = _settings(passes, options)
+        levels = (None, _level(settings["level"]).name)
+        return [_session_code(options.mode, level, settings["config"]) for level in levels]
+
+
+def _session_code(mode: str, level: str | None, config: Mapping[str, str]) -> str:
+    """Code that opens a session at a level or by default; offline, it reads the saved model."""
+    lines = ["import onnxruntime as ort\n", "options = ort.SessionOptions()"]
+    if level is not None:
+        chosen = f"ort.GraphOptimizationLevel.{level}"
+        lines.append(f"options.graph_optimization_level = {chosen}")
+    lines += [f"options.add_session_config_entry({k!r}, {v!r})" for k, v in config.items()]
+    if mode == "online":
+        lines.append("return ort.InferenceSession(model.SerializeToString(), options)")
+    else:
+        lines = [
+            "import tempfile\n",
+            *lines,
+            "file = tempfile.NamedTemporaryFile(suffix='.onnx')",
+            "options.optimized_model_filepath = file.name",
+            "ort.InferenceSession(model.SerializeToString(), options)",
+            "return onnx.load(file.name)",
+        ]
+    return "\n".join(lines)
+
 
 def _settings(passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:
     known = _installed()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -111,11 +112,7 @@ class OrtTransformers:
         """Switch on exactly the flags in ``passes``."""
         from onnxruntime.transformers import fusion_options, optimizer
 
-        flags = _flags(options.model_type)
-        # The tool itself would swallow a flag that it does not know.
-        for name in passes:
-            if name not in flags:
-                raise UnknownName(f"flag of model type {options.model_type}", name, flags)
+        flags = _known_flags(passes, options)
         chosen = fusion_options.FusionOptions(options.model_type)
         for name in flags:
             setattr(chosen, name, name in passes)
@@ -126,6 +123,63 @@ class OrtTransformers:
             path = Path(folder) / "model.onnx"
             fused.save_model_to_file(str(path))
             return Artifact("onnx", onnx.load(path).SerializeToString(deterministic=True))
+
+    def snippet(self, passes: Sequence[str], options: OrtTransformersOptions) -> str:
+        """``optimize_model`` with exactly the flags in ``passes``, saved and read back."""
+        _known_flags(passes, options)
+        return _call(
+            options,
+            f"options = FusionOptions({options.model_type!r})",
+            "for name in [name for name in vars(options) if name.startswith('enable_')]:",
+            "    if isinstance(getattr(options, name), bool):",
+            *textwrap.wrap(
+                f"        setattr(options, name, name in {list(passes)!r})",
+                92,
+                subsequent_indent=" " * 12,
+            ),
+        )
+
+    def simple_snippets(
+        self, passes: Sequence[str], options: OrtTransformersOptions
+    ) -> Sequence[str]:
+        """The flags that are on by default, and those in ``passes`` that are not."""
+        flags = _known_flags(passes, options)
+        more = [f"options.{name} = True" for name in passes if not flags[name]]
+        wanted = [f"options = FusionOptions({options.model_type!r})", *more] if more else []
+        return [_call(options, *wanted)]
+
+
+def _known_flags(passes: Sequence[str], options: OrtTransformersOptions) -> dict[str, bool]:
+    """The flags of the model type; refuses others, which the tool itself would swallow."""
+    flags = _flags(options.model_type)
+    for name in passes:
+        if name not in flags:
+            raise UnknownName(f"flag of model type {options.model_type}", name, flags)
+    return flags
+
+
+def _call(options: OrtTransformersOptions, *wanted: str) -> str:
+    """Code that fuses ``model``, with ``options`` if the lines ``wanted`` make any."""
+    given = {"model_type": options.model_type, "opt_level": options.opt_level}
+    given |= {n: v for n in ("num_heads", "hidden_size") if (v := getattr(options, n))}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    if wanted:
+        arguments += ", optimization_options=options"
+    options_class = "from onnxruntime.transformers.fusion_options import FusionOptions"
+    return "\n".join(
+        (
+            "import tempfile\n",
+            *([options_class] if wanted else []),
+            "from onnxruntime.transformers.optimizer import optimize_model\n",
+            *wanted,
+            *textwrap.wrap(
+                f"fused = optimize_model(model, {arguments})", 92, subsequent_indent=" " * 4
+            ),
+            "with tempfile.TemporaryDirectory() as folder:",
+            "    fused.save_model_to_file(f'{folder}/model.onnx')",
+            "    return onnx.load(f'{folder}/model.onnx')",
+        )
+    )
 
 
 def _model_types() -> list[str]:

@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import importlib.util
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -239,6 +240,39 @@ class TvmOptimizer:
         except TvmError:
             return None
 
+    def snippet(self, passes: Sequence[str], options: TvmOptions) -> str:
+        """Import, the passes one after the other, and the build of the executable."""
+        self = self.configured(options)
+        extras = {e.name: e for e in _extras(options)}
+        order = self._arranged(passes)
+        own = [extras[name] for name in order if name in extras]
+        made = [
+            _spelled_own(extras[name], options) if name in extras else _spelled(name)
+            for name in order
+            if name not in _TIR
+        ]
+        # As ``_own`` has it: a function makes a pass, unless it is one already.
+        call = "[make if isinstance(make, tvm.ir.transform.Pass) else make() for make in passes]"
+        return _build_code(
+            options,
+            [f"import {_module_name(e, options)}" for e in dict.fromkeys(own)],
+            [*_listed("passes = ", made), *([f"passes = {call}"] if own else [])],
+            _skip_code(order) if options.tir else [],
+        )
+
+    def simple_snippets(self, passes: Sequence[str], options: TvmOptions) -> Sequence[str]:
+        """TVM's own pipeline; then with the passes over the graph in ``passes`` before it."""
+        if _extras(options):
+            return []
+        graph = [n for n in self.configured(options)._arranged(passes) if n in _GRAPH]
+        made = _listed("passes = ", [_spelled(n) for n in graph])
+        return [_build_code(options, [], lines, None) for lines in ([], made)][: 2 if graph else 1]
+
+    def carried(self, options: TvmOptions) -> Mapping[str, bytes]:
+        """The files of the user's own passes."""
+        own = [e for e in _extras(options) if e.module.endswith(".py")]
+        return {f"{_module_name(e, options)}.py": _source_of(e.module) for e in own}
+
     def _arranged(self, passes: Sequence[str]) -> list[str]:
         """``passes`` in the order in which they can run: the lowering last, as TVM has it."""
         place = {p.name: i for i, p in enumerate(self.passes())}
@@ -326,6 +360,92 @@ def _make(name: str) -> Any:
     kind = name.partition("#")[0]
     room = relax.backend if kind.startswith("Dispatch") else relax.transform
     return getattr(room, kind)()
+
+
+def _spelled(name: str) -> str:
+    """Code that makes a pass, as ``_make`` does."""
+    if name == "ConvertLayout":
+        return 'relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "OHWI"]})'
+    kind = name.partition("#")[0]
+    room = "backend" if kind.startswith("Dispatch") else "transform"
+    return f"relax.{room}.{kind}()"
+
+
+def _spelled_own(extra: _Extra, options: TvmOptions) -> str:
+    return f"{_module_name(extra, options)}.{extra.function}"
+
+
+def _module_name(extra: _Extra, options: TvmOptions) -> str:
+    """What code imports: a module's name; of a file a name of its own, beside the code."""
+    if not extra.module.endswith(".py"):
+        return extra.module
+    files = list(dict.fromkeys(e.module for e in _extras(options) if e.module.endswith(".py")))
+    stems = [re.sub(r"\W", "_", Path(file).stem) for file in files]
+    index = files.index(extra.module)
+    return stems[index] if stems.count(stems[index]) == 1 else f"{stems[index]}_{index}"
+
+
+def _listed(opening: str, items: Sequence[str]) -> list[str]:
+    """A list of expressions, as many on a line as fit."""
+    text = f"{opening}[{', '.join(items)}]"
+    return textwrap.wrap(text, 92, subsequent_indent=" " * 4, break_long_words=False)
+
+
+def _skip_code(order: Sequence[str]) -> list[str]:
+    skipped = sorted(set(_TIR) - set(order))
+    return [
+        *_listed("skipped = ", [repr(name) for name in skipped]),
+        "",
+        "@tvm.ir.instrument.pass_instrument",
+        "class Skip:",
+        "    def should_run(self, module, info):",
+        "        return info.name not in skipped",
+        "",
+    ]
+
+
+def _build_code(
+    options: TvmOptions, imports: Sequence[str], passes: Sequence[str], skip: Sequence[str] | None
+) -> str:
+    """Code that builds an executable of ``model``.
+
+    Args:
+        options: Target and level.
+        imports: Modules of the user's own.
+        passes: Lines that make the list ``passes``; none if there is nothing to apply.
+        skip: Lines that make the instrument ``Skip``, if any; None for TVM's own lowering
+            behind the passes.
+    """
+    level = f"tvm.transform.PassContext(opt_level={options.opt_level}"
+    default = options.opt_level == TvmOptions().opt_level and skip is None
+    apply = ["for apply in passes:", "    module = apply(module)"] if passes else []
+    pipeline = "" if skip is None else ", relax_pipeline=None"
+    build = f"executable = relax.build(module, {options.target!r}{pipeline})"
+    within = f"with tvm.target.Target({options.target!r}), {level}):"
+    if skip:
+        tail = [
+            *skip,
+            f"with tvm.target.Target({options.target!r}), {level}, instruments=[Skip()]):",
+        ]
+        body = [within, *(f"    {line}" for line in apply), *tail, f"    {build}"]
+    elif default and not apply:
+        body = [build]
+    else:
+        body = [within, *(f"    {line}" for line in (*apply, build))]
+    return "\n".join(
+        (
+            "import tvm",
+            *imports,
+            "from tvm import relax",
+            "from tvm.relax.frontend.onnx import from_onnx\n",
+            "module = from_onnx(model)",
+            *passes,
+            *body,
+            "weights = {tensor.name for tensor in model.graph.initializer}",
+            "inputs = [v.name for v in model.graph.input if v.name not in weights]",
+            "return executable, inputs, [v.name for v in model.graph.output]",
+        )
+    )
 
 
 def _check_target(target: str) -> None:

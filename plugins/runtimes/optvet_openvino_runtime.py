@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -83,6 +84,31 @@ class OpenVinoRuntime:
         compiled = _core().compile_model(model, "CPU", {**_properties(options), **properties})
         return OpenVinoSession(compiled, source.graph)
 
+    def snippet(self, options: OpenVinoOptions) -> str:
+        """A model is compiled with the same options; a compiled one is taken as it is."""
+        properties = f'"CPU", {_properties(options)!r})'
+        return "\n".join(
+            (
+                "import sys\n",
+                "sys.modules.setdefault('openvino_telemetry', None)  # or an import sends an event",
+                "import openvino\n",
+                "if not isinstance(model, openvino.CompiledModel):",
+                "    data = model if isinstance(model, bytes) else model.SerializeToString()",
+                "    core = openvino.Core()",
+                *textwrap.wrap(
+                    f"model = core.compile_model(core.read_model(data), {properties}",
+                    88,
+                    initial_indent=" " * 4,
+                    subsequent_indent=" " * 8,
+                ),
+                *_RUN_COMPILED,
+            )
+        )
+
+    def simple_snippets(self, options: OpenVinoOptions) -> Sequence[str]:
+        """For a compiled model whose inputs kept their names."""
+        return ["\n".join(_RUN_BY_NAME), "\n".join(_RUN_COMPILED)]
+
     suffixes = frozenset({".xml"})
 
     def inner_values(self, file: Path, feeds: Feeds, options: OpenVinoOptions) -> Sequence[Inner]:
@@ -101,6 +127,19 @@ class OpenVinoRuntime:
         request.infer()
         values = {k: np.array(request.get_output_tensor(i).data) for k, i in index.items()}
         return [Inner(names, op, reads, values[k], places.get(k)) for k, names, op, reads in inner]
+
+
+_RUN_BY_NAME = (
+    "values = model(feeds)",
+    "return {name: values[port] for port in model.outputs for name in port.get_names()}",
+)
+# Import may give an input the name of what an eliminated node made of it.
+_RUN_COMPILED = (
+    "names = [next((n for n in p.get_names() if n in feeds), None) for p in model.inputs]",
+    "rest = [name for name in feeds if name not in names]",
+    "values = model([feeds[name or rest.pop(0)] for name in names])",
+    "return {name: values[port] for port in model.outputs for name in port.get_names()}",
+)
 
 
 class OpenVinoSession:

@@ -165,6 +165,25 @@ class OrtRuntime:
         )
         return "\n".join(lines)
 
+    def simple_snippets(self, options: OrtOptions) -> Sequence[str]:
+        """A session on the CPU with the same level; a session that is given is taken."""
+        if set(options.providers) != {_CPU}:
+            return []
+        level = _level(_LEVELS.index(options.optimization)).name
+        return [
+            "\n".join(
+                (
+                    "import onnxruntime as ort\n",
+                    "options, session = ort.SessionOptions(), model",
+                    f"options.graph_optimization_level = ort.GraphOptimizationLevel.{level}",
+                    "if not isinstance(model, ort.InferenceSession):",
+                    "    session = ort.InferenceSession(model.SerializeToString(), options)",
+                    "names = [output.name for output in session.get_outputs()]",
+                    "return dict(zip(names, session.run(None, feeds)))",
+                )
+            )
+        ]
+
 
 def _prepare(accelerators: Sequence[str]) -> None:
     """Load the libraries that providers for GPUs need; refuse those that this build has not."""

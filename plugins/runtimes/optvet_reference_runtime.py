@@ -46,6 +46,16 @@ class ReferenceRuntime:
         run = reference_evaluator(model, double=options.precision == "float64")
         return ReferenceSession(run, model.graph)
 
+    def snippet(self, options: ReferenceOptions) -> str:
+        """ONNX's evaluator as it is; optvet's corrections of it are left out."""
+        return "\n".join(
+            (
+                "import onnx.reference\n",
+                "evaluator = onnx.reference.ReferenceEvaluator(model)",
+                "return dict(zip(evaluator.output_names, evaluator.run(None, feeds)))",
+            )
+        )
+
 
 class ReferenceSession:
     """A model that the evaluator can run."""

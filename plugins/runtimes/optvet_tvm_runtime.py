@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -104,6 +105,46 @@ class TvmRuntime:
             raise ValueError("a TVM executable lives in the process that built it; there is none")
         handle = artifact.handle
         return TvmSession(handle["executable"], handle["inputs"], handle["outputs"])
+
+    def snippet(self, options: TvmRuntimeOptions) -> str:
+        """An executable, with names, is run; a model is lowered first, with no optimization."""
+        threads = options.threads or "os.cpu_count()"
+        dispatch = "relax.backend if name.startswith('Dispatch') else relax.transform"
+        lowering = textwrap.fill(" ".join(_LOWERING), 80, subsequent_indent=" " * 12)
+        return "\n".join(
+            (
+                "import os\n",
+                "import tvm",
+                "from tvm import relax",
+                "from tvm.relax.frontend.onnx import from_onnx\n",
+                f"tvm.get_global_func('runtime.config_threadpool')(1, {threads})",
+                "if not isinstance(model, tuple):",
+                "    proto = onnx.load_from_string(model) if isinstance(model, bytes) else model",
+                "    weights = {tensor.name for tensor in proto.graph.initializer}",
+                "    inputs = [v.name for v in proto.graph.input if v.name not in weights]",
+                "    module, target = from_onnx(proto), tvm.target.Target('llvm')",
+                "    with target, tvm.transform.PassContext(opt_level=3):",
+                f'        names = """{lowering}"""',
+                "        for name in names.split():",
+                f"            module = getattr({dispatch}, name)()(module)",
+                "        executable = relax.build(module, target, relax_pipeline=None)",
+                "    model = executable, inputs, [v.name for v in proto.graph.output]",
+                *_RUN_EXECUTABLE,
+            )
+        )
+
+    def simple_snippets(self, options: TvmRuntimeOptions) -> Sequence[str]:
+        """For an executable with its names."""
+        return ["\n".join(("import tvm", "from tvm import relax\n", *_RUN_EXECUTABLE))]
+
+
+_RUN_EXECUTABLE = (
+    "executable, inputs, outputs = model",
+    "main = relax.VirtualMachine(executable, tvm.cpu())['main']",
+    "result = main(*[tvm.runtime.tensor(feeds[name]) for name in inputs])",
+    "values = [result] if hasattr(result, 'numpy') else list(result)",
+    "return {name: value.numpy() for name, value in zip(outputs, values)}",
+)
 
 
 def _use_threads(count: int) -> None:

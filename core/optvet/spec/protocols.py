@@ -254,6 +254,31 @@ class Explains(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class ExplainsSimply(Protocol[OptionsT_contra]):
+    """Optional part of an optimizer that explains: shorter calls that may show the same fault."""
+
+    def simple_snippets(self, passes: Sequence[str], options: OptionsT_contra) -> Sequence[str]:
+        """Bodies of ``def optimize(model)``, simplest first: by default, at a level, and so on.
+
+        They may apply more than ``passes``. Each is tried, and the first that does what the snippet
+        does stands in the text of an issue.
+        """
+        ...
+
+
+@runtime_checkable
+class CarriesFiles(Protocol[OptionsT_contra]):
+    """Optional part of an optimizer that explains: files of the user's that its snippet needs."""
+
+    def carried(self, options: OptionsT_contra) -> Mapping[str, bytes]:
+        """Contents by file name, such as a file of passes that an option names.
+
+        They are put beside the script, and code in the snippet can import them from there.
+        """
+        ...
+
+
+@runtime_checkable
 class Session(Protocol):
     """A loaded artifact."""
 
@@ -310,6 +335,18 @@ class ExplainsRuntime(Protocol[OptionsT_contra]):
 
         ``model`` is an ``onnx.ModelProto`` or a serialized one; ``feeds`` maps names to arrays. It
         returns outputs by name, and uses nothing but the runtime's own library.
+        """
+        ...
+
+
+@runtime_checkable
+class ExplainsRuntimeSimply(Protocol[OptionsT_contra]):
+    """Optional part of a runtime that explains: shorter code that gives the same, mostly."""
+
+    def simple_snippets(self, options: OptionsT_contra) -> Sequence[str]:
+        """Bodies of ``def run(model, feeds)``, simplest first; see ``ExplainsSimply``.
+
+        ``model`` is an ``onnx.ModelProto``, or what the snippet of the optimizer returns.
         """
         ...
 

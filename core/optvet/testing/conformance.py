@@ -10,6 +10,7 @@ the plugin's library runs in a sandboxed worker, so a crash is a message too::
 from __future__ import annotations
 
 import pickle
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -22,7 +23,14 @@ from pydantic import BaseModel
 
 from optvet.engine.discovery import set_environment
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
-from optvet.spec.protocols import DependsOnOptions, Optimizer, Runtime
+from optvet.spec.protocols import (
+    DependsOnOptions,
+    Explains,
+    ExplainsRuntime,
+    ExplainsSimply,
+    Optimizer,
+    Runtime,
+)
 from optvet.spec.sensitive import unmarked_options
 from optvet.spec.types import Artifact, Pass
 
@@ -234,6 +242,9 @@ def _check_application(optimizer: Optimizer, sandbox: Sandbox) -> None:
             )
             _check_artifacts(optimizer, title, [*first, *other])
     data = tiny_models()["affine"]
+    if isinstance(optimizer, Explains):
+        for passes in (required, default):
+            _check_snippet(optimizer, data, passes, sandbox)
     outcome = sandbox.call(_apply_twice, optimizer, data, (*required, UNKNOWN_PASS))
     require(
         optimizer,
@@ -241,6 +252,41 @@ def _check_application(optimizer: Optimizer, sandbox: Sandbox) -> None:
         f"apply ignores the unknown pass {UNKNOWN_PASS!r} without a word; raise an exception, "
         "else a misspelt pass is vetted as harmless",
     )
+
+
+def _check_snippet(
+    optimizer: Optimizer, data: bytes, passes: Sequence[str], sandbox: Sandbox
+) -> None:
+    assert isinstance(optimizer, Explains)
+    title = f"snippet({list(passes)})"
+    code = optimizer.snippet(passes, optimizer.options)
+    require(
+        optimizer,
+        "optvet" not in code,
+        f"{title} uses optvet; it is for people who have the optimizer's own library alone",
+    )
+    made = _value(optimizer, title, sandbox.call(_run_snippet, code, data, fresh=True))
+    if optimizer.traits.produces == "onnx":
+        title = f"{title} and apply"
+        (applied, _) = _value(
+            optimizer, title, sandbox.call(_apply_twice, optimizer, data, passes, fresh=True)
+        )
+        same = made == onnx.load_from_string(applied.data).SerializeToString(deterministic=True)
+        require(optimizer, same, f"{title} make different models; the snippet must do the same")
+    simple = optimizer.simple_snippets if isinstance(optimizer, ExplainsSimply) else None
+    for code in simple(passes, optimizer.options) if simple else ():
+        what = f"simple_snippets({list(passes)}): {code!r}"
+        _value(optimizer, what, sandbox.call(_run_snippet, code, data, fresh=True))
+
+
+def _run_snippet(code: str, data: bytes) -> bytes:
+    """The model that a snippet makes of ``data``, serialized; nothing of another kind."""
+    space: dict[str, Any] = {"onnx": onnx}
+    exec(f"def optimize(model):\n{textwrap.indent(textwrap.dedent(code), '    ')}", space)
+    made = space["optimize"](onnx.load_from_string(data))
+    made = onnx.load_from_string(made) if isinstance(made, bytes) else made
+    known = isinstance(made, onnx.ModelProto)
+    return bytes(made.SerializeToString(deterministic=True)) if known else b""
 
 
 def _check_artifacts(optimizer: Optimizer, title: str, artifacts: Sequence[Artifact]) -> None:
@@ -318,6 +364,27 @@ def check_runtime(
             for model in _FEEDS:
                 _check_runs(runtime, options, convert, model, sandbox)
             _check_refusals(runtime, options, convert, sandbox)
+            if isinstance(runtime, ExplainsRuntime) and "onnx" in accepts:
+                _check_runtime_snippet(runtime, options, sandbox)
+
+
+def _check_runtime_snippet(runtime: Runtime, options: BaseModel, sandbox: Sandbox) -> None:
+    assert isinstance(runtime, ExplainsRuntime)
+    code = runtime.snippet(options)
+    for model, expected in _EXPECTED.items():
+        title = f"snippet({options!r}) on model {model!r}"
+        outcome = sandbox.call(_run_by, code, tiny_models()[model], _FEEDS[model], fresh=True)
+        run = _value(runtime, title, outcome)
+        missing = sorted(set(expected) - set(run))
+        require(runtime, not missing, f"{title}: there is no output {missing}")
+        for name, value in expected.items():
+            _check_output(runtime, f"{title}: output {name!r}", run[name], value)
+
+
+def _run_by(code: str, data: bytes, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    space: dict[str, Any] = {"onnx": onnx, "np": np}
+    exec(f"def run(model, feeds):\n{textwrap.indent(textwrap.dedent(code), '    ')}", space)
+    return {n: np.asarray(v) for n, v in space["run"](onnx.load_from_string(data), feeds).items()}
 
 
 def _as_onnx(data: bytes) -> Artifact:
