@@ -242,6 +242,7 @@ def _session_code(mode: str, level: str | None, config: Mapping[str, str]) -> st
     else:
         lines = [
             "import tempfile\n",
+            "import onnx",
             *lines,
             "file = tempfile.NamedTemporaryFile(suffix='.onnx')",
             "options.optimized_model_filepath = file.name",

@@ -169,6 +169,7 @@ def _call(options: OrtTransformersOptions, *wanted: str) -> str:
     return "\n".join(
         (
             "import tempfile\n",
+            "import onnx",
             *([options_class] if wanted else []),
             "from onnxruntime.transformers.optimizer import optimize_model\n",
             *wanted,

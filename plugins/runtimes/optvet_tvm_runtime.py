@@ -114,6 +114,7 @@ class TvmRuntime:
         return "\n".join(
             (
                 "import os\n",
+                "import onnx",
                 "import tvm",
                 "from tvm import relax",
                 "from tvm.relax.frontend.onnx import from_onnx\n",

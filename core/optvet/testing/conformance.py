@@ -281,7 +281,7 @@ def _check_snippet(
 
 def _run_snippet(code: str, data: bytes) -> bytes:
     """The model that a snippet makes of ``data``, serialized; nothing of another kind."""
-    space: dict[str, Any] = {"onnx": onnx}
+    space: dict[str, Any] = {}
     exec(f"def optimize(model):\n{textwrap.indent(textwrap.dedent(code), '    ')}", space)
     made = space["optimize"](onnx.load_from_string(data))
     made = onnx.load_from_string(made) if isinstance(made, bytes) else made
@@ -382,7 +382,7 @@ def _check_runtime_snippet(runtime: Runtime, options: BaseModel, sandbox: Sandbo
 
 
 def _run_by(code: str, data: bytes, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    space: dict[str, Any] = {"onnx": onnx, "np": np}
+    space: dict[str, Any] = {}
     exec(f"def run(model, feeds):\n{textwrap.indent(textwrap.dedent(code), '    ')}", space)
     return {n: np.asarray(v) for n, v in space["run"](onnx.load_from_string(data), feeds).items()}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from optvet.engine.bundle import (
     write_arrays,
     write_bundles,
 )
-from optvet.engine.bundle.repro import fenced
+from optvet.engine.bundle.issue import fenced
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
@@ -117,6 +118,31 @@ def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
     assert "optvet" not in script.read_text()
     script.write_text(script.read_text().replace(repr([culprit]), "['nop']"))
     assert script_exit(bundle.path) == 0
+    _check_issue(bundle, tmp_path / "empty")
+
+
+def _check_issue(bundle: Bundle, folder: Path) -> None:
+    """The script in the text of the issue shows the fault by itself, with the library's default."""
+    issue = (bundle.path / "ISSUE.md").read_text("utf-8")
+    code = issue.partition("```python\n")[2].partition("```")[0]
+    assert "optvet" not in code
+    assert "onnxoptimizer.optimize(model)" in code  # the shortest call that shows it
+    assert len(code.splitlines()) <= 40
+    done = alone(code, folder)
+    assert done.returncode == 1
+    assert re.search("^expected.*^actual", done.stdout, re.MULTILINE | re.DOTALL)
+    innocent = code.replace("optimizer.optimize(model)", "optimizer.optimize(model, ['nop'])")
+    assert alone(innocent, folder).returncode == 0
+
+
+def alone(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a script does in a folder that holds nothing else."""
+    folder.mkdir(exist_ok=True)
+    (folder / "script.py").write_text(code)
+    command = [sys.executable, "script.py"]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ import numpy as np
 from onnx import ModelProto
 from pydantic import ValidationError
 
+from optvet.engine.bundle.issue import issue
 from optvet.engine.bundle.observe import Evidence
-from optvet.engine.bundle.repro import ReproContext, issue, script
+from optvet.engine.bundle.repro import ReproContext, carried, script
+from optvet.engine.bundle.standalone import standalone
 from optvet.engine.vet.explain import divergence_text
 from optvet.engine.work.case import Case
 from optvet.graph.identity import structure_of
@@ -97,7 +99,7 @@ def write_folder(
         (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
         write_arrays(folder / "inputs.npz", feeds)
         write_arrays(folder / "expected.npz", evidence.expected)
-        files = _documents(record, proto, evidence, case) | dict(more or {})
+        files = _documents(record, proto, feeds, evidence, case) | dict(more or {})
         for name, content in files.items():
             (folder / name).write_bytes(content)
         code = _try_script(folder / "repro.py")
@@ -120,7 +122,11 @@ def _folder_name(record: Reproduction) -> str:
 
 
 def _documents(
-    record: Reproduction, proto: ModelProto, evidence: Evidence, case: Case
+    record: Reproduction,
+    proto: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    evidence: Evidence,
+    case: Case,
 ) -> dict[str, bytes]:
     """The files of a bundle that are for people, by name; what explains more is added here."""
     finding = record.finding
@@ -151,10 +157,11 @@ def _documents(
         "model.txt": evidence.before,
         "optimized.txt": evidence.after,
         "repro.py": script(story),
-        "ISSUE.md": issue(story),
+        "ISSUE.md": issue(story, standalone(story, proto, feeds, evidence.expected)),
     }
     # Names in a model are foreign; in the script they stand as escaped literals.
-    return {name: printable(text).encode() for name, text in texts.items() if text}
+    files = {name: printable(text).encode() for name, text in texts.items() if text}
+    return {**carried(story), **files}
 
 
 def _tolerance(finding: Finding) -> float:

@@ -1,12 +1,11 @@
-"""The documents of a bundle: a script and an issue text for the maintainer of an optimizer.
+"""``repro.py`` of a bundle: a script that judges the files of its folder.
 
-Pure functions from facts to text. The script is written to be read: it shows the very call that
+A pure function from facts to text. The script is written to be read: it shows the very call that
 fails. Names and messages come from models and native code, so they are quoted or escaped.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Mapping
@@ -14,12 +13,15 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from optvet.spec.protocols import Explains, ExplainsRuntime, Optimizer, Runtime, SetsEnvironment
+from optvet.spec.protocols import (
+    CarriesFiles,
+    Explains,
+    ExplainsRuntime,
+    Optimizer,
+    Runtime,
+    SetsEnvironment,
+)
 from optvet.spec.types import Stage, Symptom
-from optvet.spec.words import printable
-
-_ISSUE_CHARS = 12_000
-_MESSAGE_CHARS = 2_000
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ class ReproContext:
 def title(story: ReproContext) -> str:
     """One line that says what is wrong."""
     blame = " then ".join(story.culprit) or "import and export alone"
-    return _line(f"{story.optimizer.name}: {blame}: {_WHAT.get(story.symptom, story.symptom)}")
+    return line(f"{story.optimizer.name}: {blame}: {WHAT.get(story.symptom, story.symptom)}")
 
 
-_WHAT = {
+WHAT = {
     Symptom.OPTIMIZER_ERROR: "the optimizer raises an error",
     Symptom.OPTIMIZER_ABORT: "the optimizer crashes",
     Symptom.TIMEOUT: "no end within the time limit",
@@ -87,10 +89,10 @@ _WHAT = {
 }
 
 
-def _line(text: str, limit: int = 0) -> str:
+def line(text: str, limit: int = 0) -> str:
     """Foreign text on one printable line."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return f"{line[: limit - 1]}…" if 0 < limit < len(line) else line
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return f"{words[: limit - 1]}…" if 0 < limit < len(words) else words
 
 
 # --- the script -----------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ import sys
 from pathlib import Path
 @ENVIRONMENT@
 FOLDER = Path(__file__).resolve().parent
-INPUTS = @INPUTS@
+@PATH@INPUTS = @INPUTS@
 OUTPUTS = @OUTPUTS@
 TOLERANCE = @TOLERANCE@  # relative to the largest magnitude of an output
 SECONDS = @SECONDS@
@@ -298,18 +300,19 @@ def script(story: ReproContext) -> str:
         "OPTIMIZE": _indented(
             story.optimizer.snippet(story.passes, story.options)
             if isinstance(story.optimizer, Explains)
-            else _optimize_by_plugin(story)
+            else optimize_by_plugin(story)
         ),
         "RUN": _indented(
             story.runtime.snippet(story.runtime_options)
             if explained and isinstance(story.runtime, ExplainsRuntime)
             else _run_by_plugin(story)
         ),
+        "PATH": "sys.path.insert(0, str(FOLDER))\n" if carried(story) else "",
         "MEMORY": _MEMORY.replace("@BYTES@", str(story.memory_bytes))
         if story.symptom == Symptom.OUT_OF_MEMORY
         else "",
-        "ORIGINAL": _ORIGINAL if "onnx" in story.runtime.accepts else "",
-        "STEP": repr(_step(story)),
+        "ORIGINAL": _ORIGINAL if story.optimizer.traits.reference == "original" else "",
+        "STEP": repr(failing_step(story)),
         "CHECK": check,
         "COMPARE": compare,
     }
@@ -328,7 +331,13 @@ def _environment(story: ReproContext) -> str:
     return "\n".join(("", "# Read by libraries as they are imported.", *lines, "")) if lines else ""
 
 
-def _step(story: ReproContext) -> str:
+def carried(story: ReproContext) -> Mapping[str, bytes]:
+    """Files of the user's that the call imports, by name."""
+    optimizer = story.optimizer
+    return optimizer.carried(story.options) if isinstance(optimizer, CarriesFiles) else {}
+
+
+def failing_step(story: ReproContext) -> str:
     """The step of the script by which the finding shows."""
     traits = story.optimizer.traits
     if story.stage == "compare":
@@ -349,7 +358,8 @@ def _indented(code: str) -> str:
     return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
 
 
-def _optimize_by_plugin(story: ReproContext) -> str:
+def optimize_by_plugin(story: ReproContext) -> str:
+    """Body of ``optimize`` for an optimizer that does not show its call: by way of its plugin."""
     options = story.options.model_dump(mode="json")
     return f"""
 from optvet import Artifact
@@ -377,79 +387,3 @@ runtime = Plugins().runtime({story.runtime.name!r})
 options = type(runtime.options).model_validate({options!r})
 return runtime.load(model, options).run(feeds)
 """
-
-
-# --- the issue ------------------------------------------------------------------------------------
-
-
-def issue(story: ReproContext) -> str:
-    """The text of ``ISSUE.md``: what, versions, steps, expected, actual, the graph."""
-    passes = ", ".join(f"`{_code(p)}`" for p in story.culprit) or "none (import and export alone)"
-    versions = "\n".join(f"- {_line(n)} {_line(v)}" for n, v in story.versions.items())
-    options = json.dumps(story.options.model_dump(mode="json"))
-    parts = [
-        f"# {_plain(title(story))}\n",
-        f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
-        f"## Versions\n\n{versions}\n",
-        "## Steps\n\nRun `python repro.py` in this folder; it exits with 1 while this is so. "
-        "The call:\n",
-        fenced(_call(story), "python"),
-        f"## Expected\n\n{_EXPECTED.get(story.symptom, _EQUAL)}\n",
-        f"## Actual\n\n{_WHAT.get(story.symptom, str(story.symptom)).capitalize()}:\n",
-        fenced(_cut(_folded(story.message), _MESSAGE_CHARS)),
-        *(["## Where\n", fenced(_cut(story.where, _ISSUE_CHARS))] if story.where else []),
-        "## The model\n",
-        fenced(_cut(story.before, _ISSUE_CHARS)),
-    ]
-    if story.after:
-        parts += ["What the optimizer makes of it:\n", fenced(_cut(story.after, _ISSUE_CHARS))]
-    return "\n".join(parts)
-
-
-_EQUAL = "The optimized model computes the same as the original, up to rounding."
-_EXPECTED = {
-    Symptom.OPTIMIZER_ERROR: "The optimizer leaves alone what it does not understand.",
-    Symptom.OPTIMIZER_ABORT: "The optimizer never ends the process that uses it.",
-    Symptom.INVALID_MODEL: "The optimized model is valid, as the original is.",
-    Symptom.LOAD_FAILURE: "The optimized model loads, as the original does.",
-    Symptom.RUN_FAILURE: "The optimized model runs on these inputs, as the original does.",
-    Symptom.INTERFACE_CHANGE: "The optimized model has the same inputs and outputs.",
-    Symptom.SENSITIVITY: "The same, or this: the output hangs on rounding here.",
-    Symptom.BLOAT: "The optimized model has no more nodes than the original.",
-    Symptom.METADATA_CHANGE: "The optimized model says of itself what the original does.",
-    Symptom.TIMEOUT: "The optimizer comes to an end.",
-}
-
-
-def _call(story: ReproContext) -> str:
-    if not isinstance(story.optimizer, Explains):
-        return _optimize_by_plugin(story).strip()
-    return textwrap.dedent(story.optimizer.snippet(story.passes, story.options)).strip()
-
-
-def fenced(text: str, language: str = "") -> str:
-    """``text`` in a code block that nothing within it can close."""
-    clean = printable(text)
-    longest = max((len(run) for run in re.findall("`+", clean)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{clean.rstrip()}\n{fence}\n"
-
-
-def _code(text: str) -> str:
-    return _line(text).replace("`", "'")
-
-
-def _plain(text: str) -> str:
-    """``text`` without what Markdown and HTML would read."""
-    return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", text)
-
-
-def _folded(text: str) -> str:
-    """Long lines broken where there is a space, for a code block does not do it."""
-    return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.split("\n"))
-
-
-def _cut(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n… {len(text) - limit:,} more characters"

@@ -1,0 +1,112 @@
+"""Models and arrays as Python code that makes them, bit for bit."""
+
+from __future__ import annotations
+
+import base64
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
+
+_WIDTH = 96
+
+
+def model_code(model: ModelProto) -> str:
+    """Statements that make ``model``: from ONNX text where that holds all of it, else from bytes.
+
+    ``base64`` and ``onnx`` with ``onnx.parser`` have to be imported where they are named.
+    """
+    text = _text_of(model)
+    if text is not None:
+        return f'model = onnx.parser.parse_model("""\n{text}\n""")'
+    data = base64.b64encode(model.SerializeToString(deterministic=True)).decode()
+    lines = "\n".join(textwrap.wrap(data, _WIDTH))
+    call = f'model = onnx.load_from_string(base64.b64decode("""\n{lines}\n"""))'
+    return f"# ONNX text cannot express this model.\n{call}"
+
+
+def _text_of(model: ModelProto) -> str | None:
+    """ONNX text that is parsed to the same model, and may stand in a string; else None."""
+    try:
+        text = str(onnx.printer.to_text(model))
+        parsed = onnx.parser.parse_model(text)
+    except Exception:  # of any kind: the printer writes what the parser does not know
+        return None
+    if _plain(parsed) != _plain(model) or '"""' in text or "\\" in text:
+        return None
+    return re.sub(r"\A<\s*(.*?)\s*>\n", _header, text.strip(), count=1, flags=re.DOTALL)
+
+
+def _header(match: re.Match[str]) -> str:
+    return f"<{' '.join(match[1].split())}>\n"
+
+
+def _plain(model: ModelProto) -> bytes:
+    """``model`` serialized, with all tensors in one of the ways in which they may be stored."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for tensor in _tensors(copy.graph):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    return bytes(copy.SerializeToString(deterministic=True))
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _tensors(inner)
+
+
+def arrays_code(arrays: Mapping[str, np.ndarray]) -> str:
+    """An expression that makes ``arrays`` by name; ``np`` has to be imported.
+
+    Raises:
+        ValueError: One is of a type that numpy alone does not have.
+    """
+    inside = ",\n".join(f"{name!r}: {array_code(value)}" for name, value in arrays.items())
+    if len(arrays) < 2 and len(inside) < _WIDTH - 12:
+        return f"{{{inside}}}"
+    return f"{{\n{textwrap.indent(inside, '    ')},\n}}"
+
+
+def array_code(array: np.ndarray) -> str:
+    """An expression that makes ``array``; see ``arrays_code``."""
+    kind = array.dtype.kind
+    if kind not in "OU" and not (kind in "fiubc" and hasattr(np, array.dtype.name)):
+        raise ValueError(f"arrays of {array.dtype} cannot be written in numpy's terms")
+    dtype = {"b": "bool", "O": "object", "U": "object"}.get(kind, f"np.{array.dtype.name}")
+    if array.size == 0:
+        return f"np.zeros({array.shape}, {dtype})"
+    if kind not in "OU" and array.size > 1 and len({v.tobytes() for v in array.ravel()}) == 1:
+        return f"np.full({array.shape}, {_number(array.ravel()[0])}, {dtype})"
+    text = f"np.array({_nested(array)}, {dtype})"
+    if array.dtype.names or len(text) < _WIDTH:
+        return text
+    return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent=" " * 4, break_long_words=False))
+
+
+def _nested(array: np.ndarray) -> str:
+    if array.ndim == 0:
+        return _number(array[()])
+    return f"[{', '.join(_nested(part) for part in array)}]"
+
+
+def _number(value: object) -> str:
+    """The shortest literal that is read as ``value`` again."""
+    if isinstance(value, np.floating):
+        if np.isnan(value):
+            return "np.nan"
+        if np.isinf(value):
+            return "np.inf" if value > 0 else "-np.inf"
+        return str(value)
+    if isinstance(value, np.complexfloating):
+        return repr(complex(value))
+    return repr(value.item()) if isinstance(value, np.generic) else repr(value)

@@ -1,0 +1,102 @@
+"""The text of an issue, to be pasted as it stands into the tracker of an optimizer.
+
+Names and messages come from models and native code, so they are quoted or escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+
+from optvet.engine.bundle.repro import WHAT, ReproContext, line, optimize_by_plugin, title
+from optvet.engine.bundle.standalone import Standalone
+from optvet.spec.protocols import Explains
+from optvet.spec.types import Symptom
+from optvet.spec.words import printable
+
+_ISSUE_CHARS = 12_000
+_MESSAGE_CHARS = 2_000
+
+
+def issue(story: ReproContext, shown: Standalone | None) -> str:
+    """The text of ``ISSUE.md``: what, a script or the way to one, expected, actual, the graph."""
+    passes = ", ".join(f"`{_code(p)}`" for p in story.culprit) or "none (import and export alone)"
+    versions = "\n".join(f"- {line(n)} {line(v)}" for n, v in story.versions.items())
+    options = json.dumps(story.options.model_dump(mode="json"))
+    parts = [
+        f"# {_plain(title(story))}\n",
+        f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
+        *_steps(story, shown),
+        f"## Expected\n\n{_EXPECTED.get(story.symptom, _EQUAL)}\n",
+        f"## Actual\n\n{WHAT.get(story.symptom, str(story.symptom)).capitalize()}:\n",
+        fenced(_cut(_folded(story.message), _MESSAGE_CHARS)),
+        f"## Versions\n\n{versions}\n",
+        *(["## Where\n", fenced(_cut(story.where, _ISSUE_CHARS))] if story.where else []),
+        "## The model\n",
+        fenced(_cut(story.before, _ISSUE_CHARS)),
+    ]
+    if story.after:
+        parts += ["What the optimizer makes of it:\n", fenced(_cut(story.after, _ISSUE_CHARS))]
+    return "\n".join(parts)
+
+
+def _steps(story: ReproContext, shown: Standalone | None) -> list[str]:
+    if shown is None:
+        words = "Run `python repro.py` in this folder; it exits with 1 while this is so. The call:"
+        return [f"## To reproduce\n\n{words}\n", fenced(_call(story), "python")]
+    return [
+        "## To reproduce\n",
+        fenced(shown.script, "python"),
+        "This prints, and exits with 1:\n",
+        fenced(_cut(_folded(shown.printed), _MESSAGE_CHARS)),
+    ]
+
+
+_EQUAL = "The optimized model computes the same as the original, up to rounding."
+_EXPECTED = {
+    Symptom.OPTIMIZER_ERROR: "The optimizer leaves alone what it does not understand.",
+    Symptom.OPTIMIZER_ABORT: "The optimizer never ends the process that uses it.",
+    Symptom.INVALID_MODEL: "The optimized model is valid, as the original is.",
+    Symptom.LOAD_FAILURE: "The optimized model loads, as the original does.",
+    Symptom.RUN_FAILURE: "The optimized model runs on these inputs, as the original does.",
+    Symptom.INTERFACE_CHANGE: "The optimized model has the same inputs and outputs.",
+    Symptom.SENSITIVITY: "The same, or this: the output hangs on rounding here.",
+    Symptom.BLOAT: "The optimized model has no more nodes than the original.",
+    Symptom.METADATA_CHANGE: "The optimized model says of itself what the original does.",
+    Symptom.TIMEOUT: "The optimizer comes to an end.",
+}
+
+
+def _call(story: ReproContext) -> str:
+    if not isinstance(story.optimizer, Explains):
+        return optimize_by_plugin(story).strip()
+    return textwrap.dedent(story.optimizer.snippet(story.passes, story.options)).strip()
+
+
+def fenced(text: str, language: str = "") -> str:
+    """``text`` in a code block that nothing within it can close."""
+    clean = printable(text)
+    longest = max((len(run) for run in re.findall("`+", clean)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{clean.rstrip()}\n{fence}\n"
+
+
+def _code(text: str) -> str:
+    return line(text).replace("`", "'")
+
+
+def _plain(text: str) -> str:
+    """``text`` without what Markdown and HTML would read."""
+    return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", text)
+
+
+def _folded(text: str) -> str:
+    """Long lines broken where there is a space, for a code block does not do it."""
+    return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.split("\n"))
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n… {len(text) - limit:,} more characters"

@@ -1,0 +1,372 @@
+"""One short script that shows a finding by itself: the model, its inputs and the call are inline.
+
+Several scripts may do: with the very call that was vetted, or with a shorter one that a plugin
+knows. Each is tried in a folder and a process of its own. The first shorter one is taken that
+prints what the exact one prints. A script that finds fault with the original model is not taken.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from optvet.engine.bundle.inline import arrays_code, model_code
+from optvet.engine.bundle.repro import ReproContext, carried, failing_step, line, title
+from optvet.spec.protocols import (
+    Explains,
+    ExplainsRuntime,
+    ExplainsRuntimeSimply,
+    ExplainsSimply,
+    UsesLibraries,
+)
+from optvet.spec.types import Symptom
+
+MAX_LINES = 100
+"""A longer script is no help to a reader, who has the one of the folder."""
+_MAX_MODEL_BYTES = 20_000
+_MAX_ELEMENTS = 1_000
+_TRY_S = 120.0
+
+_KILLS = frozenset({Symptom.OPTIMIZER_ABORT, Symptom.TIMEOUT, Symptom.OUT_OF_MEMORY})
+_REFERENCE = """\
+import onnx.reference
+
+evaluator = onnx.reference.ReferenceEvaluator(model)
+return dict(zip(evaluator.output_names, evaluator.run(None, feeds)))
+"""
+_UNCHANGED = "return model"
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """A script that exits with 1, and what it printed when it was tried."""
+
+    script: str
+    printed: str
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """What all scripts of one finding have in common."""
+
+    story: ReproContext
+    model: str
+    feeds: Mapping[str, np.ndarray]
+    expected: Mapping[str, np.ndarray]
+
+    @property
+    def runs(self) -> bool:
+        """Whether the optimized model is run."""
+        if self.story.symptom in _COMPARED:
+            return False
+        step = failing_step(self.story)
+        return step in ("comparing the outputs", "running the optimized model")
+
+    @property
+    def takes_original(self) -> bool:
+        """Whether what runs the optimized model runs the original, too."""
+        return self.story.optimizer.traits.reference == "original"
+
+
+def standalone(
+    story: ReproContext,
+    model: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+) -> Standalone | None:
+    """The shortest script that shows the finding; None if it would be long, or none does."""
+    draft = _drafted(story, model, feeds, expected)
+    if draft is None or not isinstance(story.optimizer, Explains):
+        return None
+    exact = story.optimizer.snippet(story.passes, story.options)
+    for run in _ways_to_run(draft):
+        code = script(draft, exact, run)
+        if "optvet" in code or len(code.splitlines()) > MAX_LINES:
+            continue
+        printed = _tried(code, story)
+        if printed is None or (draft.runs and not _is_silent(draft, run)):
+            continue
+        shorter = _shorter(draft, exact, run, printed)
+        return Standalone(shorter or code, printed)
+    return None
+
+
+def _drafted(
+    story: ReproContext,
+    model: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+) -> _Draft | None:
+    elements = sum(a.size for a in (*feeds.values(), *expected.values()))
+    if model.ByteSize() > _MAX_MODEL_BYTES or elements > _MAX_ELEMENTS:
+        return None
+    try:
+        arrays_code({**feeds, **expected})
+    except ValueError:
+        return None
+    return _Draft(story, model_code(model), feeds, expected)
+
+
+def _ways_to_run(draft: _Draft) -> Iterator[str]:
+    """Bodies of ``run``, those first that need the least."""
+    story = draft.story
+    if not draft.runs:
+        yield ""
+        return
+    if story.optimizer.traits.produces == "onnx":
+        yield _REFERENCE
+    if isinstance(story.runtime, ExplainsRuntime):
+        if isinstance(story.runtime, ExplainsRuntimeSimply):
+            yield from story.runtime.simple_snippets(story.runtime_options)
+        yield story.runtime.snippet(story.runtime_options)
+
+
+def _is_silent(draft: _Draft, run: str) -> bool:
+    """Whether the script finds nothing wrong with a model that is not optimized."""
+    if not draft.takes_original:
+        return True  # what runs it takes no such model
+    code, _ = _run(script(draft, _UNCHANGED, run), draft.story)
+    return code == 0
+
+
+def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
+    """The script of the first shorter call that prints the same."""
+    story = draft.story
+    if not isinstance(story.optimizer, ExplainsSimply) or story.symptom == Symptom.TIMEOUT:
+        return None
+    for call in story.optimizer.simple_snippets(story.passes, story.options):
+        code = script(draft, call, run)
+        if len(call) < len(exact) and _tried(code, story) == printed:
+            return code
+    return None
+
+
+def _tried(code: str, story: ReproContext) -> str | None:
+    """What a script printed that shows the finding; None if it does not."""
+    status, printed = _run(code, story)
+    return printed if status == 1 and re.search("^actual", printed, re.MULTILINE) else None
+
+
+def _run(code: str, story: ReproContext) -> tuple[int | None, str]:
+    limit = _TRY_S + (story.timeout_s if story.symptom == Symptom.TIMEOUT else 0)
+    with tempfile.TemporaryDirectory(prefix="optvet-try-") as folder:
+        file = Path(folder, "script.py")
+        file.write_text(code, "utf-8")
+        command = [sys.executable, file.name]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, timeout=limit, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return None, ""
+        printed = done.stdout.decode("utf-8", "replace").replace(folder, ".")
+        return done.returncode, printed.strip()
+
+
+# --- the text of a script -------------------------------------------------------------------------
+
+
+def script(draft: _Draft, optimize: str, run: str) -> str:
+    """The whole script, with these bodies of ``optimize`` and ``run``."""
+    story = draft.story
+    parts = [*_files_code(story), draft.model]
+    if draft.runs:
+        parts[-1] += f"\nfeeds = {arrays_code(draft.feeds)}"
+        parts.append(f"def run(model, feeds):\n{_indented(run)}")
+    parts += [f"def optimize(model):\n{_indented(optimize)}", _body(draft)]
+    code = "\n\n".join(part.strip() for part in parts)
+    modules = [m for m in ("base64", "multiprocessing", "resource", "sys") if f"{m}." in code]
+    head = [f"# {line(title(story))}", f"# {_requirements(story, code)}"]
+    head += [f"import {name}" for name in modules]
+    head += ["", *(["import numpy as np"] if "np." in code else []), "import onnx"]
+    head += ["import onnx.parser"] if "onnx.parser." in code else []
+    return "\n".join([*head, "", code]) + "\n"
+
+
+def _body(draft: _Draft) -> str:
+    story = draft.story
+    if story.symptom in _KILLS:
+        return _killed(draft)
+    if story.symptom in _COMPARED:
+        return _COMPARED[story.symptom].replace("@ABOUT@", _about(story))
+    if story.stage == "compare":
+        return _outputs(draft)
+    step = failing_step(story)
+    if step == "checking the optimized model":
+        before = f"onnx.checker.check_model(model, full_check={story.full_check})\n"
+        before += "optimized = optimize(model)\n"
+        call = f"onnx.checker.check_model(optimized, full_check={story.full_check})"
+    elif step == "running the optimized model":
+        before = "run(model, feeds)\n" if draft.takes_original else ""
+        before += "optimized = optimize(model)\n"
+        call = "run(optimized, feeds)"
+    else:
+        before, call = "", "optimize(model)"
+    return (
+        f'{before}print("expected: no error")\ntry:\n    {call}\nexcept Exception as error:\n'
+        '    print(f"actual: {type(error).__name__}: {error}")\n    sys.exit(1)\n'
+    )
+
+
+def _killed(draft: _Draft) -> str:
+    story = draft.story
+    call = "optimize(model)"
+    if failing_step(story) == "running the optimized model":
+        call = "run(optimize(model), feeds)"
+    lines = [
+        f"child = multiprocessing.get_context('fork').Process(target=lambda: {call})",
+        "child.start()",
+        f"child.join({max(story.timeout_s, 10):g})",
+        'print("expected: exit code 0")',
+        'print("actual:", "no end" if child.is_alive() else f"exit code {child.exitcode}")',
+        "failed = child.exitcode != 0",
+        "child.kill()",
+        "sys.exit(failed)\n",
+    ]
+    if story.symptom == Symptom.OUT_OF_MEMORY:
+        limit = story.memory_bytes
+        lines.insert(0, f"resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))")
+    return "\n".join(lines)
+
+
+def _outputs(draft: _Draft) -> str:
+    story = draft.story
+    names = story.judged or tuple(draft.expected)
+    allowed = {name: _allowed(draft.expected[name], story.tolerance) for name in names}
+    floats = any(draft.expected[name].dtype.kind in "fc" for name in names)
+    exact = not all(draft.expected[name].dtype.kind in "fc" for name in names)
+    same = "np.array_equal(a, e)"
+    if floats:
+        same = "np.allclose(a, e, rtol=0, atol=atol, equal_nan=True)"
+        same = f'({same} if e.dtype.kind in "fc" else np.array_equal(a, e))' if exact else same
+    expected = (
+        "run(model, feeds)"
+        if draft.takes_original
+        else arrays_code({name: draft.expected[name] for name in names})
+    )
+    return "\n".join(
+        (
+            f"expected = {expected}",
+            "actual = run(optimize(model), feeds)",
+            "right = True",
+            f"for name, atol in {allowed!r}.items():  # what rounding may explain",
+            "    e, a = np.asarray(expected[name]), np.asarray(actual[name])",
+            '    print(f"expected {name}: {e.dtype}{list(e.shape)}", e, sep="\\n")',
+            '    print(f"actual {name}: {a.dtype}{list(a.shape)}", a, sep="\\n")',
+            "    right = right and (a.dtype, a.shape) == (e.dtype, e.shape)",
+            f"    right = right and {same}",
+            "sys.exit(0 if right else 1)\n",
+        )
+    )
+
+
+def _allowed(expected: np.ndarray, tolerance: float) -> float:
+    """Absolute difference that is allowed, in two digits."""
+    if expected.dtype.kind not in "fc":
+        return 0.0
+    finite = np.abs(expected[np.isfinite(expected)]).astype(np.float64)
+    return float(f"{tolerance * finite.max(initial=0.0):.1e}")
+
+
+def _about(story: ReproContext) -> str:
+    known = {
+        "ir_version": "m.ir_version",
+        "opset_import": "[(o.domain, o.version) for o in m.opset_import]",
+        "functions": "[(f.domain, f.name) for f in m.functions]",
+        "training_info": "len(m.training_info)",
+        "metadata_props": "[(p.key, p.value) for p in m.metadata_props]",
+        "graph metadata_props": "[(p.key, p.value) for p in m.graph.metadata_props]",
+        "quantization_annotation": "len(m.graph.quantization_annotation)",
+        "sparse_initializer": "len(m.graph.sparse_initializer)",
+        "doc_string": "m.doc_string",
+        "replaceable weights": "len(set(listed) & set(weights)) if m.ir_version >= 4 else 0",
+        "weights missing among the inputs": "len(set(weights) - set(listed)) if m.ir_version < 4 "
+        "else 0",
+    }
+    wanted = {key: known[key] for key in story.about if key in known} or known
+    return "\n".join(f'        "{key}": {value},' for key, value in wanted.items())
+
+
+_LOADED = """\
+optimized = optimize(model)
+if isinstance(optimized, bytes):
+    optimized = onnx.load_from_string(optimized)
+print("expected:", expected)
+print("actual:", facts(optimized))
+sys.exit(facts(optimized) != expected)
+"""
+_COMPARED = {
+    Symptom.INTERFACE_CHANGE: """\
+def facts(m):
+    weights = {tensor.name for tensor in m.graph.initializer}
+    values = [v for v in (*m.graph.input, *m.graph.output) if v.name not in weights]
+    return [f"{v.name}: {onnx.helper.printable_type(v.type)}" for v in values]
+
+expected = facts(model)
+"""
+    + _LOADED,
+    Symptom.BLOAT: """\
+def count(graph):
+    inner = [a.g for n in graph.node for a in n.attribute if a.HasField("g")]
+    return len(graph.node) + sum(map(count, inner))
+
+before = count(model.graph)
+print(f"expected: at most {before} nodes")
+optimized = optimize(model)
+if isinstance(optimized, bytes):
+    optimized = onnx.load_from_string(optimized)
+print(f"actual: {count(optimized.graph)} nodes")
+sys.exit(count(optimized.graph) > before)
+""",
+    Symptom.METADATA_CHANGE: """\
+def facts(m):
+    listed, weights = [v.name for v in m.graph.input], [t.name for t in m.graph.initializer]
+    return {
+@ABOUT@
+    }
+
+expected = facts(model)
+"""
+    + _LOADED,
+}
+
+
+def _indented(code: str) -> str:
+    return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
+
+
+def _files_code(story: ReproContext) -> Sequence[str]:
+    """Statements that write the files which the call imports."""
+    lines = []
+    for name, content in carried(story).items():
+        text = content.decode("utf-8", "replace")
+        plain = "'''" not in text and "\\" not in text
+        quoted = f"'''\\\n{text}'''" if plain else repr(text)
+        lines.append(f"with open({name!r}, 'w') as file:\n    file.write({quoted})\n")
+    return lines
+
+
+def _requirements(story: ReproContext, code: str) -> str:
+    """What to install, in the versions that are installed."""
+    roots = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE)) | {"onnx"}
+    owners = metadata.packages_distributions()
+    names = {name for root in roots for name in owners.get(root, ())}
+    if isinstance(story.optimizer, UsesLibraries):
+        names |= story.optimizer.libraries.keys()
+    found = {}
+    for name in sorted(names):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return f"pip install {' '.join(f'{name}=={version}' for name, version in found.items())}"
