@@ -96,6 +96,13 @@ class ClassificationComparator:
         keys = [str(k) for k in reference[f"{name}.keys"]] if f"{name}.keys" in reference else None
         return _compared(sample, ours, theirs, options, noise.get(name, 0.0), keys)
 
+    def metrics(self, options: ClassificationOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        sizes = sorted({1, *options.topk})
+        accuracy = [f"accuracy_top{k}_{of}" for k in (1, 5) for of in _SIDES]
+        agreement = [f"top{k}_agreement" for k in sizes]
+        return (*agreement, *accuracy, "kendall_tau", "confidence_change", *sorted(_COUNTS))
+
     def summarise(
         self, comparisons: Sequence[Comparison], options: ClassificationOptions
     ) -> Summary:
@@ -118,6 +125,7 @@ class ClassificationComparator:
         return Summary(metrics, headline)
 
 
+_SIDES = ("reference", "candidate", "delta")
 _COUNTS = frozenset({"rows", "labelled", "labels_changed", "labels_undecided"})
 
 

@@ -107,6 +107,10 @@ class EmbeddingComparator:
             uncertainty=doubt,
         )
 
+    def metrics(self, options: EmbeddingOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        return ("cosine", "mean_cosine", "max_distance", "neighbour_agreement", "rows")
+
     def summarise(self, comparisons: Sequence[Comparison], options: EmbeddingOptions) -> Summary:
         """Lowest and mean cosine; agreement of neighbours where there are three vectors or more."""
         having = [c for c in comparisons if c.metrics.get("rows")]

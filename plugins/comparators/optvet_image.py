@@ -97,6 +97,10 @@ class ImageComparator:
         detail = {"data_range": span, "images": len(parts)}
         return Comparison(sample.id, metrics, firm, seen and not firm, detail)
 
+    def metrics(self, options: ImageOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        return ("psnr_db", "ssim", "mean_ssim", "rmse", "max_levels", "nonfinite")
+
     def summarise(self, comparisons: Sequence[Comparison], options: ImageOptions) -> Summary:
         """The worst image, and the means."""
         having = [c for c in comparisons if c.metrics]

@@ -104,6 +104,11 @@ class SegmentationComparator:
         }
         return Comparison(sample.id, metrics, changed, sensitive, {"classes": classes})
 
+    def metrics(self, options: SegmentationOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        pixels = ("pixels", "pixels_changed", "pixels_undecided", "pixel_agreement")
+        return ("mean_iou", "worst_mean_iou", "iou_class_*", *pixels)
+
     def summarise(self, comparisons: Sequence[Comparison], options: SegmentationOptions) -> Summary:
         """Intersections and unions are added over all samples before they are divided."""
         counts: dict[int, tuple[int, int]] = {}

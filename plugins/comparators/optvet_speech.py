@@ -33,6 +33,12 @@ _TASK = re.compile(
 _FRAMES = re.compile(r"ctc|log_?prob|logit", re.IGNORECASE)
 
 
+_COUNTS = (
+    *("word_errors", "words", "character_errors", "characters"),
+    *("truth_errors_reference", "truth_errors_candidate", "truth_words"),
+)
+
+
 class SpeechOptions(BaseModel):
     """Which output is heard, and how it becomes words."""
 
@@ -118,6 +124,12 @@ class SpeechComparator:
             changed = differ and (firm or not flips)
             sensitive = differ and not changed
         return Comparison(sample.id, metrics, changed, sensitive, detail)
+
+    def metrics(self, options: SpeechOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        rates = ("wer", "cer", "wer_reference", "wer_candidate")
+        frames = ("frames", "frame_agreement", "frame_rmse")
+        return (*rates, *frames, *_COUNTS)
 
     def summarise(self, comparisons: Sequence[Comparison], options: SpeechOptions) -> Summary:
         """Errors are added over all samples before they are divided by the words there are."""

@@ -108,6 +108,13 @@ class TabularComparator:
         sensitive = not changed and bool(unsure.any())
         return Comparison(sample.id, metrics, changed, sensitive, {"labels": shown[:MAX_ROWS]})
 
+    def metrics(self, options: TabularOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        changes = ("probability_change", "value_change", "relative_error", "classes_changed")
+        accuracy = ("accuracy_reference", "accuracy_candidate", "accuracy_delta")
+        rows = ("rows", "rows_changed", "rows_undecided")
+        return ("label_agreement", *changes, *accuracy, *rows)
+
     def summarise(self, comparisons: Sequence[Comparison], options: TabularOptions) -> Summary:
         """Means of agreements over rows, the largest changes, and the rows that changed."""
         counts = {"rows", "rows_changed", "rows_undecided"}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import Comparator, Comparison, Model, Sample, Suggestion, Summary, hookimpl
 
@@ -19,9 +19,12 @@ _OTHER_TASK = re.compile(r"tabular|logistic|image.quality.enhanc")
 
 
 class TensorOptions(BaseModel):
-    """Nothing to choose."""
+    """When a difference that noise explains is worth a line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    visible: float = Field(default=0.01, ge=0)
+    """Share of an output's largest value: a sample that moves by more within the noise is told."""
 
 
 class TensorComparator:
@@ -58,7 +61,12 @@ class TensorComparator:
                 pick = min if key == "cosine" else max
                 worst[key] = pick(worst[key], value) if key in worst else value
         changed = worst.get("beyond_noise", 0.0) > 0
-        return Comparison(sample.id, worst, changed, detail={"outputs": parts})
+        moved = worst.get("max_change", 0.0) > options.visible
+        return Comparison(sample.id, worst, changed, moved and not changed, {"outputs": parts})
+
+    def metrics(self, options: TensorOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        return (*"max_abs max_rel max_change rmse cosine beyond_noise nonfinite max_ulp".split(),)
 
     def summarise(self, comparisons: Sequence[Comparison], options: TensorOptions) -> Summary:
         """The worst of each metric, and how many samples hold elements beyond the noise."""
@@ -68,7 +76,13 @@ class TensorComparator:
             for k in keys
         }
         changed = sum(c.changed for c in comparisons)
-        return Summary(metrics, f"{changed} of {len(comparisons)} samples differ beyond noise")
+        headline = f"{changed} of {len(comparisons)} samples differ beyond noise"
+        moved = [c.metrics["max_change"] for c in comparisons if c.sensitive]
+        if moved:
+            known = [value for value in moved if np.isfinite(value)]
+            headline += f"; {len(moved)} moved by more than {options.visible:.2g} of their largest"
+            headline += f" value within it{f', by up to {max(known):.2g}' if known else ''}"
+        return Summary(metrics, headline)
 
 
 def tensor_metrics(
@@ -83,7 +97,8 @@ def tensor_metrics(
 
     Returns:
         ``max_abs`` and ``rmse`` in units of the output; ``max_rel`` = max |c - r| / |r| over
-        elements with r != 0; ``cosine`` of the flattened arrays (1 if both are zero); ``max_ulp``,
+        elements with r != 0; ``max_change`` = max |c - r| / max |r|; ``cosine`` of the flattened
+        arrays (1 if both are zero); ``max_ulp``,
         the largest distance in representable numbers (floats only; Goldberg 1991, "What Every
         Computer Scientist Should Know About Floating-Point Arithmetic", section 1.2);
         ``beyond_noise``, the share of elements; ``nonfinite``, the share of elements that are NaN
@@ -107,6 +122,7 @@ def tensor_metrics(
     metrics = {
         "max_abs": float(d.max(initial=0.0)),
         "max_rel": float(rel.max(initial=0.0)),
+        "max_change": _change(d, r[finite]),
         "rmse": _rms(d),
         "cosine": cosine(r[finite], c[finite]),
         "beyond_noise": float(np.mean(odd) + np.sum(d > noise) / r.size) if r.size else 0.0,
@@ -125,6 +141,14 @@ def _parts(value: np.ndarray) -> np.ndarray:
     if value.dtype.kind == "c":
         return np.stack([value.real, value.imag]).astype(np.float64).ravel()
     return value.astype(np.float64).ravel()
+
+
+def _change(d: np.ndarray, r: np.ndarray) -> float:
+    """The largest of ``d`` relative to the largest magnitude in ``r``; 0 where nothing differs."""
+    top, largest = float(d.max(initial=0.0)), float(np.abs(r).max(initial=0.0))
+    if top == 0:
+        return 0.0
+    return top / largest if largest else float("inf")
 
 
 def _rms(d: np.ndarray) -> float:

@@ -100,6 +100,12 @@ class TokenComparator:
             sample.id, metrics, changed, bool(wrong.any()) and not changed, {"changed": shown}
         )
 
+    def metrics(self, options: TokenOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        accuracy = ("accuracy_reference", "accuracy_candidate", "accuracy_delta")
+        counts = ("positions", "tokens_changed", "tokens_undecided")
+        return ("token_agreement", "topk_overlap", "max_abs", *accuracy, *counts)
+
     def summarise(self, comparisons: Sequence[Comparison], options: TokenOptions) -> Summary:
         """Means over positions, and the numbers of changed tokens."""
         counts = ("positions", "tokens_changed", "tokens_undecided")

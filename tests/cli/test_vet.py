@@ -640,3 +640,30 @@ def test_models_are_not_changed(run: Run, faulty: Path) -> None:
     run("vet", faulty, "--strategy", "each")
     assert faulty.read_bytes() == before == Path(copy).read_bytes()
     onnx.checker.check_model(onnx.load(faulty))
+
+
+def test_an_unmet_requirement_exits_1_and_stands_below_the_verdict(run: Run, clean: Path) -> None:
+    met = run("vet", clean, "--rtol", "0", "--limit", "2", "-q")
+    assert (met.code, met.out) == (0, f"CLEAN     {clean}\n")
+    vetted = run("vet", "zoo:digits-cnn", "--rtol", "1e-9", "--limit", "3")
+    assert vetted.code == 1
+    verdict, line = vetted.out.splitlines()[:2]
+    assert verdict == "DRIFT     zoo:digits-cnn"
+    assert re.match(r" {10}not met: rtol=1e-09, atol=0 \(output 'probabilities': \d", line)
+    assert "requirement  fuse_bn_into_conv" in vetted.out
+    assert "safe      --pipeline default,-fuse_bn_into_conv" in vetted.out
+
+
+def test_requirements_come_from_a_configuration_and_from_python(
+    run: Run, clean: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "vet.toml"
+    config.write_text('require = ["max_abs<=-1"]\natol = 0.5\nlimit = 2\n')
+    ran = run("vet", clean, "--config", config, "-q")
+    # Not even the original comes to less than no difference from itself.
+    assert ran.code == 4
+    plain = run("vet", clean, "--config", config)
+    assert "max_abs<=-1: cannot be told" in plain.out
+    assert "rtol=0, atol=0.5: met" in plain.out
+    result = optvet.vet(clean, require="max_abs<=0", atol=0.5, limit=2)
+    assert [r.met for r in result.requirements] == [True, True]

@@ -11,6 +11,7 @@ from optvet import (
     NothingTested,
     OptvetError,
     PluginError,
+    Symptom,
     Unsupported,
     VetResult,
 )
@@ -33,7 +34,7 @@ class Interrupted(Exception):
 
 def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
     """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings."""
-    counted = set(fail_on)
+    counted = {Symptom.REQUIREMENT, *fail_on}
     if result.verdict == "faulty" or any(f.symptom in counted for f in result.findings):
         return FINDINGS
     return UNDECIDED if result.verdict == "undecided" else CLEAN

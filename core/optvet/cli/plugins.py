@@ -120,6 +120,10 @@ def _describe(plugin: Loaded) -> dict[str, Any]:
         optimizer: Optimizer = plugin.plugin
         entry["passes"] = [_pass(p) for p in optimizer.passes()]
         entry["pipelines"] = {k: list(v) for k, v in optimizer.pipelines().items()}
+    if plugin.family == "comparator":
+        from optvet.engine.vet.comparators import metrics_of
+
+        entry["metrics"] = metrics_of(plugin.plugin, plugin.plugin.options)
     return entry
 
 
@@ -219,6 +223,8 @@ def _screen(plugin: Loaded) -> Iterator[RenderableType]:
     if plugin.family == "optimizer":
         optimizer: Optimizer = plugin.plugin
         yield from _pass_tables(optimizer)
+    if described.get("metrics"):
+        yield text(f"metrics for --require: {', '.join(described['metrics'])}")
 
 
 def _option_table(described: dict[str, Any]) -> RenderableType:

@@ -15,7 +15,14 @@ from rich.text import Text
 from optvet import Finding, VetResult
 from optvet.cli.terminal import one_line
 from optvet.engine.work.inputs import NOT_ASKED
-from optvet.spec.records import Control, CrossCheck, DatasetRecord, Divergence, Impact
+from optvet.spec.records import (
+    Control,
+    CrossCheck,
+    DatasetRecord,
+    Divergence,
+    Impact,
+    RequirementRecord,
+)
 from optvet.spec.request import VetRequest
 from optvet.spec.words import printable
 
@@ -94,7 +101,7 @@ def table_of(*columns: tuple[str, str]) -> Table:
 def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
     """What lies between the verdict and the next command, from top to bottom."""
     yield Padding(_subject(result, asked), (0, 0, 1, 0))
-    faults = [f for f in result.findings if f.severity == "fault"]
+    faults = [f for f in result.findings if f.severity != "note"]
     if faults:
         yield Padding(_findings(faults), (0, 0, 1, 0))
     for finding in [f for f in faults if f.divergence is not None][:_LISTED_DIVERGENCES]:
@@ -105,11 +112,23 @@ def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
 
 
 def headline(result: VetResult) -> Text:
-    """Verdict and model."""
+    """Verdict and model; and in a line each, what changed of the answer, and what is not met."""
     verdict = result.verdict.upper()
     line = Text(f"{verdict:<{_LABEL_COLUMNS - 1}} ", style=f"bold {_COLOURS[result.verdict]}")
     line.append_text(text(result.model.source, "not bold default"))
+    impact = result.impact
+    # Of a fault, the finding tells what it means.
+    if impact is not None and impact.changed + impact.sensitive and result.verdict != "faulty":
+        _append_line(line, impact.headline, "yellow")
+    for record in result.requirements:
+        if record.met is False:
+            _append_line(line, f"not met: {record.requirement} ({record.detail})", "red")
     return line
+
+
+def _append_line(to: Text, words: str, style: str) -> None:
+    indented = f"\n{'':<{_LABEL_COLUMNS}}{one_line(words, _ANSWER_CHARS)}"
+    to.append_text(text(indented, f"not bold {style}"))
 
 
 def _subject(result: VetResult, asked: VetRequest) -> Table:
@@ -277,6 +296,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("outputs", text(_outputs(result))))
     if result.impact is not None:
         rows.append(("impact", _impact(result.impact)))
+    if result.requirements:
+        rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
     if result.touched is not None:
         rows.append(("touched", text(_touched(result))))
     rows.append(("safe", text(_safe(result, asked))))
@@ -316,6 +337,14 @@ def _impact(impact: Impact) -> Text:
     who = f"{impact.comparator} ({impact.chosen_by})"
     told.append_text(text(f"\n{who}{': ' if shown else ''}{shown}", "dim"))
     return told
+
+
+def _requirement(record: RequirementRecord) -> str:
+    """Whether it is met, what was measured, and who requires it if the user did not type it."""
+    how = {True: "met", False: "not met", None: "cannot be told"}[record.met]
+    who = "" if record.origin.startswith("--") else f", required by {record.origin}"
+    by = f" ({record.comparator})" if record.comparator else ""
+    return f"{record.requirement}: {how}, {one_line(record.detail, _MESSAGE_CHARS)}{by}{who}"
 
 
 def _touched(result: VetResult) -> str:
@@ -380,6 +409,8 @@ def _safe(result: VetResult, asked: VetRequest) -> str:
         unless = " (nothing was found against it)" if result.verdict == "undecided" else ""
         return f"all of {name}{unless}"
     if not safe:
+        if result.verdict != "faulty" and any(r.met is False for r in result.requirements):
+            return "nothing: no pipeline of this optimizer meets what is required"
         return "nothing: no pipeline of this optimizer keeps this model intact"
     return f"--pipeline {result.safe_option}"
 
@@ -415,6 +446,8 @@ def _next(result: VetResult, asked: VetRequest) -> list[str]:
             more["dataset"] = (blamed.witness.dataset,)
         if blamed.as_deployed:
             more["as_deployed"] = True
+    elif result.safe_pipeline and any(r.met is False for r in result.requirements):
+        more = {"pipeline": result.safe_option, "exclude": ()}
     elif result.verdict == "faulty":
         extra = ["--json", "report.json"]
     elif asked.strategy != "each":
@@ -441,7 +474,7 @@ def folder_table(rows: Sequence[tuple[str, VetResult | str]]) -> RenderableType:
             table.add_row(Text("error", "red"), name, text(one_line(result, 90)), "")
             continue
         verdict = Text(result.verdict, _COLOURS[result.verdict])
-        found = [f for f in result.findings if f.severity == "fault"]
+        found = [f for f in result.findings if f.severity != "note"]
         words = "\n".join(f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in found)
         table.add_row(verdict, name, text(words), f"{result.cost.wall_s:.1f}")
     return Padding(table, (1, 0, 0, 0))

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from pydantic import BaseModel
 
+from optvet.spec import comparators
 from optvet.spec.environment import Installation
+from optvet.spec.generics import OptionsT, OptionsT_contra
 from optvet.spec.records.doctor import Check
 from optvet.spec.types import (
     Artifact,
-    Comparison,
     Deferred,
     Inner,
     Model,
     ModelCard,
     Pass,
     Sample,
-    Suggestion,
-    Summary,
     Traits,
 )
 
-Feeds = Mapping[str, np.ndarray]
+Comparator = comparators.Comparator
+Decodes = comparators.Decodes
+Ragged = comparators.Ragged
+TakesSuggestions = comparators.TakesSuggestions
+TellsMetrics = comparators.TellsMetrics
+Run = comparators.Run
+Feeds = comparators.Feeds
 Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
 """Runs the reference on each set of feeds: None where it runs, else the error's text."""
-Run = Callable[[Feeds], Mapping[str, np.ndarray]]
-"""Runs one model on feeds: inputs and outputs by their names in the original, in its order."""
-
-
-if TYPE_CHECKING:
-    # ``Optimizer`` alone is ``Optimizer[Any]``. Type checkers know defaults; Python 3.11 does not.
-    from typing_extensions import TypeVar
-
-    OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
-    OptionsT_contra = TypeVar("OptionsT_contra", bound=BaseModel, default=Any, contravariant=True)
-else:
-    from typing import TypeVar
-
-    OptionsT = TypeVar("OptionsT", bound=BaseModel)
-    OptionsT_contra = TypeVar("OptionsT_contra", bound=BaseModel, contravariant=True)
 
 
 @runtime_checkable
@@ -432,117 +421,6 @@ class TellsProvenance(Protocol[OptionsT_contra]):
         self, model: Model, argument: str | None, options: OptionsT_contra
     ) -> Mapping[str, str]:
         """Texts by name: a resolved revision, the preprocessing, what of it was inferred."""
-        ...
-
-
-@runtime_checkable
-class Comparator(Protocol[OptionsT]):
-    """Says what a difference means on the model's task. It adds impact; the oracle judges.
-
-    It is asked only where the shapes of all outputs agree, unless it is ``Ragged``.
-
-    Attributes:
-        name: Unique among comparators.
-        options: Its options with their defaults.
-    """
-
-    name: str
-    options: OptionsT
-
-    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
-        """How well it understands the model, from 0 (not at all) to 1.
-
-        1 means that the declared task is its own; what is merely inferred from the shapes and
-        values of ``outputs`` (the reference's, on one sample) stays below 0.9.
-        """
-        ...
-
-    def compare(
-        self,
-        model: Model,
-        sample: Sample,
-        reference: Mapping[str, np.ndarray],
-        candidate: Mapping[str, np.ndarray],
-        options: OptionsT,
-        *,
-        noise: Mapping[str, float],
-    ) -> Comparison:
-        """Compare one sample's outputs.
-
-        Args:
-            model: What made them.
-            sample: The inputs, with a label where there is one.
-            reference: Outputs of the original, by name.
-            candidate: Outputs of the optimized model, by the same names.
-            options: The comparator's options.
-            noise: Absolute uncertainty of the reference per output; a choice between scores that
-                are closer than this is no choice.
-
-        Raises:
-            InputError: The outputs are not what the comparator understands.
-        """
-        ...
-
-    def summarise(self, comparisons: Sequence[Comparison], options: OptionsT) -> Summary:
-        """All samples together; ``comparisons`` is not empty."""
-        ...
-
-
-@runtime_checkable
-class Ragged(Protocol):
-    """Optional part of a comparator of answers that vary in size, such as detections and texts.
-
-    Attributes:
-        ragged: Whether it compares outputs of different shapes.
-    """
-
-    ragged: bool
-
-
-@runtime_checkable
-class TakesSuggestions(Protocol):
-    """Optional part of a comparator: which suggestions of a catalogue mean it.
-
-    Attributes:
-        suggestions: The kinds that it takes.
-    """
-
-    suggestions: Sequence[Suggestion]
-
-
-@runtime_checkable
-class Decodes(Protocol[OptionsT_contra]):
-    """Optional part of a comparator: answers that take more than one run, such as a text.
-
-    ``compare`` then gets what ``decode`` returned in place of the outputs; ``noise`` remains that
-    of the outputs of one run on the sample.
-    """
-
-    def decode(
-        self, model: Model, sample: Sample, run: Run, options: OptionsT_contra
-    ) -> Mapping[str, np.ndarray]:
-        """The answer of one model to one sample, a pure function of its arguments.
-
-        Called in a worker process, for the original and the optimized model by turns, within the
-        limits of time and memory of one task. Strings are arrays of dtype object.
-
-        Args:
-            model: The original, whichever of the two ``run`` runs.
-            sample: The inputs; without a label, on which no answer may depend.
-            run: Runs the model; may be called any number of times, with inputs of any shape that
-                the model takes. What it raises need not be caught: it is the sample's failure.
-            options: The comparator's options.
-
-        Raises:
-            InputError: The model is not what the comparator understands.
-        """
-        ...
-
-    def decoder(self, model: Model, options: OptionsT_contra) -> str:
-        """What ``decode`` depends on beside its arguments: its version, files that it reads.
-
-        Answers are kept under this text, and are asked for once.
-        """
         ...
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.requirement import exactly, parse_requirement, parse_tolerance
 
 Strategy = Literal["auto", "walk", "subset", "each"]
 OnBad = Literal["refuse", "skip"]
@@ -71,6 +72,29 @@ def _texts(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _requirements(value: object) -> object:
+    """Texts, each of which states a requirement."""
+    return _each(parse_requirement, _texts(value))
+
+
+def _tolerances(value: object) -> object:
+    """Texts or numbers, each of which states a tolerance."""
+    given = [value] if isinstance(value, (str, int, float)) else value
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        return value
+    plain = (int, float)
+    listed = (exactly(t) if isinstance(t, plain) and not isinstance(t, bool) else t for t in given)
+    return _each(parse_tolerance, tuple(listed))
+
+
+def _each(parse: Callable[[str], object], value: object) -> object:
+    """``value``, after ``parse`` has taken every text in it without a ValueError."""
+    for text in value if isinstance(value, (tuple, list)) else ():
+        if isinstance(text, str):
+            parse(text)
+    return value
+
+
 def _pipeline(value: object) -> object:
     if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
         return value
@@ -79,8 +103,11 @@ def _pipeline(value: object) -> object:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+Requirements = Annotated[tuple[str, ...], BeforeValidator(_requirements)]
+Tolerances = Annotated[tuple[str, ...], BeforeValidator(_tolerances)]
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to vet", "Inputs", "Limits and cache", "The answer"
+_REQUIRED = "What is required"
 
 
 def option(
@@ -136,6 +163,14 @@ class VetRequest(BaseModel):
     """What says what a difference means."""
     comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the comparator."""
+
+    require: Requirements = option((), group=_REQUIRED, metavar="[OUTPUT:]METRIC>=N")
+    """What a metric of the comparator must be over all samples, such as `top1_agreement>=0.99`; of
+    one output alone, `boxes:cosine>=0.999`."""
+    rtol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
+    """Relative difference from the original that every element may have, beside `atol`."""
+    atol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
+    """Absolute difference from the original that every element may have, beside `rtol`."""
 
     dataset: Texts = option(
         (),

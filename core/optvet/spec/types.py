@@ -28,6 +28,7 @@ class Symptom(StrEnum):
     RUN_FAILURE = "run-failure"
     INTERFACE_CHANGE = "interface-change"
     WRONG_OUTPUT = "wrong-output"
+    REQUIREMENT = "requirement"
     SENSITIVITY = "sensitivity"
     SLOWDOWN = "slowdown"
     BLOAT = "bloat"
@@ -76,6 +77,9 @@ class ModelConfig:
         inputs: Recipe per input for the dataset "random": ``{"kind": "uniform", "low": 0, …}``.
         dataset: Where its inputs come from if the user does not say: ``NAME`` or ``NAME:ARGUMENT``.
         dataset_options: Options of that dataset.
+        require: What metrics must be; see ``optvet.spec.requirement``.
+        rtol: Relative tolerances that are required.
+        atol: Absolute ones.
         origin: The file that said so.
     """
 
@@ -87,6 +91,9 @@ class ModelConfig:
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dataset: str | None = None
     dataset_options: Mapping[str, Any] = field(default_factory=dict)
+    require: tuple[str, ...] = ()
+    rtol: tuple[str, ...] = ()
+    atol: tuple[str, ...] = ()
     origin: str = ""
 
 

@@ -7,13 +7,14 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 
 from optvet.engine.vet.details import MAX_DETAIL_BYTES
 from optvet.spec.errors import InputError
-from optvet.spec.protocols import Comparator, Decodes
+from optvet.spec.protocols import Comparator, Decodes, TellsMetrics
 from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, ValueInfo
 from optvet.testing.conformance import check_form, require
 
@@ -235,6 +236,10 @@ def _summarise(comparator: Comparator, comparisons: list[Comparison]) -> None:
     told = isinstance(words, str) and words.strip() == words != "" and "\n" not in words
     require(comparator, told, f"the headline must be one line of text, not {words!r}")
     _check_metrics(comparator, summary.metrics)
+    if isinstance(comparator, TellsMetrics):
+        names = comparator.metrics(comparator.options)
+        untold = [m for m in summary.metrics if not any(fnmatchcase(m, n) for n in names)]
+        require(comparator, not untold, f"metrics() does not tell {', '.join(untold)}")
 
 
 def _check_metrics(comparator: Comparator, metrics: Mapping[str, float]) -> None:

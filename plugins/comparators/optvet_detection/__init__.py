@@ -24,9 +24,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
 from optvet_detection.boxes import Detections, Proposals, select
-from optvet_detection.coco import Truth, average_precision, is_available, truth_from_detections
+from optvet_detection.coco import (
+    NAMES,
+    Truth,
+    average_precision,
+    is_available,
+    truth_from_detections,
+)
 from optvet_detection.decoders import DECODERS, Head, Outputs, Scene, choose, image_size
 from optvet_detection.matching import (
+    THRESHOLDS,
     Counts,
     Difference,
     count,
@@ -141,6 +148,12 @@ class DetectionComparator:
             sensitive=not changed and any(d.sensitive for d in differences),
             detail={"decoder": head.decoder, "images": images, "nan_differs": lost},
         )
+
+    def metrics(self, options: DetectionOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        shares = [f"{m}@{t}" for m in ("precision", "recall", "f1") for t in THRESHOLDS]
+        truth = [f"{side}_{name}" for side in ("reference", "candidate") for name in NAMES]
+        return ("iou", "score_agreement", *shares, *NAMES, *truth)
 
     def summarise(self, comparisons: Sequence[Comparison], options: DetectionOptions) -> Summary:
         """Metrics over the boxes of all images together, as COCO pools them."""

@@ -43,6 +43,17 @@ from optvet_text.vocabulary import Vocabulary, digest_of, vocabulary_file, vocab
 
 VERSION = 1
 """Raised when the same model, sample and options are decoded otherwise."""
+_SIDES = ("reference", "candidate", "delta")
+_OF_TEXTS = (
+    *("bleu", "exact_match", "shared_start", "token_agreement"),
+    *(f"bleu_{side}" for side in _SIDES),
+    *("texts", "texts_changed", "texts_undecided"),
+)
+_OF_ANSWERS = (
+    *("f1", "exact_match"),
+    *(f"{key}_{side}" for key in ("f1", "exact_match") for side in _SIDES),
+    *("answers", "answers_changed", "answers_undecided"),
+)
 MAX_PROMPT = 1000
 """Letters at the end of a prompt that a report shows."""
 
@@ -153,6 +164,10 @@ class TextComparator:
         if "starts" in reference and "starts" in candidate:
             return _compared_answers(sample, reference, candidate, noise)
         return _compared_texts(sample, reference, candidate, noise)
+
+    def metrics(self, options: TextOptions) -> Sequence[str]:
+        """Every metric of a summary."""
+        return (*_OF_TEXTS, *_OF_ANSWERS)
 
     def summarise(self, comparisons: Sequence[Comparison], options: TextOptions) -> Summary:
         """BLEU of all texts together; means over texts or answers for the rest."""

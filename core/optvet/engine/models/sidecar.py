@@ -5,6 +5,8 @@ A model ``m.onnx`` is described by ``m.toml`` in its folder::
     task = "image-classification"
     comparator = "classification"           # else chosen by the task, or by the outputs
 
+    require = ["top1_agreement>=0.99"]      # what the optimized model must meet; also rtol, atol
+
     [comparator_options]
     topk = [1, 5]
 
@@ -54,6 +56,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from optvet.spec.errors import InputError
 from optvet.spec.parsing import read_json, read_toml
+from optvet.spec.request import Requirements, Tolerances
 from optvet.spec.types import ModelConfig
 from optvet.spec.words import quoted, shown
 
@@ -145,6 +148,9 @@ class _Declared(_Strict):
     inputs: dict[str, _Recipe] = Field(default_factory=dict)
     dataset: str | None = None
     dataset_options: dict[str, Any] = Field(default_factory=dict)
+    require: Requirements = ()
+    rtol: Tolerances = ()
+    atol: Tolerances = ()
 
 
 def config_for(path: Path) -> ModelConfig:
@@ -184,6 +190,9 @@ def _from_toml(file: Path) -> ModelConfig:
         inputs={n: r.model_dump(exclude_none=True) for n, r in declared.inputs.items()},
         dataset=declared.dataset,
         dataset_options=declared.dataset_options,
+        require=declared.require,
+        rtol=declared.rtol,
+        atol=declared.atol,
         origin=str(file),
     )
 

@@ -73,6 +73,7 @@ def assemble(
         passes=records,
         touched=_touched(session, records),
         impact=impact,
+        requirements=ledger.requirements,
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
         safe_code=_safe_code(session, safe),

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
-from optvet.engine.trust import options_from
+from optvet.engine.vet.comparators import comparator_options
 from optvet.engine.vet.decoding import Decoder
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.impact import Answers, Assessment, choose, fallback
 from optvet.engine.vet.ledger import FindingsLedger
+from optvet.engine.vet.requirements import candidates, fitting, required_of
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError
-from optvet.spec.protocols import Comparator, Decodes
+from optvet.spec.protocols import Decodes
 from optvet.spec.records import Impact
 from optvet.spec.request import VetRequest
+from optvet.spec.requirement import Requirement
 from optvet.spec.types import Failure, Model, Sample, Symptom
 
 
@@ -40,7 +38,8 @@ class Assessor:
         if first is None:
             return
         if self._assessment is None:
-            self._assessment = self._begun(lab.model, examiner.reference[first.id])
+            outputs = examiner.reference[first.id]
+            self._assessment = begin(self._request, self._plugins, lab.model, outputs)
         try:
             _add(self._assessment, examiner, samples, runs)
         except (InputError, ContractError) as error:
@@ -72,28 +71,22 @@ class Assessor:
             self._ledger.amend(wrong[0], {"consequence": impact.headline})
         return impact
 
-    def _begun(self, model: Model, outputs: Outputs) -> Assessment:
-        choice = choose(self._plugins, model, outputs, self._request.comparator)
-        comparator = choice.comparator
-        given = comparator_options(comparator, model, self._request)
-        options = parse_options(f"comparator {comparator.name}", comparator.options, given)
-        return Assessment(choice, options, model)
 
+def begin(request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs) -> Assessment:
+    """An assessment by the comparator that is chosen for ``outputs``, the reference's.
 
-def comparator_options(comparator: Comparator, model: Model, request: VetRequest) -> dict[str, Any]:
-    """What was asked for, and what the model's record says where nothing was."""
-    config, given = model.config, dict(request.comparator_options)
-    if comparator.name != config.comparator:
-        return given
-    more = {k: v for k, v in config.comparator_options.items() if k not in given}
-    return given | options_from(
-        config.origin,
-        "comparator_options",
-        comparator.options,
-        more,
-        folder=Path(config.origin).parent,
-        trust=request.trust,
-    )
+    Raises:
+        UsageError: An option does not fit the comparator, or a metric is required that it lacks.
+    """
+    choice = choose(plugins, model, outputs, request.comparator)
+    comparator = choice.comparator
+    given = comparator_options(comparator, model, request)
+    options = parse_options(f"comparator {comparator.name}", comparator.options, given)
+    begun = Assessment(choice, options, model)
+    for required in required_of(request, model):
+        if isinstance(required, Requirement):
+            fitting(required, candidates(begun, request, plugins, model))
+    return begun
 
 
 def _add(
@@ -102,19 +95,20 @@ def _add(
     samples: Sequence[Sample],
     runs: Mapping[str, Outputs],
 ) -> None:
-    reference, comparator = examiner.reference, assessment.choice.comparator
+    reference, lab = examiner.reference, examiner.lab
     usable = [s for s in samples if s.id in reference and s.id in runs]
-    answers = _answers(examiner.lab, usable, comparator, assessment.options)
+    answers = decoded(lab, lab.case.passes.pipeline, usable, assessment)
     assessment.add(samples, reference, runs, examiner.levels(runs), answers)
 
 
-def _answers(
-    lab: Lab, samples: Sequence[Sample], comparator: Comparator, options: BaseModel
+def decoded(
+    lab: Lab, passes: Sequence[str] | None, samples: Sequence[Sample], assessment: Assessment
 ) -> Answers | None:
-    """What a comparator that decodes makes of the original and of the optimized model."""
+    """What a comparator that decodes makes of the original, and of the model after ``passes``."""
+    comparator = assessment.choice.comparator
     if not isinstance(comparator, Decodes):
         return None
     lab.progress("decoding", 0, None)
-    pipelines = (None, lab.case.passes.pipeline)
-    original, optimized = Decoder(lab, comparator, options).answers(pipelines, samples)
+    decoder = Decoder(lab, comparator, assessment.options)
+    original, optimized = decoder.answers((None, passes), samples)
     return original, optimized

@@ -219,6 +219,47 @@ class Assessment:
             ],
         )
 
+    def metrics(self) -> dict[str, float]:
+        """Metrics over all samples, and how many samples changed or are undecided.
+
+        Raises:
+            InputError: The comparator broke.
+            ContractError: It gave no Summary.
+        """
+        every = [*self._comparisons, *self._reshaped, *self._failures.of_candidate]
+        counts = {
+            "samples_changed": float(sum(c.changed for c in every)),
+            "samples_undecided": float(sum(c.sensitive for c in every)),
+        }
+        return counts | dict(self._summary().metrics)
+
+    @property
+    def unlike(self) -> str:
+        """What of the candidate's answers has no metrics because it is of another form."""
+        parts = []
+        if self._reshaped:
+            parts.append(f"{len(self._reshaped)} samples have outputs of another shape")
+        if self._failures.of_candidate:
+            parts.append(self._failures.words())
+        return "; ".join(parts)
+
+    @property
+    def gaps(self) -> str:
+        """Why samples were left out on both sides; empty if none was."""
+        if self._left_out:
+            return f"{self._left_out} samples not compared: {self._reason}"
+        return self._failures.words() if self._failures.skipped else ""
+
+    def by_sample(self, metric: str) -> dict[str, float]:
+        """What ``metric`` is of each sample alone, where it has one."""
+        found: dict[str, float] = {}
+        for comparison in self._comparisons:
+            one = self.choice.comparator.summarise([comparison], self.options).metrics
+            value = one.get(metric, comparison.metrics.get(metric))
+            if value is not None:
+                found[comparison.sample] = float(value)
+        return found
+
     def _summary(self) -> Summary:
         if not self._comparisons:
             return Summary({}, "")

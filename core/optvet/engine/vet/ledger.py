@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optvet.engine.vet.examine import Observation
-from optvet.spec.records import Control, ControlState, Finding
+from optvet.spec.records import Control, ControlState, Finding, RequirementRecord
 from optvet.spec.types import Symptom
 
 
@@ -17,11 +17,11 @@ class FindingsLedger:
         self.findings: list[Finding] = []
         self.controls: dict[str, Control] = {}
         self.reasons: list[str] = []
+        self.requirements: list[RequirementRecord] = []
 
     def add(self, finding: Finding) -> None:
         """Take in ``finding``, unless it is known."""
-        twin = (finding.symptom, finding.culprit, finding.outputs)
-        if all((f.symptom, f.culprit, f.outputs) != twin for f in self.findings):
+        if all(_identity(f) != _identity(finding) for f in self.findings):
             self.findings.append(finding)
 
     def amend(self, index: int, changes: Mapping[str, Any]) -> None:
@@ -55,3 +55,8 @@ class FindingsLedger:
         self.control("time limit", "limited", words)
         self.undecided(words)
         return True
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    """What no two findings have in common."""
+    return finding.symptom, finding.culprit, finding.outputs, finding.requirement

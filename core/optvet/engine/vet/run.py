@@ -9,10 +9,12 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.vet.assemble import assemble
 from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.crosscheck import cross_check
+from optvet.engine.vet.demand import demand
 from optvet.engine.vet.deployed import judge_as_deployed
 from optvet.engine.vet.detect import detect, wrong_in_rest
 from optvet.engine.vet.examine import Examination
 from optvet.engine.vet.explain import explain
+from optvet.engine.vet.meter import Meter
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session, open_session
@@ -66,6 +68,16 @@ def _run(session: Session, started: float) -> VetResult:
             rest=rest if inputs.several else None,
         )
         session, safe = session.at(cleared.lab), cleared.passes
+    meter = Meter(session, detected, inputs)
+    if meter.required:
+
+        def cleared_of_faults(passes: tuple[str, ...]) -> tuple[str, ...]:
+            found = detected.examiner.examine(session.lab.trial(passes, samples, "verify"), samples)
+            if found.observation is None and inputs.several:
+                found = rest(session, passes)
+            return clear(session, detected.examiner, samples, passes, found).passes
+
+        safe = demand(session, meter, safe, cleared_of_faults)
     blamed = tuple(ledger.findings)
     if sound and is_wanted(session):
         records = study(session, detected, safe)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import large
 from optvet.engine.models.sources import with_suggestion
-from optvet.engine.vet.assess import comparator_options
+from optvet.engine.vet.comparators import comparator_options
 from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.probing import Probing
+from optvet.engine.vet.requirements import check_metrics, required_of
 from optvet.engine.work.cache import Cache, cache_root
 from optvet.engine.work.case import Case, case_of
 from optvet.engine.work.inputs import Inputs, Slice
@@ -131,3 +132,4 @@ def _check_names(request: VetRequest, plugins: Plugins, model: Model) -> None:
     wanted = request.comparator or model.config.comparator
     if request.comparator is not None or wanted in plugins.names("comparator"):
         comparator_options(plugins.comparator(str(wanted)), model, request)
+    check_metrics(required_of(request, model), model, request, plugins)

@@ -33,12 +33,17 @@ class PluginList(Record):
 
 
 class PluginDescription(PluginEntry):
-    """A plugin with its options; of a runtime those of its users, of an optimizer its passes."""
+    """A plugin with its options.
+
+    Of a runtime also those of its users, of an optimizer its passes, and of a comparator the names
+    of its metrics, as far as it tells them; ``*`` in one stands for any text.
+    """
 
     options: list[dict[str, Any]] = Field(default_factory=list)
     deployed: dict[str, Any] | None = None
     passes: list[dict[str, Any]] | None = None
     pipelines: dict[str, list[str]] | None = None
+    metrics: list[str] | None = None
 
 
 class PluginDescriptions(Record):

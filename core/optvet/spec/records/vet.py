@@ -122,13 +122,15 @@ class Finding(Record):
     a pass that explains it, ``consequence`` what it means on the model's task, and ``location``
     whether the fault is in the model or in one runtime's reading of it, as far as ``cross_check``
     tells. ``as_deployed`` tells that it showed only under the runtime's own defaults.
+    ``severity`` is "requirement" where the user's ``requirement`` is not met, which says nothing
+    against the optimizer; ``measured`` is what the culprit alone comes to.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and (reduced)
     structure, and ``bundle`` the name of its folder; None where no bundle was written.
     """
 
     symptom: Symptom
-    severity: Literal["fault", "note"]
+    severity: Literal["fault", "note", "requirement"]
     stage: Stage
     culprit: list[str]
     confirmed: bool
@@ -142,6 +144,8 @@ class Finding(Record):
     consequence: str = ""
     location: str = ""
     as_deployed: bool = False
+    requirement: str | None = None
+    measured: float | None = None
     cross_check: list[CrossCheck] = Field(default_factory=list)
     divergence: Divergence | None = None
     fingerprint: str | None = None
@@ -187,6 +191,23 @@ class Impact(Record):
     sensitive: int
     samples: int
     details: list[ComparisonRecord] = Field(default_factory=list)
+
+
+class RequirementRecord(Record):
+    """Whether the optimized model is as the user requires.
+
+    ``met`` is None where that cannot be told, of which ``detail`` tells the reason. ``measured`` is
+    the metric over all samples; of a tolerance the largest difference in units of what is allowed.
+    It is None where there is no number. ``comparator`` gives the metric; ``origin`` says who
+    requires it.
+    """
+
+    requirement: str
+    met: bool | None
+    measured: float | None = None
+    comparator: str | None = None
+    origin: str = ""
+    detail: str = ""
 
 
 class DatasetRecord(Record):
@@ -257,6 +278,7 @@ class VetResult(Record):
     passes: list[PassRecord] | None = None
     touched: list[str] | None = None
     impact: Impact | None = None
+    requirements: list[RequirementRecord] = Field(default_factory=list)
     safe_pipeline: list[str]
     safe_option: str = ""
     safe_code: str = ""

@@ -1,0 +1,97 @@
+"""Requirement after requirement: what keeps the pipeline from meeting it, and what remains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from optvet.engine.vet.blame import blame
+from optvet.engine.vet.examine import finite
+from optvet.engine.vet.meter import Meter, Reading
+from optvet.engine.vet.properties.unmet import Unmet
+from optvet.engine.vet.session import Session
+from optvet.spec.records import RequirementRecord
+from optvet.spec.requirement import Required
+
+Passes = tuple[str, ...]
+Clear = Callable[[Passes], Passes]
+"""Reports the faults of a pipeline; what remains of it."""
+
+
+def demand(session: Session, meter: Meter, safe: Passes, clear: Clear) -> Passes:
+    """Report what keeps the pipeline from meeting what is required; a part of ``safe`` meets it.
+
+    Args:
+        session: Where trials are made, and findings go.
+        meter: Measures what is required.
+        safe: The pipeline without what causes faults.
+        clear: Vets a shorter pipeline: without a pass, others may do wrong.
+    """
+    table, ledger = session.case.passes, session.ledger
+    judged, kept = [], frozenset(table.pipeline)
+    for required in meter.required:
+        session.lab.progress(f"measuring {required}", 0, None)
+        reading = meter.read(required, table.pipeline)
+        if reading.met is False and not _is_met_by_the_original(meter, required):
+            words = f"the original itself does not meet it in a second run: {reading.words}"
+            reading = replace(reading, met=None, words=words)
+        else:
+            judged.append(required)
+        ledger.requirements.append(_record(required, reading))
+        if reading.met is None:
+            ledger.undecided(f"requirement {required}: {reading.words}")
+        elif not reading.met:
+            kept &= frozenset(_rest(session, Unmet(meter, required), table.pipeline))
+    while True:
+        shorter = tuple(name for name in safe if name in kept)
+        shorter = shorter if shorter == safe else clear(shorter)
+        unmet = next((r for r in judged if meter.read(r, shorter).met is False), None)
+        if unmet is None or shorter == table.required_of(shorter):
+            return shorter
+        safe, kept = shorter, frozenset(_rest(session, Unmet(meter, unmet), shorter))
+
+
+def _is_met_by_the_original(meter: Meter, required: Required) -> bool:
+    """Whether the original meets it against itself, in another process."""
+    return meter.read(required, None, fresh=True).met is True
+
+
+def _rest(session: Session, unmet: Unmet, passes: Passes) -> Passes:
+    """What remains of ``passes`` without those that keep the requirement from being met.
+
+    Without optional passes there may be nothing that meets it.
+    """
+    table = session.case.passes
+    while unmet.read(passes).met is False:
+        culprit = blame(session.lab, passes, unmet, session.request.strategy)
+        optional = [name for name in culprit if name not in table.required]
+        if not _report(session, unmet, culprit) or not optional:
+            return table.required_of(passes)
+        passes = tuple(name for name in passes if name != optional[-1])
+    return passes
+
+
+def _report(session: Session, unmet: Unmet, culprit: Sequence[str]) -> bool:
+    """Report the finding; False where fresh processes do not show it, which is said instead."""
+    table = session.case.passes
+    passes = table.complete(culprit) if culprit else table.base
+    if unmet.read(passes, fresh=True).met is not False:
+        words = f"requirement {unmet.required} was unmet once, not again in a fresh process"
+        session.ledger.undecided(words)
+        return False
+    trial = session.lab.trial(passes, unmet.samples, "confirm")
+    witness = session.witness(unmet.read(passes).witness)
+    finding = unmet.describe(trial, culprit)
+    session.ledger.add(finding.model_copy(update={"witness": witness}))
+    return True
+
+
+def _record(required: Required, reading: Reading) -> RequirementRecord:
+    return RequirementRecord(
+        requirement=str(required),
+        met=reading.met,
+        measured=finite(reading.value),
+        comparator=reading.comparator,
+        origin=required.origin,
+        detail=reading.words,
+    )

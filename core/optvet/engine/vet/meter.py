@@ -1,0 +1,321 @@
+"""What is required, measured on all samples after any passes.
+
+The original is what was given, on the runtime that runs it: a requirement is about what a user has
+in the end, import and lowering included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from optvet.engine.numerics.tolerance import excess
+from optvet.engine.vet.assess import begin, decoded
+from optvet.engine.vet.comparators import metrics_of
+from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.examine import describe
+from optvet.engine.vet.impact import Assessment, Choice
+from optvet.engine.vet.requirements import (
+    Candidate,
+    belongs_to,
+    candidates,
+    fitting,
+    required_of,
+    unknown_metric,
+)
+from optvet.engine.vet.session import Session
+from optvet.engine.work import noise
+from optvet.engine.work.facts import Trial
+from optvet.engine.work.inputs import Inputs
+from optvet.engine.work.trial import Outputs
+from optvet.spec.errors import ContractError, InputError
+from optvet.spec.requirement import Required, Requirement, Tolerance
+from optvet.spec.types import Failure, Sample
+
+Runs = Mapping[str, Outputs]
+Passes = tuple[str, ...] | None
+"""A pass sequence; None is the original model."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one requirement stands.
+
+    Attributes:
+        met: None where that cannot be told.
+        value: What was measured; None where there is no number.
+        words: What was measured, or why nothing was, for people.
+        comparator: Name of what measured it; None of a tolerance.
+        witness: The sample that is furthest from what is required, without its feeds.
+    """
+
+    met: bool | None
+    value: float | None = None
+    words: str = ""
+    comparator: str | None = None
+    witness: Sample | None = None
+
+
+class Meter:
+    """Reads requirements after pass sequences; each sequence is measured once.
+
+    Attributes:
+        required: What is required.
+        samples: All samples, where they are at hand; else none, and they are made again.
+    """
+
+    def __init__(self, session: Session, detected: Detected, inputs: Inputs) -> None:
+        self.required = required_of(session.request, session.case.model)
+        self.samples: Sequence[Sample] = () if inputs.several else detected.samples
+        self._session, self._detected, self._inputs = session, detected, inputs
+        self._known: dict[tuple[Passes, bool], Mapping[Required, Reading]] = {}
+        self._among: list[Candidate] = []
+
+    def read(self, required: Required, passes: Passes, *, fresh: bool = False) -> Reading:
+        """How ``required`` stands after ``passes``; ``fresh`` asks processes that know nothing."""
+        key = (passes, fresh)
+        if key not in self._known:
+            self._known[key] = self._measure(passes, fresh)
+        return self._known[key][required]
+
+    def _measure(self, passes: Passes, fresh: bool) -> Mapping[Required, Reading]:
+        lab = self._session.lab
+        gauges: list[_Gauge] = []
+        for samples in self._chunks():
+            reference = _runs(lab.reference(samples))
+            usable = [s for s in samples if s.id in reference]
+            if not usable:
+                continue
+            if not gauges:
+                gauges = self._gauges(reference[usable[0].id])
+            made = lab.trial(passes, usable, "verify") if passes is not None else None
+            # Decoding asks for a build that is known, so the plain trial comes first.
+            trial = lab.fresh(passes, usable) if fresh or made is None else made
+            if (failure := _failure(trial, usable)) is not None:
+                words = f"the optimized model cannot be measured: {describe(failure)}"
+                return dict.fromkeys(self.required, Reading(None, words=words))
+            chunk = _Chunk(self._session, self._detected, passes, usable, reference, _runs(trial))
+            for gauge in gauges:
+                gauge.add(chunk)
+            if not self.samples:
+                held = {s.id for s in self._detected.samples}
+                lab.forget([s for s in usable if s.id not in held])
+        return {gauge.required: gauge.reading() for gauge in gauges}
+
+    def _chunks(self) -> Iterator[Sequence[Sample]]:
+        if self.samples:
+            yield self.samples
+            return
+        refused = self._detected.refused
+        for chunk in self._inputs.chunks():
+            yield [s for s in chunk if s.id not in refused]
+
+    def _gauges(self, outputs: Outputs) -> list[_Gauge]:
+        if not self._among:
+            session = self._session
+            about = (session.request, session.plugins, session.case.model)
+            self._among = candidates(begin(*about, outputs), *about)
+        return [
+            _MetricGauge(r, fitting(r, self._among))
+            if isinstance(r, Requirement)
+            else _ToleranceGauge(r)
+            for r in self.required
+        ]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Samples with what both models computed on them."""
+
+    session: Session
+    detected: Detected
+    passes: Passes
+    samples: Sequence[Sample]
+    reference: Runs
+    candidate: Runs
+
+    @cached_property
+    def unsteady(self) -> frozenset[str]:
+        """Outputs that no two runs need to agree on."""
+        drawn = noise.analysis(self.session.lab).random
+        names = {n for run in self.reference.values() for n in run}
+        random = {n for n in names if belongs_to(n, drawn)}
+        return frozenset(self.detected.examiner.flaky | random)
+
+    @cached_property
+    def levels(self) -> Mapping[str, Mapping[str, float]]:
+        """How uncertain the reference's outputs are, as far as that was measured."""
+        return self.detected.examiner.levels(self.candidate)
+
+
+class _Gauge:
+    """Reads one requirement, a chunk of samples at a time."""
+
+    required: Required
+
+    def add(self, chunk: _Chunk) -> None:
+        """Take in a chunk."""
+        raise NotImplementedError
+
+    def reading(self) -> Reading:
+        """How it stands on all that was taken in."""
+        raise NotImplementedError
+
+
+@dataclass
+class _MetricGauge(_Gauge):
+    """A metric, by the first comparator that has it and understands the outputs."""
+
+    required: Requirement
+    among: list[Candidate]
+    _assessment: Assessment | None = None
+    _reason: str = ""
+    _unsteady: set[str] = field(default_factory=set)
+    _origins: dict[str, str] = field(default_factory=dict)
+
+    def add(self, chunk: _Chunk) -> None:
+        """Compare with the first comparator that understands; later chunks with the same."""
+        output = self.required.output
+        self._unsteady |= {n for n in chunk.unsteady if output in (None, n)}
+        self._origins |= {s.id: s.origin for s in chunk.samples}
+        while self.among:
+            comparator, options = self.among[0]
+            if self._assessment is None:
+                choice, model = Choice(comparator, "--require"), chunk.session.case.model
+                self._assessment = Assessment(choice, options, model)
+            try:
+                self._add(self._assessment, chunk)
+            except (InputError, ContractError) as error:
+                self._reason = str(error)
+                if self._assessment.begun or len(self.among) == 1:
+                    return
+                self.among, self._assessment = self.among[1:], None
+            else:
+                return
+
+    def _add(self, assessment: Assessment, chunk: _Chunk) -> None:
+        output, lab = self.required.output, chunk.session.lab
+        sides = [_only(output, runs) for runs in (chunk.reference, chunk.candidate)]
+        answers = None
+        if output is None:
+            answers = decoded(lab, chunk.passes, chunk.samples, assessment)
+        assessment.add(chunk.samples, sides[0], sides[1], chunk.levels, answers)
+
+    def reading(self) -> Reading:
+        """The metric over all samples."""
+        assessment, required = self._assessment, self.required
+        if self._unsteady:
+            return _not_compared(self._unsteady)
+        if assessment is None or not assessment.begun:
+            return Reading(None, words=self._reason or "no sample has outputs on both sides")
+        name = assessment.choice.comparator.name
+        if assessment.unlike:
+            return Reading(False, words=assessment.unlike, comparator=name)
+        try:
+            metrics = assessment.metrics()
+        except (InputError, ContractError) as error:
+            return Reading(None, words=str(error), comparator=name)
+        comparator, options = self.among[0]
+        if required.metric not in metrics and metrics_of(comparator, options) is None:
+            raise unknown_metric(required, [(comparator, sorted(metrics))])
+        if assessment.gaps or required.metric not in metrics:
+            there = ", ".join(sorted(metrics))
+            lacks = f"comparator {name!r} gave no {required.metric!r} of these samples, but {there}"
+            return Reading(None, words=assessment.gaps or lacks, comparator=name)
+        value = float(metrics[required.metric])
+        met, shown = required.is_met(value), f"{value:.6g}"
+        if required.is_met(float(shown)) is not met:
+            shown = repr(value)
+        words = f"{required.metric} is {shown}"
+        return Reading(met, value, words, name, self._witness(assessment))
+
+    def _witness(self, assessment: Assessment) -> Sample | None:
+        values = assessment.by_sample(self.required.metric)
+        if not values:
+            return None
+        worst = max(values, key=lambda name: self.required.shortfall(values[name]))
+        return Sample(worst, {}, origin=self._origins.get(worst, ""))
+
+
+@dataclass
+class _ToleranceGauge(_Gauge):
+    """The largest difference of any element, in units of what is allowed for it."""
+
+    required: Tolerance
+    _worst: float = 0.0
+    _words: str = ""
+    _witness: Sample | None = None
+    _left_out: set[str] = field(default_factory=set)
+
+    def add(self, chunk: _Chunk) -> None:
+        """Compare every output that the tolerance is about, but for random and flaky ones."""
+        for sample in chunk.samples:
+            ours, theirs = chunk.reference[sample.id], chunk.candidate.get(sample.id, {})
+            for name, value in ours.items():
+                if not self.required.covers(name):
+                    continue
+                if name in chunk.unsteady:
+                    self._left_out.add(name)
+                    continue
+                self._take(sample, name, value, theirs)
+
+    def _take(self, sample: Sample, name: str, value: np.ndarray, theirs: Outputs) -> None:
+        if name not in theirs:
+            self._worst, self._words = math.inf, f"there is no output {name!r}"
+            return
+        found = excess(value, theirs[name], rtol=self.required.rtol, atol=self.required.atol)
+        if self._witness is None or found.ratio > self._worst:
+            self._worst, self._witness = found.ratio, replace(sample, feeds={})
+            self._words = (
+                f"output {name!r}: {found.beyond:,} of {found.elements:,} elements beyond it, "
+                + (
+                    f"by up to {found.ratio:.3g} times"
+                    if math.isfinite(found.ratio)
+                    else "where nothing is allowed"
+                )
+            )
+
+    def reading(self) -> Reading:
+        """Whether all elements of all samples are within."""
+        if self._left_out and (self._witness is None or self._worst <= 1):
+            return _not_compared(self._left_out)
+        met = self._worst <= 1
+        words = (
+            f"the largest difference is {self._worst:.3g} of what is allowed"
+            if met
+            else self._words
+        )
+        return Reading(met, self._worst, words, None, self._witness)
+
+
+def _not_compared(outputs: Collection[str]) -> Reading:
+    names = ", ".join(map(repr, sorted(outputs)))
+    return Reading(None, words=f"no two runs of the original need to agree on {names}")
+
+
+def _only(output: str | None, runs: Runs) -> Runs:
+    """``runs`` with one output alone."""
+    if output is None:
+        return runs
+    return {
+        sample: {n: v for n, v in values.items() if n == output} for sample, values in runs.items()
+    }
+
+
+def _runs(trial: Trial) -> Runs:
+    return {i: run for i, run in trial.runs.items() if not isinstance(run, Failure)}
+
+
+def _failure(trial: Trial, samples: Sequence[Sample]) -> Failure | None:
+    """Why the trial has not computed all ``samples``."""
+    if trial.build.failure is not None:
+        return trial.build.failure
+    failed = next((r for r in trial.runs.values() if isinstance(r, Failure)), None)
+    if failed is None and not all(s.id in trial.runs for s in samples):
+        words = trial.alignment.problem if trial.alignment is not None else ""
+        return Failure("error", "run", words or "it was not run on all samples")
+    return failed

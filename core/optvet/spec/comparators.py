@@ -1,0 +1,139 @@
+"""What a comparator provides, and what it may provide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from optvet.spec.generics import OptionsT, OptionsT_contra
+from optvet.spec.types import Comparison, Model, Sample, Suggestion, Summary
+
+Feeds = Mapping[str, np.ndarray]
+Run = Callable[[Feeds], Mapping[str, np.ndarray]]
+"""Runs one model on feeds: inputs and outputs by their names in the original, in its order."""
+
+
+@runtime_checkable
+class Comparator(Protocol[OptionsT]):
+    """Says what a difference means on the model's task. It adds impact; the oracle judges.
+
+    It is asked only where the shapes of all outputs agree, unless it is ``Ragged``.
+
+    Attributes:
+        name: Unique among comparators.
+        options: Its options with their defaults.
+    """
+
+    name: str
+    options: OptionsT
+
+    def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
+        """How well it understands the model, from 0 (not at all) to 1.
+
+        1 means that the declared task is its own; what is merely inferred from the shapes and
+        values of ``outputs`` (the reference's, on one sample) stays below 0.9.
+        """
+        ...
+
+    def compare(
+        self,
+        model: Model,
+        sample: Sample,
+        reference: Mapping[str, np.ndarray],
+        candidate: Mapping[str, np.ndarray],
+        options: OptionsT,
+        *,
+        noise: Mapping[str, float],
+    ) -> Comparison:
+        """Compare one sample's outputs.
+
+        Args:
+            model: What made them.
+            sample: The inputs, with a label where there is one.
+            reference: Outputs of the original, by name.
+            candidate: Outputs of the optimized model, by the same names.
+            options: The comparator's options.
+            noise: Absolute uncertainty of the reference per output; a choice between scores that
+                are closer than this is no choice.
+
+        Raises:
+            InputError: The outputs are not what the comparator understands.
+        """
+        ...
+
+    def summarise(self, comparisons: Sequence[Comparison], options: OptionsT) -> Summary:
+        """All samples together; ``comparisons`` is not empty."""
+        ...
+
+
+@runtime_checkable
+class Ragged(Protocol):
+    """Optional part of a comparator of answers that vary in size, such as detections and texts.
+
+    Attributes:
+        ragged: Whether it compares outputs of different shapes.
+    """
+
+    ragged: bool
+
+
+@runtime_checkable
+class TellsMetrics(Protocol[OptionsT_contra]):
+    """Optional part of a comparator: which metrics its summaries may have.
+
+    With it, a requirement on a metric that no comparator has is refused before the work, and one
+    on a metric of another comparator is measured by that one.
+    """
+
+    def metrics(self, options: OptionsT_contra) -> Sequence[str]:
+        """Names of metrics; ``*`` in a name stands for any text, such as a class number."""
+        ...
+
+
+@runtime_checkable
+class TakesSuggestions(Protocol):
+    """Optional part of a comparator: which suggestions of a catalogue mean it.
+
+    Attributes:
+        suggestions: The kinds that it takes.
+    """
+
+    suggestions: Sequence[Suggestion]
+
+
+@runtime_checkable
+class Decodes(Protocol[OptionsT_contra]):
+    """Optional part of a comparator: answers that take more than one run, such as a text.
+
+    ``compare`` then gets what ``decode`` returned in place of the outputs; ``noise`` remains that
+    of the outputs of one run on the sample.
+    """
+
+    def decode(
+        self, model: Model, sample: Sample, run: Run, options: OptionsT_contra
+    ) -> Mapping[str, np.ndarray]:
+        """The answer of one model to one sample, a pure function of its arguments.
+
+        Called in a worker process, for the original and the optimized model by turns, within the
+        limits of time and memory of one task. Strings are arrays of dtype object.
+
+        Args:
+            model: The original, whichever of the two ``run`` runs.
+            sample: The inputs; without a label, on which no answer may depend.
+            run: Runs the model; may be called any number of times, with inputs of any shape that
+                the model takes. What it raises need not be caught: it is the sample's failure.
+            options: The comparator's options.
+
+        Raises:
+            InputError: The model is not what the comparator understands.
+        """
+        ...
+
+    def decoder(self, model: Model, options: OptionsT_contra) -> str:
+        """What ``decode`` depends on beside its arguments: its version, files that it reads.
+
+        Answers are kept under this text, and are asked for once.
+        """
+        ...

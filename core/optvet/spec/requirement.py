@@ -1,0 +1,162 @@
+"""What a user requires of the optimized model, whether or not the optimizer did wrong.
+
+Written ``[OUTPUT:]METRIC>=NUMBER``, such as ``top1_agreement>=0.99`` or ``boxes:cosine>=0.999``; a
+tolerance is written ``[OUTPUT:]NUMBER``. Names of outputs may hold colons, so the last one counts.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from optvet.spec.words import shown
+
+_NUMBER = r"[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?"
+_REQUIREMENT = re.compile(
+    r"(?:(?P<output>.+):)?(?P<metric>[^:<>=!\s]+)\s*(?P<relation>>=|<=|==|>|<)\s*"
+    rf"(?P<bound>{_NUMBER})",
+    re.DOTALL,
+)
+_TOLERANCE = re.compile(rf"(?:(?P<output>.+):)?\s*(?P<bound>{_NUMBER})", re.DOTALL)
+_RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "==": operator.eq,
+}
+_LONGEST = 1000
+
+
+def exactly(value: float) -> str:
+    """``value`` in the fewest digits that mean it.
+
+    >>> exactly(1.0), exactly(0.9999999)
+    ('1', '0.9999999')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A bound on a metric over all samples.
+
+    Attributes:
+        metric: As the comparator names it.
+        relation: How the value must stand to the bound: ">=", "<=", ">", "<" or "==".
+        bound: What it is compared with.
+        output: The only output that is compared; None for what the comparator makes of all.
+        origin: Who requires it: an option, or the model's record.
+    """
+
+    metric: str
+    relation: str
+    bound: float
+    output: str | None = None
+    origin: str = field(default="--require", compare=False)
+
+    def __str__(self) -> str:
+        where = "" if self.output is None else f"{self.output}:"
+        return f"{where}{self.metric}{self.relation}{exactly(self.bound)}"
+
+    def is_met(self, value: float) -> bool:
+        """Whether ``value`` is as required; NaN never is."""
+        return _RELATIONS[self.relation](value, self.bound)
+
+    def shortfall(self, value: float) -> float:
+        """By how much ``value`` is beyond the bound, negative where it has room; for ordering."""
+        if math.isnan(value):
+            return math.inf
+        if self.relation == "==":
+            return abs(value - self.bound)
+        return self.bound - value if self.relation[0] == ">" else value - self.bound
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """That every element has ``|candidate - original| <= atol + rtol * |original|``.
+
+    Attributes:
+        rtol: Relative part.
+        atol: Absolute part, in units of the output.
+        output: The only output that is meant; None for all but ``apart``.
+        apart: Outputs that have tolerances of their own.
+        origin: Who requires it.
+    """
+
+    rtol: float
+    atol: float
+    output: str | None = None
+    apart: frozenset[str] = frozenset()
+    origin: str = field(default="--rtol, --atol", compare=False)
+
+    def __str__(self) -> str:
+        where = "" if self.output is None else f"{self.output}: "
+        return f"{where}rtol={exactly(self.rtol)}, atol={exactly(self.atol)}"
+
+    def covers(self, output: str) -> bool:
+        """Whether it is about this output."""
+        return output == self.output if self.output is not None else output not in self.apart
+
+
+Required = Requirement | Tolerance
+
+
+def parse_requirement(text: str, origin: str = "--require") -> Requirement:
+    """The requirement that ``text`` states.
+
+    >>> str(parse_requirement("boxes:0:cosine >= 0.999"))
+    'boxes:0:cosine>=0.999'
+
+    Raises:
+        ValueError: It states none.
+    """
+    match = _REQUIREMENT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if match is None:
+        raise ValueError(
+            f"{shown(text)} is no requirement; write it as METRIC>=NUMBER or "
+            "OUTPUT:METRIC>=NUMBER, with one of >=, <=, >, <, =="
+        )
+    return Requirement(
+        match["metric"], match["relation"], float(match["bound"]), match["output"], origin
+    )
+
+
+def parse_tolerance(text: str) -> tuple[str | None, float]:
+    """The output, if one is named, and the number of ``[OUTPUT:]NUMBER``.
+
+    Raises:
+        ValueError: It is nothing of the kind, or negative.
+    """
+    match = _TOLERANCE.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    value = float(match["bound"]) if match else math.nan
+    if match is None or not 0 <= value < math.inf:
+        raise ValueError(
+            f"{shown(text)} is no tolerance; write it as NUMBER or OUTPUT:NUMBER, such as 1e-3"
+        )
+    return match["output"], value
+
+
+def tolerances_of(
+    rtol: Iterable[str], atol: Iterable[str], origin: str = "--rtol, --atol"
+) -> tuple[Tolerance, ...]:
+    """Tolerances of both parts: for outputs that are named, and for all others.
+
+    The part that is not given for an output is the one for all outputs, or else 0.
+    """
+    relative, absolute = (dict(map(parse_tolerance, texts)) for texts in (rtol, atol))
+    outputs = {**relative, **absolute}
+    named = frozenset(n for n in outputs if n is not None)
+    return tuple(
+        Tolerance(
+            relative.get(name, relative.get(None, 0.0)),
+            absolute.get(name, absolute.get(None, 0.0)),
+            name,
+            frozenset() if name is not None else named,
+            origin,
+        )
+        for name in outputs
+    )
