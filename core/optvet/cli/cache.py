@@ -28,7 +28,7 @@ def _info(
 ) -> None:
     """Say what the cache holds, and where."""
     terminal, root = context.ensure_object(Terminal), cache_folder(cache_dir)
-    info, models = _look(root), _size_of(_models(root))
+    info, models = _cache_info(root), _size_of(_models(root))
     if json_to is not None:
         kinds = {
             k: CacheKind(entries=v.entries, size_bytes=v.size_bytes) for k, v in info.kinds.items()
@@ -67,7 +67,7 @@ def _clear(
 ) -> None:
     """Remove all results; the next run computes them again."""
     terminal, root = context.ensure_object(Terminal), cache_folder(cache_dir)
-    entries = _look(root).entries
+    entries = _cache_info(root).entries
     removed = _cleared(root)
     if models:
         removed += _size_of(_models(root))
@@ -83,7 +83,7 @@ def _clear(
     terminal.show(text(words), soft_wrap=True)
 
 
-def _look(root: Path) -> CacheInfo:
+def _cache_info(root: Path) -> CacheInfo:
     # Opening a cache makes its folder; looking should not.
     if not root.is_dir():
         return CacheInfo(root, {})

@@ -51,21 +51,21 @@ def compare_files(
         )
     first = _one(a, plugins, cache_dir)
     second = _one(b, plugins, cache_dir) if other is None else None
-    judge = RuntimeConfig(chosen, chosen.options)
+    config = RuntimeConfig(chosen, chosen.options)
     preload = ("numpy", "onnx", *chosen.preload, *(other.preload if other else ()))
     limits = Limits(timeout_s, memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         progress("making inputs", 0, None)
-        sample = _sample(first, dataset, plugins, seed, judge, sandbox, trust)
+        sample = _sample(first, dataset, plugins, seed, config, sandbox, trust)
         progress("comparing", 0, None)
         if other is not None:
-            judge_b = RuntimeConfig(other, other.options)
+            config_b = RuntimeConfig(other, other.options)
             path = Path(b).resolve()
             return compare_with_file(
-                first.load(), path, sample.feeds, judge, judge_b, sandbox, OTHER_KERNELS
+                first.load(), path, sample.feeds, config, config_b, sandbox, OTHER_KERNELS
             )
         assert second is not None
-        return compare_models(first.load(), second.load(), sample.feeds, judge, sandbox)
+        return compare_models(first.load(), second.load(), sample.feeds, config, sandbox)
 
 
 def _reader(reference: str, plugins: Plugins) -> Runtime | None:
@@ -100,13 +100,13 @@ def _sample(
     dataset: str | None,
     plugins: Plugins,
     seed: int,
-    judge: RuntimeConfig,
+    config: RuntimeConfig,
     sandbox: Sandbox,
     trust: bool,
 ) -> Sample:
     def asked(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
-        order = TrialSpec(Subject(model.blob, model.digest), judge, samples)
+        order = TrialSpec(Subject(model.blob, model.digest), config, samples)
         outcome = sandbox.call(probe, order, role="referee")
         if outcome.value is not None:
             return outcome.value

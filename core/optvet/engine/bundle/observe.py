@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto
 
 from optvet.engine.models.opening import open_model
-from optvet.engine.reduce.oracle import ShownFault, examiner_for, first_shown
+from optvet.engine.reduce.oracle import ObservedFault, examiner_for, first_observed
 from optvet.engine.vet.examine import describe
 from optvet.engine.vet.explain import GraphView, explain, graph_views
 from optvet.engine.work.cache import Cache
@@ -32,7 +32,7 @@ from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
 class Evidence:
     """What one model shows: its fault if any, what was expected, and the two graphs as text."""
 
-    shown: ShownFault | None
+    observed: ObservedFault | None
     expected: Outputs
     before: str
     after: str
@@ -50,7 +50,7 @@ def observe(
     *,
     explained: bool = False,
 ) -> Evidence:
-    """What ``culprit`` does to the model on these inputs; ``note`` as ``first_shown`` takes it.
+    """What ``culprit`` does to the model on these inputs; ``note`` as ``first_observed`` takes it.
 
     Where it does so, and the graphs for pictures, are found out only if ``explained``.
 
@@ -87,18 +87,18 @@ def _observed(
         trial = lab.fresh(passes, [sample])
     else:
         trial = lab.trial(passes, [sample], "confirm")
-    shown = first_shown(examiner, reference, trial, [sample], note)
+    observed = first_observed(examiner, reference, trial, [sample], note)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
     before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""
     expected = examiner.reference[sample.id]
-    return lab, Evidence(shown, expected, before, after or "", case.checks.full)
+    return lab, Evidence(observed, expected, before, after or "", case.checks.full)
 
 
 def _explained(lab: Lab, culprit: tuple[str, ...], sample: Sample, evidence: Evidence) -> Evidence:
     passes, found = lab.case.passes.complete(culprit), None
-    if evidence.shown is not None:
-        seen = evidence.shown.observation
+    if evidence.observed is not None:
+        seen = evidence.observed.observation
         found = explain(lab, seen.symptom, seen.outputs, passes, sample)
     return replace(evidence, divergence=found, graph_views=graph_views(lab, passes, found))
 

@@ -9,7 +9,7 @@ from optvet.engine.bundle.files import read_arrays, read_record
 from optvet.engine.bundle.observe import note_of, observe, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.reduce.oracle import ShownFault
+from optvet.engine.reduce.oracle import ObservedFault
 from optvet.engine.work.case import case_from
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
@@ -57,23 +57,23 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
         with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
             check_options(sandbox, case.optimizer, case.options)
             check_options(sandbox, case.candidate.runtime, case.candidate.options)
-            shown = observe(case, culprit, feeds, sandbox, note_of(record.finding)).shown
+            observed = observe(case, culprit, feeds, sandbox, note_of(record.finding)).observed
     return Replayed(
         schema="optvet.replay/2",
         bundle=bundle.name,
-        outcome=_outcome(record, shown),
+        outcome=_outcome(record, observed),
         was=record.finding,
-        now=None if shown is None else shown.signature.symptom,
-        message="" if shown is None else shown.observation.message,
+        now=None if observed is None else observed.signature.symptom,
+        message="" if observed is None else observed.observation.message,
         versions_then=record.versions,
         versions_now=versions(case),
     )
 
 
-def _outcome(record: Reproduction, shown: ShownFault | None) -> ReplayOutcome:
-    if shown is None:
+def _outcome(record: Reproduction, observed: ObservedFault | None) -> ReplayOutcome:
+    if observed is None:
         return "fixed"
-    seen = shown.signature
+    seen = observed.signature
     same = (seen.symptom, seen.stage, seen.words)
     was = (record.finding.symptom, record.finding.stage, record.normalized_message)
     return "still there" if same == was else "changed"

@@ -168,17 +168,17 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
             proto, feeds, end = shrunk.model, shrunk.feeds or {}, shrunk.end
             note = _ENDS[end]
     task.progress("writing the bundle", 0, None)
-    case = case.under(timeout_s=_last_patience(case))
+    case = case.under(timeout_s=_final_timeout(case))
     culprit = tuple(finding.culprit)
     with on_disk(proto) as model:
         seen = case.on(model)
         evidence = observe(seen, culprit, feeds, task.sandbox, note_of(finding), explained=True)
-    shown = evidence.shown
-    if shown is None or shown.signature.symptom != finding.symptom:
-        words = "shows nothing" if shown is None else f"shows {shown.signature.symptom}"
+    observed = evidence.observed
+    if observed is None or observed.signature.symptom != finding.symptom:
+        words = "shows nothing" if observed is None else f"shows {observed.signature.symptom}"
         note = note or f"did not show again: judged once more, the model {words}"
     else:
-        finding = _as_shown(finding, evidence)
+        finding = _as_observed(finding, evidence)
     record = _record(task, case, finding, proto, list(feeds), evidence, nodes)
     more, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
@@ -186,10 +186,10 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
     return bundle, end == "interrupted"
 
 
-def _as_shown(finding: Finding, evidence: Evidence) -> Finding:
+def _as_observed(finding: Finding, evidence: Evidence) -> Finding:
     """The finding as the model of the bundle shows it."""
-    assert evidence.shown is not None
-    seen = evidence.shown.observation
+    assert evidence.observed is not None
+    seen = evidence.observed.observation
     return finding.model_copy(
         update={
             "message": seen.message,
@@ -210,7 +210,7 @@ def _record(
     evidence: Evidence,
     nodes: int,
 ) -> Reproduction:
-    normalized_message = evidence.shown.signature.words if evidence.shown is not None else ""
+    normalized_message = evidence.observed.signature.words if evidence.observed is not None else ""
     return Reproduction(
         schema="optvet.finding/2",
         fingerprint=fingerprint(case.optimizer.name, finding, proto, normalized_message),
@@ -241,16 +241,14 @@ def _pictures(
     culprit = " → ".join(finding.culprit) or "import and export"
     files: dict[str, bytes] = {}
     try:
-        for when, sketch in zip(("before", "after"), evidence.graph_views, strict=False):
-            model = onnx.load_from_string(sketch.graph)
-            title, wrong = f"{when} {culprit}", sketch.wrong
-            picture = draw(model, title=title, changed=sketch.changed, wrong=wrong)
+        for when, view in zip(("before", "after"), evidence.graph_views, strict=False):
+            model = onnx.load_from_string(view.graph)
+            title, wrong = f"{when} {culprit}", view.wrong
+            picture = draw(model, title=title, changed=view.changed, wrong=wrong)
             files[f"{when}.svg"] = picture.encode()
-            region = sketch.region
+            region = view.region
             if region and len(region) + _REST <= len(model.graph.node):
-                picture = draw(
-                    model, title=title, changed=sketch.changed, wrong=wrong, about=region
-                )
+                picture = draw(model, title=title, changed=view.changed, wrong=wrong, about=region)
                 files[f"region-{when}.svg"] = picture.encode()
     except Exception as error:  # a bundle without pictures is one all the same
         return {}, f"no pictures: {type(error).__name__}: {error}"
@@ -281,7 +279,7 @@ def _reduced(task: _Task, proto: ModelProto) -> Reduction:
         ).reduction
 
 
-def _last_patience(case: Case) -> float | None:
+def _final_timeout(case: Case) -> float | None:
     """Seconds to wait for what never ends; longer than while searching: slow is not hung."""
     waits = case.checks.timeout_s
     return None if waits is None else max(5.0, waits)

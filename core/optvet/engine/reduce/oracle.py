@@ -100,7 +100,7 @@ def reduce_finding(
             reduction = reduce_model(
                 proto,
                 witness.feeds,
-                oracle.judge_all,
+                oracle.test_all,
                 record=recorder(sandbox, case.reference),
                 types=types_by_inference(sandbox, proto),
                 width=max(1, jobs),
@@ -112,11 +112,11 @@ def reduce_finding(
     return Shrunk(reduction, oracle.target, cost.applications, cost.inferences)
 
 
-def recorder(sandbox: Sandbox, judge: RuntimeConfig) -> Recorder:
-    """Tells all values of a model on its feeds, by running it in the sandbox under ``judge``."""
+def recorder(sandbox: Sandbox, config: RuntimeConfig) -> Recorder:
+    """Tells all values of a model on its feeds, by running it in the sandbox under ``config``."""
 
     def record(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        outcome = sandbox.call(record_values, model.SerializeToString(), dict(feeds), judge)
+        outcome = sandbox.call(record_values, model.SerializeToString(), dict(feeds), config)
         return outcome.value
 
     return record
@@ -171,7 +171,7 @@ class ReductionOracle:
 
     # --- for the reducer ---------------------------------------------------------------------
 
-    def judge_all(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
+    def test_all(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
         """Answers in order; what was begun in vain is waited for, never counted."""
         waiting: list[Future[bool]] = []
         following = iter(candidates)
@@ -246,10 +246,10 @@ class ReductionOracle:
         early = early and self.target is not None and not self._compares(self.target)
         samples = [] if early or self.note in _STRUCTURAL else [opened.sample]
         trial = opened.lab.trial(self.case.passes.complete(passes), samples, "localize")
-        shown = first_shown(
+        observed = first_observed(
             opened.examiner, opened.reference, trial, samples, self.note, self.target
         )
-        return None if shown is None else shown.signature
+        return None if observed is None else observed.signature
 
     @staticmethod
     def _compares(signature: Signature) -> bool:
@@ -288,21 +288,21 @@ REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
 
 
 @dataclass(frozen=True)
-class ShownFault:
+class ObservedFault:
     """What a trial shows: in full, and what must stay of it."""
 
     observation: Observation
     signature: Signature
 
 
-def first_shown(
+def first_observed(
     examiner: Examiner,
     reference: Trial,
     trial: Trial,
     samples: Sequence[Sample],
     note: Symptom | None = None,
     wanted: Signature | None = None,
-) -> ShownFault | None:
+) -> ObservedFault | None:
     """The first fault of ``trial``, or the note that is asked for.
 
     Args:
@@ -319,7 +319,7 @@ def first_shown(
     if note is not None:
         return _sensitive(found)
     observation = found.observation
-    return None if observation is None else ShownFault(observation, _signature(observation))
+    return None if observation is None else ObservedFault(observation, _signature(observation))
 
 
 def _signature(observation: Observation) -> Signature:
@@ -333,7 +333,7 @@ def _signature(observation: Observation) -> Signature:
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
 
-def _sensitive(found: Examination) -> ShownFault | None:
+def _sensitive(found: Examination) -> ObservedFault | None:
     if found.observation is not None or not found.sensitive:
         return None
     judgements = tuple({j.output: j for _, j in found.sensitive}.values())
@@ -343,12 +343,12 @@ def _sensitive(found: Examination) -> ShownFault | None:
     observation = Observation(
         Symptom.SENSITIVITY, "compare", message, outputs, first.error, first.noise
     )
-    return ShownFault(observation, Signature(Symptom.SENSITIVITY, "compare"))
+    return ObservedFault(observation, Signature(Symptom.SENSITIVITY, "compare"))
 
 
 def _structural(
     note: Symptom, reference: Trial, trial: Trial, wanted: Signature | None
-) -> ShownFault | None:
+) -> ObservedFault | None:
     """Bloat and metadata: what comparing two structures says."""
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None:
@@ -358,10 +358,10 @@ def _structural(
         if after.nodes <= before.nodes:
             return None
         observation = Observation(note, "build", structure.growth(before, after))
-        return ShownFault(observation, Signature(note, "build"))
+        return ObservedFault(observation, Signature(note, "build"))
     lost = structure.lost_metadata(before, after)
     keys = set(wanted.words.split("; ")) if wanted is not None else set(lost)
     if not lost or not keys <= lost.keys():
         return None
     observation = Observation(note, "build", structure.in_words(lost))
-    return ShownFault(observation, Signature(note, "build", "; ".join(sorted(keys))))
+    return ObservedFault(observation, Signature(note, "build", "; ".join(sorted(keys))))

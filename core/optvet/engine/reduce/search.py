@@ -234,7 +234,7 @@ class _Reducer:
         """
         fresh = iter(self._worthwhile(candidates, stale=stale))
         while batch := list(itertools.islice(fresh, _BATCH)):
-            if self._judge(batch):
+            if self._try_batch(batch):
                 return True
         return False
 
@@ -253,7 +253,7 @@ class _Reducer:
                 offered.add(typed.digest)
                 yield typed
 
-    def _judge(self, batch: Sequence[Graph]) -> bool:
+    def _try_batch(self, batch: Sequence[Graph]) -> bool:
         self._check_budget()
         answers = iter(self.interesting([Candidate(graph) for graph in batch]))
         try:

@@ -47,14 +47,14 @@ def search(
     trials = _Trials(lab, wanted)
     walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
     if not walks:
-        test = trials.test(wanted.as_shown_by(pipeline), "localize")
+        test = trials.test(wanted.as_observed_in(pipeline), "localize")
         suspects = _suspects(lab, pipeline, test)
         return localize.minimal_set(suspects, test, required=required)
-    told = lab.trial(pipeline, (), "walk").build.touched
+    reported = lab.trial(pipeline, (), "walk").build.touched
     coarse = trials.test(wanted, "walk")
-    length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=told)
+    length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=reported)
     prefix = localize.with_required(pipeline, length, required)
-    fine = trials.test(wanted.as_shown_by(prefix), "localize")
+    fine = trials.test(wanted.as_observed_in(prefix), "localize")
     return localize.minimal_sequence(prefix, fine, required=required)
 
 

@@ -28,13 +28,13 @@ def cross_check(session: Session, samples: Sequence[Sample]) -> None:
             continue
         if sample is None:
             continue
-        told = [_ask(session, name, finding, sample) for name in session.request.cross_check]
+        answers = [_ask(session, name, finding, sample) for name in session.request.cross_check]
         if foreign:
             # Whether what they compute is right is a question for the faults.
-            session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in told]})
+            session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in answers]})
         else:
-            where = _location(session.case.candidate.runtime.name, told)
-            session.ledger.amend(i, {"cross_check": told, "location": where})
+            where = _location(session.case.candidate.runtime.name, answers)
+            session.ledger.amend(i, {"cross_check": answers, "location": where})
 
 
 def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:
@@ -106,20 +106,22 @@ def _location(runtime: str, answers: Sequence[CrossCheck]) -> str:
     One that computes something else of the original already is no witness while there are others:
     it reads another model.
     """
-    judged = {a.runtime: a for a in answers if a.outcome != "not-judged"}
-    if not judged:
+    judgements = {a.runtime: a for a in answers if a.outcome != "not-judged"}
+    if not judgements:
         return "no other runtime could judge it"
-    fellows = sorted(n for n, a in judged.items() if a.same_original)
-    innocent = [n for n in fellows if judged[n].outcome == "no-fault"]
+    fellows = sorted(n for n, a in judgements.items() if a.same_original)
+    faultless = [n for n in fellows if judgements[n].outcome == "no-fault"]
     if not fellows:
-        others = ", ".join(sorted(judged))
-        if all(a.outcome == "no-fault" for a in judged.values()):
+        others = ", ".join(sorted(judgements))
+        if all(a.outcome == "no-fault" for a in judgements.values()):
             return (
                 f"only in {runtime}'s reading, unless {others} misread the original: no fault there"
             )
-        return f"unclear where: {others} compute{'s' * (len(judged) == 1)} the original otherwise"
-    if not innocent:
+        return (
+            f"unclear where: {others} compute{'s' * (len(judgements) == 1)} the original otherwise"
+        )
+    if not faultless:
         return f"in the model: {', '.join(fellows)} agree{'' if len(fellows) > 1 else 's'}"
-    if innocent == fellows:
-        return f"only in {runtime}'s reading: no fault on {', '.join(innocent)}"
-    return f"depends on the runtime: no fault on {', '.join(innocent)}"
+    if faultless == fellows:
+        return f"only in {runtime}'s reading: no fault on {', '.join(faultless)}"
+    return f"depends on the runtime: no fault on {', '.join(faultless)}"

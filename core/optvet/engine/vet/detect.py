@@ -77,7 +77,7 @@ def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
         samples = _usable(session.at(lab), reference, chunk, count, several=inputs.several)
         if not samples:
             break
-        sound, here = _look(session.at(lab), examiner, gate, samples)
+        sound, here = _examine_chunk(session.at(lab), examiner, gate, samples)
         count.judged += len(samples)
         if sound:
             found.add(here)
@@ -134,7 +134,7 @@ def _is_death(failure: Failure | None) -> bool:
     return failure is not None and failure.kind != "error"
 
 
-def _look(
+def _examine_chunk(
     session: Session, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
 ) -> tuple[bool, Examination]:
     """What is wrong with the pipeline on ``samples``; False where the lowering already is."""

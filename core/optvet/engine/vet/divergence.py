@@ -65,7 +65,7 @@ class RecordedValues:
 
 
 def compare_models(
-    a: ModelProto, b: ModelProto, feeds: Values, judge_by: RuntimeConfig, sandbox: Sandbox
+    a: ModelProto, b: ModelProto, feeds: Values, config: RuntimeConfig, sandbox: Sandbox
 ) -> ModelComparison:
     """Compare all values that ``a`` and ``b`` share on ``feeds``, which are named as in ``a``.
 
@@ -74,12 +74,12 @@ def compare_models(
     """
     renamed = _refed(a, b, feeds)
     ours, theirs = a.SerializeToString(), b.SerializeToString()
-    outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, judge_by)
+    outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, config)
     if outcome.value is not None:
         return outcome.value
     # Which of the two it was: what killed the worker could not tell.
     for which, data, fed in (("first", ours, dict(feeds)), ("second", theirs, renamed)):
-        alone = sandbox.call(_runs, data, fed, judge_by)
+        alone = sandbox.call(_runs, data, fed, config)
         if alone.failure is not None:
             words = alone.failure.message
             raise InputError(f"the {which} model does not run on the inputs: {words}")
@@ -91,8 +91,8 @@ def compare_with_file(
     a: ModelProto,
     file: Path,
     feeds: Values,
-    judge_a: RuntimeConfig,
-    judge_b: RuntimeConfig,
+    config_a: RuntimeConfig,
+    config_b: RuntimeConfig,
     sandbox: Sandbox,
     thresholds: Thresholds,
 ) -> ModelComparison:
@@ -104,11 +104,11 @@ def compare_with_file(
         InputError: One of the models does not run on ``feeds``.
     """
     ours = a.SerializeToString()
-    outcome = sandbox.call(_compare_file, ours, file, dict(feeds), judge_a, judge_b, thresholds)
+    outcome = sandbox.call(_compare_file, ours, file, dict(feeds), config_a, config_b, thresholds)
     if outcome.value is not None:
         return outcome.value
     words = outcome.failure.message if outcome.failure else "no answer"
-    if sandbox.call(_runs, ours, dict(feeds), judge_a).failure is not None:
+    if sandbox.call(_runs, ours, dict(feeds), config_a).failure is not None:
         raise InputError(f"the first model does not run on the inputs: {words}")
     raise InputError(f"{file} cannot be compared: {words}")
 
@@ -297,7 +297,7 @@ def _pairs(
         twin = outputs.get(name, name)
         if twin in first.values:
             by: Literal["name", "position"] = "name" if twin == name else "position"
-            pair = Pair(twin, name, by, judged(twin, value, first))
+            pair = Pair(twin, name, by, judge_value(twin, value, first))
         # The interface is what it is called; inner names are nobody's promise.
         if (pair is None or pair.judgement.call == "fault") and name not in outputs:
             pair = by_shape.find(name, value) or pair
@@ -323,7 +323,7 @@ class _Index:
         found = []
         for other in self._names[value.shape, value.dtype]:
             if _resembles(self._first.values[other], value):
-                judgement = judged(other, value, self._first)
+                judgement = judge_value(other, value, self._first)
                 if judgement.call in ("same", "drift"):
                     found.append(Pair(other, name, "value", judgement))
         return found[0] if len(found) == 1 else None
@@ -341,7 +341,7 @@ def _resembles(known: np.ndarray, value: np.ndarray) -> bool:
         return bool(np.allclose(x, y, rtol=0.05, atol=0.05 * scale, equal_nan=True))
 
 
-def judged(name: str, value: np.ndarray, first: RecordedValues) -> Judgement:
+def judge_value(name: str, value: np.ndarray, first: RecordedValues) -> Judgement:
     """``value`` against what ``first`` has under ``name``, by the noise measured there."""
     known = {name: first.values[name]}
     (judgement,) = judge(known, {name: value}, _noise(first), first.thresholds)

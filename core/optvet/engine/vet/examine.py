@@ -84,10 +84,10 @@ class Examination:
         """
         for judgement in other.judgements.values():
             _keep_worst(self.judgements, judgement)
-        told = {j.output for _, j in self.sensitive}
+        seen = {j.output for _, j in self.sensitive}
         for sample, judgement in other.sensitive:
-            if judgement.output not in told:
-                told.add(judgement.output)
+            if judgement.output not in seen:
+                seen.add(judgement.output)
                 self.sensitive.append((sample, judgement))
         if other.observation is not None and (
             self.observation is None or other.observation.rank > self.observation.rank

@@ -22,7 +22,7 @@ from optvet.engine.vet.divergence import (
     JITTERS,
     RecordedValues,
     compare_values,
-    judged,
+    judge_value,
     recorded,
 )
 from optvet.engine.vet.examine import describe
@@ -162,13 +162,13 @@ def graph_views(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tu
     """The original and, if it can be made and is ONNX, the optimized model."""
     optimized = lab.subject(passes)
     value = None if found is None else found.value
-    outcome = lab.sandbox.call(_sketch, lab.subject(None), optimized, value, fresh=True)
+    outcome = lab.sandbox.call(_graph_view, lab.subject(None), optimized, value, fresh=True)
     if outcome.value is None:  # what killed the worker was the optimizer
-        outcome = lab.sandbox.call(_sketch, lab.subject(None), None, value, fresh=True)
+        outcome = lab.sandbox.call(_graph_view, lab.subject(None), None, value, fresh=True)
     return outcome.value or ()
 
 
-def _sketch(
+def _graph_view(
     original: Subject, optimized: Subject | None, wrong: str | None
 ) -> tuple[GraphView, ...]:
     """Called in a worker."""
@@ -233,7 +233,7 @@ class Task:
 
     original: Subject
     optimized: Subject
-    judge: RuntimeConfig
+    config: RuntimeConfig
     model: Model
     interface: frozenset[InterfaceChange]
     feeds: Mapping[str, np.ndarray]
@@ -263,7 +263,7 @@ def locate(artifact: Artifact, task: Task) -> Divergence:
         for name, value in task.feeds.items()
     }
     try:
-        first = recorded(before.SerializeToString(), task.feeds, task.judge, JITTERS)
+        first = recorded(before.SerializeToString(), task.feeds, task.config, JITTERS)
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
@@ -273,7 +273,7 @@ def locate(artifact: Artifact, task: Task) -> Divergence:
     if task.symptom != Symptom.WRONG_OUTPUT:
         return sites
     try:
-        second = recorded(data, feeds, task.judge, 0)
+        second = recorded(data, feeds, task.config, 0)
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
@@ -305,8 +305,8 @@ def _first_difference(
         note = "no value is beyond its noise once all values are outputs"
         return _with_note(sites, note)
     layer = found.layers[-1]
-    told = [f"attribute {k}: {v}" for k, v in layer.attributes.items()]
-    told += [
+    differences = [f"attribute {k}: {v}" for k, v in layer.attributes.items()]
+    differences += [
         f"weight {p.name}: "
         + ("another shape" if p.max_difference is None else f"differs by {p.max_difference:.2g}")
         for p in layer.parameters
@@ -321,7 +321,7 @@ def _first_difference(
             "before": _cut(found.before),
             "after": _cut(found.after),
             "whole": len(found.before) == len(before.graph.node),
-            "differs": [layer.detail, *told] if layer.detail else told,
+            "differs": [layer.detail, *differences] if layer.detail else differences,
         }
     )
 
@@ -367,23 +367,23 @@ def _sites(
     if not _come_apart(trials, kinds):
         trials, tried = _Trials([], []), 0
     values = first.values if first is not None else {}
-    told = [_told(before, after, site, sites, kinds) for site in trials.wrong]
+    wrong_sites = [_wrong_site(before, after, site, sites, kinds) for site in trials.wrong]
     blamed = {kinds[site] for site in trials.wrong}
     apart: list[str] = []
     if len(blamed) == 1:
-        akin = [s for s in trials.right if kinds[s] in blamed]
+        same_kind = [s for s in trials.right if kinds[s] in blamed]
         apart = distinction(
             [features_of(before, s, values) for s in trials.wrong],
-            [features_of(before, s, values) for s in akin],
+            [features_of(before, s, values) for s in same_kind],
         )
     everywhere = [i for s in sites for i in s.before], [i for s in sites for i in s.after]
     return Divergence(
         sites=len(sites),
         tried=tried,
-        wrong=told,
+        wrong=wrong_sites,
         distinction=apart,
-        before=told[0].before if told else _lines(before, everywhere[0]),
-        after=told[0].after if told else _lines(after, everywhere[1]),
+        before=wrong_sites[0].before if wrong_sites else _lines(before, everywhere[0]),
+        after=wrong_sites[0].after if wrong_sites else _lines(after, everywhere[1]),
     )
 
 
@@ -397,20 +397,20 @@ def _come_apart(trials: _Trials, kinds: Mapping[Site, str]) -> bool:
     return len(wrong) < 2 or wrong <= right
 
 
-def _told(
+def _wrong_site(
     before: ModelProto,
     after: ModelProto,
     site: Site,
     sites: Sequence[Site],
     kinds: Mapping[Site, str],
 ) -> RewriteSite:
-    akin = [s for s in sites if kinds[s] == kinds[site]]
+    same_kind = [s for s in sites if kinds[s] == kinds[site]]
     nodes = [before.graph.node[i] for i in site.before]
     named = [n for n in nodes if n.op_type in kinds[site].split()] or nodes
     name = next((n.name or next(iter(n.output), "") for n in named), "")
     return RewriteSite(
-        number=akin.index(site) + 1,
-        of=len(akin),
+        number=same_kind.index(site) + 1,
+        of=len(same_kind),
         kind=kinds[site],
         node=name,
         before=_lines(before, site.before),
@@ -439,7 +439,7 @@ def _test(task: Task, first: RecordedValues | None) -> Fails | None:
         try:
             check(data, full=task.full_check, dialect=speaks_dialect(task.optimized))
             at = "load"
-            session = load(task.judge, Artifact("onnx", data))
+            session = load(task.config, Artifact("onnx", data))
             at = "run"
             values = session.run(task.feeds)
         except Exception as error:
@@ -448,7 +448,7 @@ def _test(task: Task, first: RecordedValues | None) -> Fails | None:
             return True if at == stage else None
         if stage != "compare" or first is None:
             return False
-        calls = {judged(n, values[n], first).call for n in outputs if n in first.values}
+        calls = {judge_value(n, values[n], first).call for n in outputs if n in first.values}
         return "fault" in calls if calls else None
 
     return fails
@@ -473,9 +473,9 @@ def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: 
             tuple(sorted(i for s in group for i in s.before)),
             tuple(sorted(i for s in group for i in s.after)),
         )
-        innocent = len(group) > 1 and _alone(before, after, whole, fails) is False
-        kept += [] if innocent else group
-        right += group if innocent else []
+        harmless = len(group) > 1 and _alone(before, after, whole, fails) is False
+        kept += [] if harmless else group
+        right += group if harmless else []
     return _Trials([s for s in sites if s in kept], right)
 
 

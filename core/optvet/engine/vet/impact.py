@@ -162,7 +162,7 @@ class Assessment:
                 return None
             ours, theirs = first, second
         ragged = isinstance(comparator, Ragged) and comparator.ragged
-        if not ragged and not _alike(ours, theirs):
+        if not ragged and not _same_layout(ours, theirs):
             shapes = {n: [list(v.shape), list(theirs[n].shape)] for n, v in ours.items()}
             self._reshaped.append(Comparison(sample.id, {}, True, detail={"shapes": shapes}))
             return None
@@ -310,7 +310,7 @@ def _sealed(arrays: Mapping[str, np.ndarray]) -> Outputs:
     return views
 
 
-def _alike(ours: Outputs, theirs: Outputs) -> bool:
+def _same_layout(ours: Outputs, theirs: Outputs) -> bool:
     """Whether all shapes agree."""
     return all(ours[n].shape == theirs[n].shape for n in ours)
 

@@ -99,7 +99,7 @@ def submit(
     parcel = _Parcel()
     result.add_done_callback(lambda _: parcel.close())
 
-    def judge(made: Future[Outcome[Made | Failure]]) -> None:
+    def submit_trial(made: Future[Outcome[Made | Failure]]) -> None:
         try:
             outcome = made.result()
             value = outcome.value
@@ -117,7 +117,9 @@ def submit(
         except BaseException as error:
             result.set_exception(error)
 
-    sandbox.submit(_make, subject, parcel.path, role="subject", **limits).add_done_callback(judge)
+    sandbox.submit(_make, subject, parcel.path, role="subject", **limits).add_done_callback(
+        submit_trial
+    )
     return result
 
 

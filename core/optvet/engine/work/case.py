@@ -127,9 +127,9 @@ class Case:
         """The same with other ``checks``; what is not named stays."""
         return replace(self, checks=replace(self.checks, **checks))
 
-    def run_by(self, judge: RuntimeConfig) -> Case:
-        """The same with original and optimized model run by one ``judge``."""
-        return replace(self, candidate=judge, reference=judge)
+    def run_by(self, candidate: RuntimeConfig) -> Case:
+        """The same with original and optimized model run by one ``candidate``."""
+        return replace(self, candidate=candidate, reference=candidate)
 
     def as_deployed(self) -> Case:
         """The same under the runtime's own defaults."""
@@ -149,17 +149,17 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     optimizer = configured(optimizer, options)
     require_format(optimizer, model)
     runtime = choose_runtime(plugins, optimizer, request.runtime)
-    judge = RuntimeConfig(
+    candidate = RuntimeConfig(
         runtime, parse_options(runtime.name, runtime.options, request.runtime_options)
     )
     pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
-    reference = reference_for(plugins, optimizer, judge)
+    reference = reference_for(plugins, optimizer, candidate)
     # A wrong name is found out before the work, not when a fault asks for it.
     others = tuple(plugins.runtime(other) for other in request.cross_check)
     runtimes = (runtime, reference.runtime, *others)
     large.check_taken(model.source, model.size_bytes, optimizer, runtimes)
     large.check_room(model.source, model.size_bytes, optimizer, request.memory)
-    return Case(model, optimizer, options, judge, reference, PassTable.of(optimizer, pipeline))
+    return Case(model, optimizer, options, candidate, reference, PassTable.of(optimizer, pipeline))
 
 
 def case_from(
@@ -193,7 +193,7 @@ def case_from(
             hint = f"(of {optimizer.name} {optimizer.version()})"
             raise UnknownName("pass", name, passes.passes, hint)
     runtime = plugins.runtime(record.runtime)
-    judge = RuntimeConfig(runtime, options_of(runtime, "runtime_options"))
+    candidate = RuntimeConfig(runtime, options_of(runtime, "runtime_options"))
     deployed = record.finding.as_deployed
-    reference = judge if deployed else reference_for(plugins, optimizer, judge)
-    return Case(model, optimizer, options, judge, reference, passes)
+    reference = candidate if deployed else reference_for(plugins, optimizer, candidate)
+    return Case(model, optimizer, options, candidate, reference, passes)

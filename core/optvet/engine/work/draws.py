@@ -82,7 +82,7 @@ def _draw_seeded(
     artifact: Artifact, order: TrialSpec, numbers: Sequence[int], by: SeedBy
 ) -> list[Outputs]:
     """One run per number, each of a session of its own; empty if seeds cannot be set."""
-    assert order.judge is not None
+    assert order.config is not None
     model = _model_in(artifact, order)
     if model is None:
         return []
@@ -94,9 +94,9 @@ def _draw_seeded(
         if copy is None:
             return []
         enter("load")
-        session = load(order.judge, replace(artifact, data=copy.SerializeToString()))
+        session = load(order.config, replace(artifact, data=copy.SerializeToString()))
         enter("run")
-        runs.append(_thinned(infer(order.judge.runtime, session, sample.feeds, alignment)))
+        runs.append(_thinned(infer(order.config.runtime, session, sample.feeds, alignment)))
     return runs
 
 
@@ -123,13 +123,13 @@ def _draw_in_turn(
 
     ``session_of`` tells sessions of one model apart where they are remembered.
     """
-    assert order.judge is not None
+    assert order.config is not None
     (sample,) = order.samples
     alignment = alignment_of(order, artifact)
     enter("load")
-    session = load(order.judge, artifact)
+    session = load(order.config, artifact)
     enter("run")
-    runtime = order.judge.runtime
+    runtime = order.config.runtime
     return [_thinned(infer(runtime, session, sample.feeds, alignment)) for _ in range(runs)]
 
 

@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class Lab:
-    """Makes trials of one optimizer on one model under one judge."""
+    """Makes trials of one optimizer on one model under one runtime."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class Lab:
             case.optimizer.version(),
             case.options.model_dump(mode="json"),
         )
-        self._about_run = _about(case.candidate)
-        self._about_reference = _about(case.reference)
+        self._about_run = _identity_of(case.candidate)
+        self._about_reference = _identity_of(case.reference)
 
     @property
     def model(self) -> Model:
@@ -178,8 +178,8 @@ class Lab:
             return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
         # The original reads no memory that it never wrote, or shows it here.
-        judge = judge_artifact if subject.optimizer else judge_poisoned
-        outcome = self.submit(subject, judge, order, fresh=True).result()
+        task = judge_artifact if subject.optimizer else judge_poisoned
+        outcome = self.submit(subject, task, order, fresh=True).result()
         refuse_misuse(_failure_in(outcome))
         self._count(purpose, subject, outcome)
         build, runs = read_outcome(outcome, samples, self._build_key(subject))
@@ -352,7 +352,7 @@ class Lab:
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Which of several samples killed the worker: the build first, then each alone."""
         subject = pending.subject
-        order = replace(self.order(subject, (), frozenset()), judge=None)
+        order = replace(self.order(subject, (), frozenset()), config=None)
         outcome = self.submit(subject, judge_artifact, order).result()
         self._count(pending.purpose, subject, outcome)
         self._remember(subject, (), outcome)
@@ -488,10 +488,10 @@ class _Memory:
             self.runs.pop(self.run_keys.pop(name), None)
 
 
-def _about(judge: RuntimeConfig) -> tuple[object, ...]:
+def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
     """What a run depends on beside artifact and sample; hashable."""
-    runtime = judge.runtime
-    options = judge.options.model_dump_json()
+    runtime = config.runtime
+    options = config.options.model_dump_json()
     return CODE_VERSION, runtime.name, runtime.version(), options
 
 

@@ -128,7 +128,7 @@ def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
 @dataclass(frozen=True)
 class _JitterOrder:
     subject: Subject
-    judge: RuntimeConfig
+    config: RuntimeConfig
     samples: tuple[Sample, ...]
     seeds: tuple[int, ...]
     ulps: float
@@ -199,7 +199,7 @@ def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
         for sample in order.samples:
             feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed), order.ulps)
             try:
-                runs[sample.id].append(infer(order.judge.runtime, session, feeds))
+                runs[sample.id].append(infer(order.config.runtime, session, feeds))
             except Exception as error:
                 # Not every perturbed input is legal; the others still measure.
                 if isinstance(error, MemoryError):
@@ -211,11 +211,11 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
     subject = order.subject
     if subject.scratch is None:
         data = read_model(subject.blob, subject.digest)
-        return load(order.judge, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
+        return load(order.config, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
     # What is mapped stays until it is unmapped, so the files can go once they are loaded.
     with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
         path = jitter_file(subject.blob, Path(folder), seed, order.ulps)
-        return load(order.judge, Artifact("onnx", path=path))
+        return load(order.config, Artifact("onnx", path=path))
 
 
 def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:

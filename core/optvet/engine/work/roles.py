@@ -56,15 +56,15 @@ def choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> 
     return runtime
 
 
-def reference_for(plugins: Plugins, optimizer: Optimizer, judge: RuntimeConfig) -> RuntimeConfig:
-    """What runs the original, where ``judge`` runs what ``optimizer`` makes of it.
+def reference_for(plugins: Plugins, optimizer: Optimizer, config: RuntimeConfig) -> RuntimeConfig:
+    """What runs the original, where ``config`` runs what ``optimizer`` makes of it.
 
     What an import gets wrong shows only where another runtime read the original.
     """
     if optimizer.traits.reference == "original":
-        return judge
+        return config
     original = plugins.reference_runtime(optimizer.traits.consumes)
-    return judge if original is judge.runtime else RuntimeConfig(original, original.options)
+    return config if original is config.runtime else RuntimeConfig(original, original.options)
 
 
 def check_options(sandbox: Sandbox, plugin: Optimizer | Runtime, options: BaseModel) -> None:

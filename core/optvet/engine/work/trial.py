@@ -104,7 +104,7 @@ class TrialSpec:
     """
 
     subject: Subject
-    judge: RuntimeConfig | None
+    config: RuntimeConfig | None
     samples: tuple[Sample, ...]
     reference: Model | None = None
     interface: frozenset[InterfaceChange] = frozenset()
@@ -230,7 +230,7 @@ def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
     enter("check")
     report = TrialReport(digest, touched=artifact.touched)
     try:
-        proto, size_bytes = looked_at(artifact)
+        proto, size_bytes = graph_and_size(artifact)
         facts = structure.facts(proto, size_bytes)
         _check(order, artifact)
         canonical = canonical_digest(proto, artifact.path and artifact.path.parent)
@@ -245,7 +245,7 @@ def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
     return _run(order, artifact, report, alignment)
 
 
-def looked_at(artifact: Artifact) -> tuple[ModelProto, int]:
+def graph_and_size(artifact: Artifact) -> tuple[ModelProto, int]:
     """The graph of an ONNX artifact, without large weights if it is a file; and its size."""
     if artifact.path is not None:
         proto = from_file.graph_of(artifact.path)
@@ -325,41 +325,41 @@ def _in_plain_onnx(model: bytes | Path) -> bytes | Path:
 def _run(
     order: TrialSpec, artifact: Artifact, report: TrialReport, alignment: Alignment | None
 ) -> TrialReport:
-    if order.judge is None:
+    if order.config is None:
         return report
     enter("load")
     outputs: dict[str, Outputs] = {}
     sample_id: str | None = None
     try:
-        session = load(order.judge, artifact)
+        session = load(order.config, artifact)
         # A random operator with a seed continues its sequence from run to run of a session.
         fresh = report.facts is not None and report.facts.random
         if alignment is not None and alignment.problem:
             return _with(report, interface_problem=alignment.problem)
         for i, sample in enumerate(order.samples):
             if fresh and i:
-                session = load(order.judge, artifact)
+                session = load(order.config, artifact)
             enter("run")
             sample_id = sample.id
-            outputs[sample.id] = infer(order.judge.runtime, session, sample.feeds, alignment)
+            outputs[sample.id] = infer(order.config.runtime, session, sample.feeds, alignment)
     except Exception as error:
         return _with(report, failure=failure_of(error), failed_sample=sample_id, outputs=outputs)
     return _with(report, outputs=outputs)
 
 
-def load(judge: RuntimeConfig, artifact: Artifact) -> Session:
+def load(config: RuntimeConfig, artifact: Artifact) -> Session:
     """A session of the artifact under the judge's options; UsageError if it has another format."""
-    if artifact.format not in judge.runtime.accepts:
-        accepts = ", ".join(sorted(judge.runtime.accepts))
+    if artifact.format not in config.runtime.accepts:
+        accepts = ", ".join(sorted(config.runtime.accepts))
         raise UsageError(
-            f"runtime {judge.runtime.name!r} runs {accepts}, not {artifact.format}; "
+            f"runtime {config.runtime.name!r} runs {accepts}, not {artifact.format}; "
             "choose another with --runtime"
         )
-    if artifact.path is not None and isinstance(judge.runtime, LoadsFiles):
-        return contract.session(judge.runtime, judge.runtime.load_file(artifact, judge.options))
+    if artifact.path is not None and isinstance(config.runtime, LoadsFiles):
+        return contract.session(config.runtime, config.runtime.load_file(artifact, config.options))
     if artifact.path is not None:
         artifact = replace(artifact, data=from_file.whole(artifact.path), path=None)
-    return contract.session(judge.runtime, judge.runtime.load(artifact, judge.options))
+    return contract.session(config.runtime, config.runtime.load(artifact, config.options))
 
 
 def infer(
@@ -384,7 +384,7 @@ def alignment_of(order: TrialSpec, artifact: Artifact) -> Alignment | None:
     """How an artifact's interface answers to the original's; None where it has none to look at."""
     if order.reference is None or artifact.format != "onnx":
         return None
-    facts = structure.facts(*looked_at(artifact))
+    facts = structure.facts(*graph_and_size(artifact))
     return align(order.reference, facts, order.interface)
 
 
@@ -392,11 +392,11 @@ def decode(
     artifact: Artifact, order: TrialSpec, model: Model, comparator: Decodes, options: BaseModel
 ) -> tuple[dict[str, Outputs | Failure], int]:
     """The comparator's answer, or how it failed, per sample; and the number of inferences."""
-    assert order.judge is not None
-    runtime = order.judge.runtime
+    assert order.config is not None
+    runtime = order.config.runtime
     alignment = alignment_of(order, artifact)
     enter("load")
-    session = load(order.judge, artifact)
+    session = load(order.config, artifact)
     enter("run")
     count = 0
 
@@ -446,12 +446,12 @@ def _flatten(name: str, value: Any, flat: Outputs) -> None:
 
 def probe(order: TrialSpec) -> list[str | None]:
     """For each sample None if the model runs on it, else the runtime's words."""
-    assert order.judge is not None
+    assert order.config is not None
     artifact = build(order.subject)
     enter("load")
-    session = load(order.judge, artifact)
+    session = load(order.config, artifact)
     enter("run")
-    return [_try(order.judge.runtime, session, sample) for sample in order.samples]
+    return [_try(order.config.runtime, session, sample) for sample in order.samples]
 
 
 def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:

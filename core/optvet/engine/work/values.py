@@ -15,22 +15,22 @@ from optvet.spec.types import Artifact
 
 
 def record_values(
-    data: bytes, feeds: Mapping[str, np.ndarray], judge: RuntimeConfig
+    data: bytes, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
 ) -> dict[str, np.ndarray]:
     """All values of a model that are arrays, from one run. Called in a worker."""
     enter("load")
     proto = onnx.load_from_string(data)
     try:
-        values = _run_with_all(proto, None, feeds, judge)
+        values = _run_with_all(proto, None, feeds, config)
     except Exception:  # some value cannot leave the runtime: leave out all but plain tensors
         known = inferred_types(proto, strict=False) or {}
         plain = {n for n, k in known.items() if k.WhichOneof("value") == "tensor_type"}
-        values = _run_with_all(proto, plain, feeds, judge)
+        values = _run_with_all(proto, plain, feeds, config)
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 def _run_with_all(
-    proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], judge: RuntimeConfig
+    proto: ModelProto, only: set[str] | None, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
 ) -> dict[str, np.ndarray]:
     model = ModelProto()
     model.CopyFrom(proto)
@@ -43,7 +43,7 @@ def _run_with_all(
         if only is None or name in only or name in outputs:
             graph.output.append(ValueInfoProto(name=name))
     artifact = Artifact("onnx", model.SerializeToString())
-    return judge.runtime.load(artifact, judge.options).run(feeds)
+    return config.runtime.load(artifact, config.options).run(feeds)
 
 
 def infer(data: bytes) -> dict[str, bytes]:

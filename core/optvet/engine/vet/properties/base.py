@@ -37,6 +37,6 @@ class Property(ABC):
         """What the trial of the empty pipeline already shows of it; None if nothing."""
         return self if self.answer(base) == "fails" else None
 
-    def as_shown_by(self, passes: tuple[str, ...]) -> Property:
+    def as_observed_in(self, passes: tuple[str, ...]) -> Property:
         """The same, exactly as ``passes`` showed it; the search then reduces these."""
         return self

@@ -60,7 +60,7 @@ class Fault(Property):
         observation = self.observe(base)
         return None if observation is None else replace(self, observation=observation)
 
-    def as_shown_by(self, passes: tuple[str, ...]) -> Fault:
+    def as_observed_in(self, passes: tuple[str, ...]) -> Fault:
         """What ``passes`` showed when they were tried, exactly."""
         seen = self._seen.get(passes) or self.observation
         return replace(self, observation=seen, exact=True)

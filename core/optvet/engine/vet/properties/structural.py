@@ -92,6 +92,8 @@ class Portability(Structural):
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
         """The operators, and what the optimizer says of the passes that bring them."""
-        told = [f"{n}: {p.description}" for n in culprit if (p := self.passes[n]).description]
+        descriptions = [
+            f"{n}: {p.description}" for n in culprit if (p := self.passes[n]).description
+        ]
         words = structure.portability(self.domain, self.operators)
-        return self._note(culprit, "; ".join([words, *told]))
+        return self._note(culprit, "; ".join([words, *descriptions]))

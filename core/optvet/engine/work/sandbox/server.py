@@ -140,12 +140,12 @@ def _reap(workers: dict[int, int]) -> None:
     _sweep(workers)
 
 
-def _sweep(workers: Collection[int], patience_s: float = 0.5) -> None:
+def _sweep(workers: Collection[int], timeout_s: float = 0.5) -> None:
     """Kill all children but ``workers``, and what becomes a child by that, until none is left.
 
     What does not die soon (it waits for a disk) is left to the next call.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while left := [pid for pid in _children() if pid not in workers]:
         for pid in left:
             _kill_group(pid)
