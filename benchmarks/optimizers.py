@@ -36,7 +36,9 @@ def changed(plugins: Plugins, name: str, reference: str) -> str:
     settings = VetRequest(model="model", optimizer=name, cache=False)
     with open_session(model, settings, plugins) as session:
         lab, passes = session.lab, session.case.passes
-        told = lab.trial(passes.pipeline, (), "walk").build.touched or lab.touched(passes.pipeline)
+        told = lab.trial(passes.pipeline, (), "walk").build.changing_passes or lab.changing_passes(
+            passes.pipeline
+        )
         if told is not None:
             return str(len(set(told)))
         base = lab.trial(passes.base, (), "walk").build

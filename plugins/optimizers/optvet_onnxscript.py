@@ -98,22 +98,24 @@ class Onnxscript:
 
         steps, _ = self._steps(options)
         graph = ir.serde.deserialize_model(onnx.load_from_string(source.data))
-        touched: list[str] = []
+        changing_passes: list[str] = []
         for group in _groups(passes, steps):
             step = steps[group[0]]
             if callable(step):
-                touched += group if step(graph).modified else []
+                changing_passes += group if step(graph).modified else []
             else:
-                rules = [_spy(rule, name, touched) for name in group for rule in steps[name]]
+                rules = [
+                    _spy(rule, name, changing_passes) for name in group for rule in steps[name]
+                ]
                 RewritePass(rules)(graph)
         data = ir.serde.serialize_model(graph).SerializeToString(deterministic=True)
-        return Artifact("onnx", data, touched=tuple(dict.fromkeys(touched)))
+        return Artifact("onnx", data, changing_passes=tuple(dict.fromkeys(changing_passes)))
 
-    def touched(
+    def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OnnxscriptOptions
     ) -> Sequence[str] | None:
         """Passes that say they modified the model, and rules that matched."""
-        return self.apply(source, passes, options).touched
+        return self.apply(source, passes, options).changing_passes
 
     def snippet(self, passes: Sequence[str], options: OnnxscriptOptions) -> str:
         """The passes one after the other, neighbouring rules as one group."""
@@ -270,14 +272,14 @@ def _arguments_of(step: Any) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _spy(rule: Any, name: str, touched: list[str]) -> Any:
+def _spy(rule: Any, name: str, changing_passes: list[str]) -> Any:
     """``rule``, but it notes its ``name`` whenever it rewrites something."""
     spied = copy.copy(rule)
 
     def try_rewrite(*args: Any, **kwargs: Any) -> Any:
         delta = rule.try_rewrite(*args, **kwargs)
         if delta is not None:
-            touched.append(name)
+            changing_passes.append(name)
         return delta
 
     spied.try_rewrite = try_rewrite

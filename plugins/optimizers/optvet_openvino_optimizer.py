@@ -140,7 +140,7 @@ class OpenVinoOptimizer:
         compression = on & {"compress_to_fp16"}
         return [_call(compression, {}), _call(compression, precision), _call(on, precision)]
 
-    def touched(
+    def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OpenVinoOptimizerOptions
     ) -> Sequence[str] | None:
         """Passes whose transformations changed the graph; hints leave no trace and always count."""

@@ -183,7 +183,7 @@ class OrtOptimizer:
             _create(source.data, _settings(passes, options), save=path)
             return Artifact("onnx", path.read_bytes())
 
-    def touched(
+    def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Sequence[str] | None:
         """Passes that the runtime's log says changed the model; rule sets stand for their rules."""

@@ -211,7 +211,7 @@ class TvmOptimizer:
         imported = _import(source.data)
         order = self._arranged(passes)
         try:
-            module, content, touched = self._transform(imported.module, order)
+            module, content, changing_passes = self._transform(imported.module, order)
             executable, kernels = self._build(module, order)
         except TvmError as error:
             missing = [p.name for p in self.passes() if p.required and p.name not in order]
@@ -228,15 +228,15 @@ class TvmOptimizer:
             },
             # A kernel is told by its module and by the passes that changed it on the way.
             fingerprint="|".join((content, *kernels)),
-            touched=(*touched, *kernels),
+            changing_passes=(*changing_passes, *kernels),
         )
 
-    def touched(
+    def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: TvmOptions
     ) -> Sequence[str] | None:
         """Passes after which the module was another one; None if it cannot be built."""
         try:
-            return self.apply(source, passes, options).touched
+            return self.apply(source, passes, options).changing_passes
         except TvmError:
             return None
 
@@ -289,7 +289,7 @@ class TvmOptimizer:
         import tvm_ffi
 
         extras = {e.name: e for e in _extras(self.options)}
-        touched: list[str] = []
+        changing_passes: list[str] = []
         content = [self.options.target, str(self.options.opt_level)]
         hashed = False
         context = tvm.transform.PassContext(opt_level=self.options.opt_level)
@@ -304,11 +304,11 @@ class TvmOptimizer:
                     raise TvmError(f"pass {name}: {_brief(error)}") from error
                 # Most passes hand out a new object even where they changed nothing.
                 if not tvm_ffi.structural_equal(module, after):
-                    touched.append(name)
+                    changing_passes.append(name)
                     content += [name] if hashed else []
                 module = after
         content += [] if hashed else [str(tvm_ffi.structural_hash(module))]
-        return module, "|".join(content), touched
+        return module, "|".join(content), changing_passes
 
     def _build(self, module: Any, order: Sequence[str]) -> tuple[Any, list[str]]:
         """The executable, and which of the listed passes over kernels changed them."""

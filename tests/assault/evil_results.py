@@ -189,7 +189,9 @@ def announce_more_than_there_is(data: bytes) -> bytes:
 
 @kind("refused")
 def return_an_object_that_looks_the_part(data: bytes) -> Returns:
-    seeming = SimpleNamespace(format=7, data=data, handle=None, fingerprint=None, touched=None)
+    seeming = SimpleNamespace(
+        format=7, data=data, handle=None, fingerprint=None, changing_passes=None
+    )
     return Returns(seeming)
 
 
@@ -257,18 +259,18 @@ def return_an_artifact_that_kills_who_unpickles(data: bytes) -> Returns:
 
 @kind("refused")
 def touch_a_pass_that_kills_who_unpickles(data: bytes) -> Returns:
-    return Returns(Artifact("onnx", data, touched=(Bomb(),)))  # type: ignore[arg-type]
+    return Returns(Artifact("onnx", data, changing_passes=(Bomb(),)))  # type: ignore[arg-type]
 
 
 @kind("wrong-output", "optimizer-error")
 def lie_about_the_fingerprint(data: bytes) -> Returns:
     """The fingerprint of what is left alone, for a model that is not."""
-    return Returns(Artifact("onnx", destroyed(data), fingerprint="untouched", touched=()))
+    return Returns(Artifact("onnx", destroyed(data), fingerprint="untouched", changing_passes=()))
 
 
 @kind("wrong-output", "optimizer-error")
 def touch_what_there_is_not(data: bytes) -> Returns:
-    return Returns(Artifact("onnx", destroyed(data), touched=("no such pass", "another")))
+    return Returns(Artifact("onnx", destroyed(data), changing_passes=("no such pass", "another")))
 
 
 # --- half-truths ---------------------------------------------------------------------------------

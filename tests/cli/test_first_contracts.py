@@ -88,7 +88,7 @@ class Renamed(Planted):
     ("optimizer", "problem"),
     [
         (Untyped(), "apply() takes 'model'"),
-        (Touching(), "touched() takes 'model'"),
+        (Touching(), "it has touched(), which is called changing_passes() now: "),
         (Saving(), "saved() takes 'data'"),
         (Renamed(), None),
         (Planted(traits=Traits(ordered=False)), None),

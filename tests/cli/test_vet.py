@@ -262,12 +262,12 @@ def test_answers_of_other_runtimes_stand_below_the_finding() -> None:
 
 def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
     result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
-    told = result.model_copy(update={"touched": ["a", "b"]})
-    assert render._touched(told) == "at most 2 passes, by the optimizer's log: a, b"
-    none = result.model_copy(update={"touched": []})
-    assert render._touched(none) == "no pass, by the optimizer's log"
-    many = result.model_copy(update={"touched": [f"p{i}" for i in range(40)]})
-    assert render._touched(many).endswith("p11, …")
+    told = result.model_copy(update={"changing_passes": ["a", "b"]})
+    assert render._changing_passes(told) == "at most 2 passes, by the optimizer's log: a, b"
+    none = result.model_copy(update={"changing_passes": []})
+    assert render._changing_passes(none) == "no pass, by the optimizer's log"
+    many = result.model_copy(update={"changing_passes": [f"p{i}" for i in range(40)]})
+    assert render._changing_passes(many).endswith("p11, …")
 
 
 def test_help_and_version_do_not_import_the_engine() -> None:
@@ -319,7 +319,7 @@ def test_json_to_stdout_is_all_there_is(spawn: Spawn, faulty: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     result = VetResult.model_validate_json(out)
-    assert json.loads(out)["schema"] == "optvet.vet/2"
+    assert json.loads(out)["schema"] == "optvet.vet/3"
     assert result.findings[0].culprit == [BLAMED]
     assert err == ""
 
@@ -397,7 +397,7 @@ def test_folder_is_vetted_model_by_model(run: Run, clean: Path, faulty: Path) ->
     answer = json.loads(run("vet", clean.parent, "--json", "-").out)
     assert answer["schema"] == "optvet.vets/1"
     as_json = answer["results"]
-    assert [e["schema"] for e in as_json] == ["optvet.error/1", "optvet.vet/2", "optvet.vet/2"]
+    assert [e["schema"] for e in as_json] == ["optvet.error/1", "optvet.vet/3", "optvet.vet/3"]
     assert as_json[0]["exit_code"] == 2
 
 

@@ -120,9 +120,9 @@ def test_known_limits_are_marked_with_their_reason() -> None:
     limits = {p.name: p.known_limits for p in OnnxOptimizer().passes() if p.known_limits}
     assert set(limits) == LIMITED
     for (limit,) in limits.values():
-        assert Symptom.WRONG_OUTPUT in limit.excuses
+        assert Symptom.WRONG_OUTPUT in limit.symptoms
         # Nothing excuses a crash.
-        assert not {Symptom.OPTIMIZER_ABORT, Symptom.TIMEOUT} & limit.excuses
+        assert not {Symptom.OPTIMIZER_ABORT, Symptom.TIMEOUT} & limit.symptoms
         assert limit.reason
 
 

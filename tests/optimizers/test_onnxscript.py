@@ -102,7 +102,7 @@ def test_the_default_pipeline_is_what_the_library_does(relu: str) -> None:
 
 def test_no_passes_leave_every_node() -> None:
     assert operators(apply()) == BEFORE
-    assert apply().touched == ()
+    assert apply().changing_passes == ()
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_no_passes_leave_every_node() -> None:
 def test_a_single_pass_does_only_its_own_work(name: str, gone: Mapping[str, int]) -> None:
     artifact = apply(name)
     assert BEFORE - operators(artifact) == Counter(gone)
-    assert artifact.touched == ((name,) if gone else ())
+    assert artifact.changing_passes == ((name,) if gone else ())
 
 
 def test_what_a_pass_says_of_itself_is_kept() -> None:
-    touched = apply(*SCRIPT.pipelines()["default"]).touched
-    assert touched is not None
-    assert {"fuse_batchnorm_into_conv_rule", "transpose_transpose_rule"} <= set(touched)
-    assert "fuse_pad_into_conv_rule" not in touched
+    changing_passes = apply(*SCRIPT.pipelines()["default"]).changing_passes
+    assert changing_passes is not None
+    assert {"fuse_batchnorm_into_conv_rule", "transpose_transpose_rule"} <= set(changing_passes)
+    assert "fuse_pad_into_conv_rule" not in changing_passes
 
 
 def test_a_rule_that_comes_again_begins_a_new_group() -> None:

@@ -226,7 +226,7 @@ class Mistaken(OrtOptimizer):
             proto.opset_import.add(domain="com.microsoft", version=1)
         return Artifact("onnx", proto.SerializeToString(deterministic=True))
 
-    def touched(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> None:
+    def changing_passes(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> None:
         return None
 
 

@@ -150,7 +150,7 @@ def run(artifact_of: Sequence[str], text: str, feeds: dict[str, np.ndarray]) -> 
     source = Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
     artifact = optimizer.apply(source, artifact_of, optimizer.options)
     outputs = runtime.load(artifact, runtime.options).run(feeds)
-    return artifact.fingerprint, artifact.touched, outputs
+    return artifact.fingerprint, artifact.changing_passes, outputs
 
 
 # The list of passes
@@ -299,9 +299,9 @@ def test_a_healthy_model_rounds_differently_at_most(vet: Vet) -> None:
     control = result.control("empty pipeline")
     assert control is not None
     assert control.state == "passed"
-    assert result.touched is not None
-    assert "FoldBatchnormToConv2D" in result.touched
-    assert "CombineParallelMatmul" not in result.touched
+    assert result.changing_passes is not None
+    assert "FoldBatchnormToConv2D" in result.changing_passes
+    assert "CombineParallelMatmul" not in result.changing_passes
 
 
 @pytest.mark.parametrize("position", [0, 6, 15])

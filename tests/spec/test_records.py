@@ -66,6 +66,13 @@ def test_a_result_of_the_first_version_is_read() -> None:
     assert read_document(VetResult, result.model_dump(by_alias=True)) == result
 
 
+def test_a_result_of_the_second_version_is_read() -> None:
+    now = read_document(VetResult, VET).model_dump(by_alias=True)
+    del now["changing_passes"]
+    old = now | {"schema": "optvet.vet/2", "touched": ["a"]}
+    assert read_document(VetResult, old).changing_passes == ["a"]
+
+
 def test_a_bundle_of_the_first_version_is_read() -> None:
     record = read_document(
         Reproduction,

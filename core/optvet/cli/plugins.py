@@ -59,7 +59,7 @@ def _show(
         raise UnknownName("plugin", name, {p.name for p in found}, "(see: optvet plugins)")
     if json_to is not None:
         told = [PluginDescription(**_describe(p)) for p in chosen]
-        document = PluginDescriptions(schema="optvet.plugin/1", plugins=told)
+        document = PluginDescriptions(schema="optvet.plugin/2", plugins=told)
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
         return
@@ -137,7 +137,7 @@ def _pass(item: Pass) -> dict[str, Any]:
         "tolerance": item.tolerance,
         "interface": sorted(item.interface),
         "known_limits": [
-            {"excuses": sorted(limit.excuses), "reason": limit.reason}
+            {"symptoms": sorted(limit.symptoms), "reason": limit.reason}
             for limit in item.known_limits
         ],
         "description": item.description,

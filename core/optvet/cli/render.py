@@ -30,7 +30,7 @@ _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "y
 _LABEL_COLUMNS = 10
 _MESSAGE_CHARS = 300
 _LISTED_PASSES = 6
-_LISTED_TOUCHED = 12
+_LISTED_CHANGING = 12
 _LISTED_METRICS = 4
 _LISTED_DIVERGENCES = 4
 _LISTED_NODES = 6
@@ -298,8 +298,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("impact", _impact(result.impact)))
     if result.requirements:
         rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
-    if result.touched is not None:
-        rows.append(("touched", text(_touched(result))))
+    if result.changing_passes is not None:
+        rows.append(("changed by", text(_changing_passes(result))))
     rows.append(("safe", text(_safe(result, asked))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
@@ -347,10 +347,10 @@ def _requirement(record: RequirementRecord) -> str:
     return f"{record.requirement}: {how}, {one_line(record.detail, _MESSAGE_CHARS)}{by}{who}"
 
 
-def _touched(result: VetResult) -> str:
+def _changing_passes(result: VetResult) -> str:
     """Which passes changed the model, and who says so."""
-    names = result.touched or []
-    listed = ", ".join(names[:_LISTED_TOUCHED]) + (", …" * (len(names) > _LISTED_TOUCHED))
+    names = result.changing_passes or []
+    listed = ", ".join(names[:_LISTED_CHANGING]) + (", …" * (len(names) > _LISTED_CHANGING))
     if result.passes is not None:
         return listed or "no pass"
     if not names:

@@ -25,12 +25,12 @@ from optvet.spec.protocols import (
     Pins,
     Preferred,
     Ragged,
+    ReportsChanges,
     Runtime,
     Saves,
     Session,
     SetsEnvironment,
     TakesSuggestions,
-    TellsTouched,
     Wants,
 )
 from optvet.spec.types import (
@@ -172,11 +172,17 @@ def _variables(environment: Mapping[Any, Any]) -> str | None:
 
 
 def _outdated(optimizer: Any) -> str | None:
-    """Which method takes the model as bytes, as methods of optimizers did at first; None if none.
+    """What ``optimizer`` has of an earlier contract, in words; None if nothing.
 
-    Called with an artifact it would fail on every model, and each failure would be a finding.
+    A method that takes the model as bytes would fail on every model when it is called with an
+    artifact, and each failure would be a finding.
     """
-    for method in ("apply", "touched", "saved"):
+    if callable(getattr(optimizer, "touched", None)):
+        return (
+            "it has touched(), which is called changing_passes() now: the contract has changed, "
+            "see docs/plugins.md#changes-of-the-contracts"
+        )
+    for method in ("apply", "saved"):
         try:
             parameters = inspect.signature(getattr(optimizer, method)).parameters
         except (AttributeError, TypeError, ValueError):
@@ -243,12 +249,14 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     wrong = wrong or mismatch(
         "apply()", value.path, (Path, _NONE), "a Path or None as the Artifact's path"
     )
-    wrong = wrong or _names("apply()", value.touched, " as what the Artifact's passes touched")
+    wrong = wrong or _names("apply()", value.changing_passes, " as the Artifact's changing_passes")
     if wrong is not None:
         raise blame("optimizer", optimizer, wrong)
     # Not of classes of the plugin's own: they need not be known where the artifact goes, and may
     # have a length and an equality of their own.
-    names = None if value.touched is None else tuple(_plain(n) for n in value.touched)
+    names = (
+        None if value.changing_passes is None else tuple(_plain(n) for n in value.changing_passes)
+    )
     fingerprint = None if value.fingerprint is None else _plain(value.fingerprint)
     data = value.data if type(value.data) is bytes else memoryview(value.data).tobytes()
     path = None if value.path is None else Path(value.path)
@@ -259,9 +267,9 @@ def _plain(text: str) -> str:
     return str.__str__(text)
 
 
-def touched(optimizer: TellsTouched, value: Any) -> tuple[str, ...]:
-    """``value``, which ``touched`` gave; ContractError if these are no names."""
-    wrong = _names("touched()", value, "")
+def changing_passes(optimizer: ReportsChanges, value: Any) -> tuple[str, ...]:
+    """``value``, which ``changing_passes`` gave; ContractError if these are no names."""
+    wrong = _names("changing_passes()", value, "")
     if wrong is not None:
         raise blame("optimizer", optimizer, wrong)
     return tuple(value)

@@ -193,10 +193,10 @@ class TakesFiles(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
-class TellsTouched(Protocol[OptionsT_contra]):
+class ReportsChanges(Protocol[OptionsT_contra]):
     """Optional part of an optimizer: what its own log says."""
 
-    def touched(
+    def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OptionsT_contra
     ) -> Sequence[str] | None:
         """Those of ``passes`` that may have changed ``source`` together; None: it cannot tell.

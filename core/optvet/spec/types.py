@@ -186,7 +186,7 @@ class Model:
 class KnownLimit:
     """A documented deviation of a pass that is not a fault."""
 
-    excuses: frozenset[Symptom]
+    symptoms: frozenset[Symptom]
     reason: str
 
 
@@ -268,14 +268,15 @@ class Artifact:
     holds it instead where it is large; its weights may lie in files beside. ``handle`` is a live
     object, or instructions for the runtime, for other formats; it never leaves its process.
     ``fingerprint`` tells artifacts of one model and optimizer apart where ``data`` does not.
-    ``touched`` names the passes that the optimizer itself says changed the model, if it says so.
+    ``changing_passes`` are the passes that changed the model, as the optimizer itself reports;
+    None if it reports none.
     """
 
     format: str
     data: bytes = b""
     handle: Any = None
     fingerprint: str | None = None
-    touched: tuple[str, ...] | None = None
+    changing_passes: tuple[str, ...] | None = None
     path: Path | None = None
 
 

@@ -58,7 +58,7 @@ def assemble(
     verdict, reason = _verdict(session, examiner, detected.found)
     runtime = session.case.candidate.runtime
     return VetResult(
-        schema="optvet.vet/2",
+        schema="optvet.vet/3",
         model=_model(session.case.model),
         optimizer=_optimizer(session),
         runtime=RuntimeRecord(
@@ -71,7 +71,7 @@ def assemble(
         findings=ledger.findings,
         outputs=outputs,
         passes=records,
-        touched=_touched(session, records),
+        changing_passes=_changing_passes(session, records),
         impact=impact,
         requirements=ledger.requirements,
         safe_pipeline=list(safe),
@@ -121,12 +121,12 @@ def _safe_code(session: Session, safe: tuple[str, ...]) -> str:
     return case.optimizer.snippet(case.passes.complete(safe), case.options)
 
 
-def _touched(session: Session, records: Sequence[PassRecord] | None) -> list[str] | None:
+def _changing_passes(session: Session, records: Sequence[PassRecord] | None) -> list[str] | None:
     """Passes that changed the model: by the optimizer's word, or as seen one by one."""
     lab, pipeline = session.lab, session.case.passes.pipeline
-    if lab.was_asked(pipeline):
-        return lab.touched(pipeline)
-    said = lab.trial(pipeline, (), "detect").build.touched
+    if lab.knows_changing_passes(pipeline):
+        return lab.changing_passes(pipeline)
+    said = lab.trial(pipeline, (), "detect").build.changing_passes
     if said is not None:
         return list(said)
     if records is None:

@@ -50,7 +50,7 @@ def search(
         test = trials.test(wanted.as_observed_in(pipeline), "localize")
         suspects = _suspects(lab, pipeline, test)
         return localize.minimal_set(suspects, test, required=required)
-    reported = lab.trial(pipeline, (), "walk").build.touched
+    reported = lab.trial(pipeline, (), "walk").build.changing_passes
     coarse = trials.test(wanted, "walk")
     length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=reported)
     prefix = localize.with_required(pipeline, length, required)
@@ -93,10 +93,10 @@ def _suspects(lab: Lab, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...
     A log is a hint, no evidence: what it leaves out may matter, so the whole pipeline is the
     fallback.
     """
-    touched = lab.touched(pipeline)
-    if touched is None:
+    changing_passes = lab.changing_passes(pipeline)
+    if changing_passes is None:
         return pipeline
-    few = tuple(n for n in pipeline if n in touched or n in lab.case.passes.required)
+    few = tuple(n for n in pipeline if n in changing_passes or n in lab.case.passes.required)
     return few if len(few) < len(pipeline) and test(few) == "fails" else pipeline
 
 

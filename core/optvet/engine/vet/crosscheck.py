@@ -43,7 +43,9 @@ def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> Cross
     produces = case.optimizer.traits.produces
     if produces not in runtime.accepts or "onnx" not in runtime.accepts:
         return _unable(name, f"cannot run {produces}")
-    other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(full=False, excused="")
+    other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(
+        full=False, ignored_complaint=""
+    )
     lab = session.lab.on(other)
     reference = lab.reference([sample])
     run = reference.runs.get(sample.id)
@@ -73,7 +75,7 @@ def _agrees(session: Session, reference: Trial, sample: Sample) -> bool:
     """Whether another runtime's trial of the original gives what the vet's own reference does."""
     case = session.case
     gate = Examiner(
-        session.lab.on(case.run_by(case.reference).under(excused="")),
+        session.lab.on(case.run_by(case.reference).under(ignored_complaint="")),
         [sample],
         thresholds=OTHER_KERNELS,
     )

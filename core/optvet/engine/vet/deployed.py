@@ -16,7 +16,7 @@ def judge_as_deployed(
     """Report the faults of the ``safe`` pipeline that only deployment shows; what remains of it."""
     samples, ledger = detected.samples, session.ledger
     deployed = session.case.as_deployed()
-    lab = session.lab.on(deployed.under(full=False, excused=Checks().excused))
+    lab = session.lab.on(deployed.under(full=False, ignored_complaint=Checks().ignored_complaint))
     reference, candidate = lab.both(safe, samples, "detect")
     failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
     if failures or candidate is None:

@@ -147,7 +147,7 @@ class Examiner:
         self.random: set[str] = set()
         self.flaky: set[str] = set()
         self.undecided: dict[str, str] = {}
-        self.excused: set[str] = set()
+        self.ignored_outputs: set[str] = set()
         self.tolerance, self.thresholds = tolerance, thresholds
         self.self_checked: set[str] = set()
         self._names: dict[str, None] = {}
@@ -244,7 +244,7 @@ class Examiner:
         reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
         if reference is None or run is None or isinstance(run, Failure):
             return []
-        skipped = self.random | self.flaky | self.excused
+        skipped = self.random | self.flaky | self.ignored_outputs
         judged = {n: v for n, v in reference.items() if n not in skipped}
         noise = self._noise.get(sample.id)
         tolerance = self.tolerance(trial.passes)
@@ -360,7 +360,7 @@ class Examiner:
 
     def _compare_random(self, trial: Trial, sample: Sample) -> list[Judgement]:
         """Random outputs are compared by many draws of both models."""
-        names = sorted(self.random - self.excused - self.flaky)
+        names = sorted(self.random - self.ignored_outputs - self.flaky)
         if not names:
             return []
         pair = Pair(self.lab, self.base, trial.passes, sample)

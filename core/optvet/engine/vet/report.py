@@ -71,6 +71,6 @@ def _severity(
     """How serious it is, and the documented limit of a pass that explains it."""
     for name in culprit:
         for limit in session.case.passes.limits(name):
-            if symptom in limit.excuses:
+            if symptom in limit.symptoms:
                 return "note", f"documented limit of {name}: {limit.reason}"
     return ("note" if symptom in NOTES else "fault"), None

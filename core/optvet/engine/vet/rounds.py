@@ -22,7 +22,7 @@ Rest = Callable[[Session, tuple[str, ...]], Examination]
 
 @dataclass(frozen=True)
 class Cleared:
-    """What remains of a pipeline, and the lab with what was excused on the way."""
+    """What remains of a pipeline, and the lab with the complaints ignored on the way."""
 
     passes: tuple[str, ...]
     lab: Lab
@@ -61,7 +61,7 @@ def clear(
         if inherited is not None:
             seen = inherited.observation
             # What a malformed model leads to was told with it.
-            told = lab.case.checks.excused and not seen.outputs
+            told = lab.case.checks.ignored_complaint and not seen.outputs
             if ledger.is_unexplained(seen) or told:
                 return Cleared((), lab)
             report_fault(searching, inherited, (), as_deployed=as_deployed)
@@ -69,7 +69,7 @@ def clear(
                 lab = _excusing(lab)
             elif not seen.outputs:
                 return Cleared((), lab)
-            examiner.excused |= set(seen.outputs)
+            examiner.ignored_outputs |= set(seen.outputs)
         else:
             culprit = blame(searching.lab, pipeline, fault, session.request.strategy)
             report_fault(searching, fault, culprit, as_deployed=as_deployed)
@@ -81,7 +81,7 @@ def clear(
         found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
         if found.observation is None and rest is not None:
             found = rest(session.at(lab), pipeline)
-    return Cleared(() if lab.case.checks.excused else pipeline, lab)
+    return Cleared(() if lab.case.checks.ignored_complaint else pipeline, lab)
 
 
 def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
@@ -108,5 +108,6 @@ def _excusing(lab: Lab) -> Lab:
     """Pass over what the checker says of the round trip: passes may do worse behind it."""
     failure = lab.trial(lab.case.passes.base, (), "control").build.failure
     return lab.under(
-        excused=normalized_message(failure.message if failure is not None else "") or "nothing"
+        ignored_complaint=normalized_message(failure.message if failure is not None else "")
+        or "nothing"
     )

@@ -102,10 +102,10 @@ def open_session(
     jobs, fewer = large.jobs_that_fit(model, case.optimizer, wanted)
     root = request.cache_dir or cache_root()
     cache = Cache(root if request.cache else None)
-    frugal = large.is_large(model)
-    limits = Limits(request.timeout, request.memory, frugal)
-    own = sandbox is None or frugal
-    if sandbox is None or frugal:
+    single_task = large.is_large(model)
+    limits = Limits(request.timeout, request.memory, single_task)
+    own = sandbox is None or single_task
+    if sandbox is None or single_task:
         sandbox = Sandbox(jobs=jobs, limits=limits, preload=preload)
     try:
         check_options(sandbox, case.optimizer, case.options)

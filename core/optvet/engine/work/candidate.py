@@ -43,7 +43,7 @@ class Made:
     size: int
     data: bytes | None
     fingerprint: str | None
-    touched: tuple[str, ...] | None
+    changing_passes: tuple[str, ...] | None
     live: bool = False
     path: Path | None = None
 
@@ -158,7 +158,7 @@ def _make(subject: Subject, target: Path) -> Made | Failure:
     live = artifact.handle is not None
     data = b"" if live else artifact.data
     if artifact.path is not None and not live:
-        about = (artifact.fingerprint, artifact.touched)
+        about = (artifact.fingerprint, artifact.changing_passes)
         return Made(artifact.format, 0, b"", *about, path=artifact.path)
     inline = len(data) <= _INLINE_BYTES or not _written(target, data)
     return Made(
@@ -166,7 +166,7 @@ def _make(subject: Subject, target: Path) -> Made | Failure:
         len(data),
         data if inline else None,
         artifact.fingerprint,
-        artifact.touched,
+        artifact.changing_passes,
         live,
     )
 
@@ -190,7 +190,7 @@ def _written(target: Path, data: bytes) -> bool:
 def _take_then(made: Made, source: Path, then: Callable[..., T], args: tuple[Any, ...]) -> T:
     enter("check")
     data = made.data if made.data is not None else _read(source, made.size)
-    artifact = Artifact(made.format, data, None, made.fingerprint, made.touched, made.path)
+    artifact = Artifact(made.format, data, None, made.fingerprint, made.changing_passes, made.path)
     return then(artifact, *args)
 
 

@@ -78,13 +78,13 @@ class Checks:
     Attributes:
         full: Whether onnx.checker infers shapes strictly. That is no test for a model whose
             original fails it.
-        excused: The normalized message of a complaint of the checker to pass over, because import
-            and export alone bring it about.
+        ignored_complaint: Normalized message of an error of the checker that is no finding, because
+            import and export alone cause it; empty if there is none.
         timeout_s: Limit of one trial; None for the sandbox's own.
     """
 
     full: bool = True
-    excused: str = ""
+    ignored_complaint: str = ""
     timeout_s: float | None = None
 
 

@@ -49,7 +49,7 @@ class Build:
     canonical: str = ""
     facts: Facts | None = None
     failure: Failure | None = None
-    touched: tuple[str, ...] | None = None
+    changing_passes: tuple[str, ...] | None = None
     loads: bool = False
 
 
@@ -146,7 +146,7 @@ def read_outcome(
         report.canonical,
         report.facts,
         None if late else failure,
-        report.touched,
+        report.changing_passes,
         bool(report.interface_problem),
     )
     runs = dict(report.outputs)

@@ -42,14 +42,14 @@ from optvet.engine.work.trial import (
     Subject,
     TrialReport,
     TrialSpec,
-    ask_touched,
+    ask_changing_passes,
     judge_artifact,
     judge_poisoned,
     sample_digests,
 )
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
-from optvet.spec.protocols import TellsTouched
+from optvet.spec.protocols import ReportsChanges
 from optvet.spec.types import Failure, Model, Sample
 
 Progress = Callable[[str, int, int | None], None]
@@ -109,7 +109,7 @@ class Lab:
         """This lab with other ``Checks``; what it knows is shared."""
         lab = copy.copy(self)
         lab.case = self.case.under(**checks)
-        if {"full", "excused"} & checks.keys():
+        if {"full", "ignored_complaint"} & checks.keys():
             # What failed the checks may pass these.
             known = self._by_digest.items()
             lab._by_digest = {d: b for d, b in known if b.failure is None}
@@ -214,19 +214,19 @@ class Lab:
             timeout_s=timeout_s,
         )
 
-    def touched(self, passes: Sequence[str]) -> list[str] | None:
+    def changing_passes(self, passes: Sequence[str]) -> list[str] | None:
         """Passes that the optimizer's log says changed the model, asked once; None if unknown."""
-        known, name = self._memory.touched, tuple(passes)
-        if not isinstance(self.case.optimizer, TellsTouched):
+        known, name = self._memory.changing_passes, tuple(passes)
+        if not isinstance(self.case.optimizer, ReportsChanges):
             return None
         if name not in known:
-            known[name] = self.sandbox.call(ask_touched, self.subject(name)).value
+            known[name] = self.sandbox.call(ask_changing_passes, self.subject(name)).value
             self.ledger.add("walk", applications=1)
         return known[name]
 
-    def was_asked(self, passes: Sequence[str]) -> bool:
-        """Whether ``touched`` was asked about ``passes``, which takes an application."""
-        return tuple(passes) in self._memory.touched
+    def knows_changing_passes(self, passes: Sequence[str]) -> bool:
+        """Whether ``changing_passes`` was asked about ``passes``, which takes an application."""
+        return tuple(passes) in self._memory.changing_passes
 
     def _learn_live(self) -> None:
         self._memory.live = True
@@ -256,7 +256,7 @@ class Lab:
             self.case.passes.interface(subject.passes),
             known,
             self.case.checks.full,
-            self.case.checks.excused if subject.optimizer is not None else "",
+            self.case.checks.ignored_complaint if subject.optimizer is not None else "",
         )
 
     def _build_key(self, subject: Subject) -> str:
@@ -267,7 +267,7 @@ class Lab:
             *self._about_build,
             list(subject.passes),
             self.case.checks.full,
-            self.case.checks.excused,
+            self.case.checks.ignored_complaint,
         )
 
     def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
@@ -434,7 +434,10 @@ class Lab:
                 b for b in self._by_digest.values() if b.canonical == build.canonical
             )
             build = replace(
-                twin, digest=build.digest, touched=build.touched, facts=build.facts or twin.facts
+                twin,
+                digest=build.digest,
+                changing_passes=build.changing_passes,
+                facts=build.facts or twin.facts,
             )
         # Of the original a refusal is a fact; a death may be anybody's.
         died = build.failure is not None and build.failure.kind != "error"
@@ -469,7 +472,7 @@ class _Memory:
     runs: dict[str, Outputs | Failure] = field(default_factory=dict)
     run_keys: dict[tuple[object, ...], str] = field(default_factory=dict)
     sample_digests: dict[int, tuple[Sample, str]] = field(default_factory=dict)
-    touched: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
+    changing_passes: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
 
     def digest_of(self, sample: Sample) -> str:
         """Digest of the sample's feeds, computed once."""

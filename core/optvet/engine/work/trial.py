@@ -37,10 +37,10 @@ from optvet.spec.protocols import (
     Feeds,
     LoadsFiles,
     Optimizer,
+    ReportsChanges,
     Runtime,
     Saves,
     Session,
-    TellsTouched,
 )
 from optvet.spec.types import Artifact, Failure, FailureKind, InterfaceChange, Model, Sample
 
@@ -88,7 +88,7 @@ class TrialReport:
     failure: Failure | None = None
     failed_sample: str | None = None
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
-    touched: tuple[str, ...] | None = None
+    changing_passes: tuple[str, ...] | None = None
     known: bool = False
     interface_problem: str = ""
 
@@ -100,7 +100,7 @@ class TrialSpec:
     ``known`` holds digests, and canonical digests, of artifacts whose outcome is known: the trial
     stops at such a one. ``full_check`` asks for strict shape inference, which only a model whose
     original passes it can be held to. A complaint of the checker whose normalized message is
-    ``excused`` is passed over: import and export alone bring it about.
+    ``ignored_complaint`` is passed over: import and export alone bring it about.
     """
 
     subject: Subject
@@ -110,7 +110,7 @@ class TrialSpec:
     interface: frozenset[InterfaceChange] = frozenset()
     known: frozenset[str] = frozenset()
     full_check: bool = True
-    excused: str = ""
+    ignored_complaint: str = ""
 
 
 _models: OrderedDict[str, bytes] = OrderedDict()
@@ -163,9 +163,9 @@ def judge_artifact(artifact: Artifact, order: TrialSpec) -> TrialReport:
     """Carry out the trial of ``artifact``, which was made of ``order.subject``."""
     digest = _digest_of(order.subject, artifact)
     if digest in order.known:
-        return TrialReport(digest, touched=artifact.touched, known=True)
+        return TrialReport(digest, changing_passes=artifact.changing_passes, known=True)
     if artifact.format != "onnx":
-        report = TrialReport(digest, digest, touched=artifact.touched)
+        report = TrialReport(digest, digest, changing_passes=artifact.changing_passes)
         return _run(order, artifact, report, None)
     return _examine(order, artifact, digest)
 
@@ -228,7 +228,7 @@ def judge_poisoned(artifact: Artifact, order: TrialSpec) -> TrialReport:
 
 def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
     enter("check")
-    report = TrialReport(digest, touched=artifact.touched)
+    report = TrialReport(digest, changing_passes=artifact.changing_passes)
     try:
         proto, size_bytes = graph_and_size(artifact)
         facts = structure.facts(proto, size_bytes)
@@ -261,7 +261,7 @@ def _check(order: TrialSpec, artifact: Artifact) -> None:
             dialect=speaks_dialect(order.subject),
         )
     except Exception as error:
-        if not order.excused or normalized_message(str(error)) != order.excused:
+        if not order.ignored_complaint or normalized_message(str(error)) != order.ignored_complaint:
             raise
 
 
@@ -464,18 +464,18 @@ def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
     return None
 
 
-def ask_touched(subject: Subject) -> list[str] | None:
+def ask_changing_passes(subject: Subject) -> list[str] | None:
     """Passes that the optimizer itself says changed the model; None if it cannot tell."""
     enter("build")
     optimizer = subject.optimizer
-    assert isinstance(optimizer, TellsTouched)
+    assert isinstance(optimizer, ReportsChanges)
     assert subject.options is not None
     if subject.scratch is not None:
         return None  # A hint is not worth the model's bytes.
-    touched = optimizer.touched(_source(subject), subject.passes, subject.options)
-    if touched is None:
+    changing_passes = optimizer.changing_passes(_source(subject), subject.passes, subject.options)
+    if changing_passes is None:
         return None
-    return list(contract.touched(optimizer, touched))
+    return list(contract.changing_passes(optimizer, changing_passes))
 
 
 def save_artifact(subject: Subject, target: Path) -> None:

@@ -49,7 +49,7 @@ class PluginDescription(PluginEntry):
 class PluginDescriptions(Record):
     """The plugins of one name, in all families: what ``optvet plugins show --json`` writes."""
 
-    schema_: Literal["optvet.plugin/1"] = Field("optvet.plugin/1", alias="schema")
+    schema_: Literal["optvet.plugin/2"] = Field("optvet.plugin/2", alias="schema")
     plugins: list[PluginDescription]
 
 

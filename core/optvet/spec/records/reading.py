@@ -21,8 +21,9 @@ def read_document(kind: type[R], document: Mapping[str, Any]) -> R:
     # The first version of bundles and replays wrote the field's name in place of its alias.
     if "schema_" in data:
         data["schema"] = data.pop("schema_")
-    upgrade = _UPGRADES.get(str(data.get("schema")))
-    return kind.model_validate(upgrade(data) if upgrade is not None else data)
+    while (upgrade := _UPGRADES.get(str(data.get("schema")))) is not None:
+        data = upgrade(data)
+    return kind.model_validate(data)
 
 
 def _vet_2(data: JSON) -> JSON:
@@ -34,6 +35,11 @@ def _vet_2(data: JSON) -> JSON:
         for name, words in data["controls"].items()
     ]
     return data
+
+
+def _vet_3(data: JSON) -> JSON:
+    """``optvet.vet/2``: ``changing_passes`` was called ``touched``."""
+    return data | {"schema": "optvet.vet/3", "changing_passes": data.pop("touched", None)}
 
 
 def _state(words: str) -> str:
@@ -75,6 +81,7 @@ def _replay_2(data: JSON) -> JSON:
 
 _UPGRADES: Mapping[str, Callable[[JSON], JSON]] = {
     "optvet.vet/1": _vet_2,
+    "optvet.vet/2": _vet_3,
     "optvet.finding/1": _bundle_2,
     "optvet.replay/1": _replay_2,
 }

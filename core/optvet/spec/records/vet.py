@@ -1,4 +1,4 @@
-"""The answer of ``vet``: document ``optvet.vet/2``."""
+"""The answer of ``vet``: document ``optvet.vet/3``."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class VetResult(Record):
     function of ``model`` in Python (``safe_code``; empty where the optimizer does not tell).
     """
 
-    schema_: Literal["optvet.vet/2"] = Field("optvet.vet/2", alias="schema")
+    schema_: Literal["optvet.vet/3"] = Field("optvet.vet/3", alias="schema")
     model: ModelRecord
     optimizer: OptimizerRecord
     runtime: RuntimeRecord
@@ -276,7 +276,7 @@ class VetResult(Record):
     findings: list[Finding]
     outputs: list[OutputRecord] = Field(default_factory=list)
     passes: list[PassRecord] | None = None
-    touched: list[str] | None = None
+    changing_passes: list[str] | None = None
     impact: Impact | None = None
     requirements: list[RequirementRecord] = Field(default_factory=list)
     safe_pipeline: list[str]

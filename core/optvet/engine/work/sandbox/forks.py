@@ -43,7 +43,7 @@ class Server:
                 f"import sys; sys.path[:] = {sys.path!r}; "
                 "from optvet.engine.work.sandbox import server; server.serve("
                 f"{theirs.fileno()}, {preload!r}, {limits.memory_bytes}, {os.getpid()}, "
-                f"{limits.frugal})"
+                f"{limits.single_task})"
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],

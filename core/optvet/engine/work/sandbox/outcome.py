@@ -20,13 +20,13 @@ class Limits:
     Attributes:
         timeout_s: Wall clock of one task, seconds.
         memory_bytes: Address space that a task may add to its worker's.
-        frugal: A worker serves one task, so that its memory ends with it, and hands back at once
-            what it frees: for tasks that take gigabytes.
+        single_task: A worker ends after one task, and returns freed memory to the system at once:
+            for tasks that take gigabytes.
     """
 
     timeout_s: float = 120.0
     memory_bytes: int = 8 << 30
-    frugal: bool = False
+    single_task: bool = False
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Sandbox:
             task cannot be sent to a worker, InfrastructureError if the sandbox failed or closed.
         """
         limit = self.limits.timeout_s if timeout_s is None else timeout_s
-        task = _Task(function, args, fresh or self.limits.frugal, limit, role)
+        task = _Task(function, args, fresh or self.limits.single_task, limit, role)
         with self._lock:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")

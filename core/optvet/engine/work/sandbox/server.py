@@ -30,9 +30,9 @@ _END_S = 5.0
 
 
 def serve(
-    fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int, frugal: bool
+    fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int, single_task: bool
 ) -> NoReturn:
-    """Fork, kill and reap workers until the caller is gone; ``frugal`` as in ``Limits``."""
+    """Fork, kill and reap workers until the caller is gone; ``single_task`` as in ``Limits``."""
     for name in preload:
         # Absent or broken: the task that needs it fails with the reason.
         with contextlib.suppress(Exception):
@@ -40,7 +40,7 @@ def serve(
     # Python 3.12 warns of a fork beside native threads; here they are the preloaded libraries'
     # idle pools, and the child starts its own.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-    if not frugal:
+    if not single_task:
         keep_memory()
     gc.collect()
     gc.freeze()  # Else the collector of each worker writes to, and so copies, all shared pages.
