@@ -183,7 +183,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The engine takes half a second to import; `optvet --version` and plugins do without it.
+    # Importing the engine takes half a second; `optvet --version` and plugins do not need it.
     if name in ("compare", "reduce", "replay", "vet", "write_bundles"):
         from optvet.engine import api
 

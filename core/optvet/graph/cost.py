@@ -1,4 +1,4 @@
-"""What a model costs: nodes, multiplications, terms of sums."""
+"""Size and cost of a model: nodes, multiplications, lengths of sums."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from optvet.graph.weights import SHAPE_ELEMENTS, constant_tensors, without_large
 
 
 def count_nodes(bodies: Iterable[GraphProto | FunctionProto]) -> int:
-    """Nodes of graphs or functions, those of the graphs inside their nodes included."""
+    """Number of nodes of graphs or functions, including those of nested graphs."""
     return sum(1 + sum(1 for _ in inner_nodes(node)) for body in bodies for node in body.node)
 
 
 def total_nodes(model: ModelProto) -> int:
-    """Nodes of a model, those of nested graphs and of functions included."""
+    """Number of nodes of a model, including those of nested graphs and of functions."""
     return count_nodes([model.graph, *model.functions])
 
 
 def longest_reduction(model: ModelProto) -> int:
-    """Number of terms of the longest sum that a weight takes part in; at least 64."""
+    """Number of terms of the longest sum with a weight as a factor; at least 64."""
     longest = 64
     for graph in graphs(model.graph):
         shapes = {t.name: tuple(t.dims) for t in graph.initializer}
@@ -46,7 +46,7 @@ def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -
         shapes: Shapes of graph inputs, in place of the declared ones.
 
     Returns:
-        The count, or None where shape inference does not reach one of those operators.
+        The count, or None if shape inference does not give the shapes of such an operator.
     """
     try:
         inferred = onnx.shape_inference.infer_shapes(_fed(model, shapes or {}))
@@ -72,7 +72,7 @@ def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -
 
 
 def _fed(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
-    """``model`` without large weights, its inputs of the given shapes."""
+    """``model`` without large weights, with inputs of the given shapes."""
     light = ModelProto()
     light.CopyFrom(without_large_weights(model, SHAPE_ELEMENTS))
     for value in light.graph.input:

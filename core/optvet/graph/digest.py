@@ -1,4 +1,4 @@
-"""Digests of what a model computes, whatever its parts are called."""
+"""Digests of what a model computes, independent of the names of its parts."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _LARGE_BYTES = 1 << 12
 
 
 def canonical_digest(model: ModelProto, folder: Path | None = None) -> str:
-    """sha256 of what a runtime would compute: equal digests, equal results.
+    """sha256 of everything that affects a model's results: equal digests mean equal results.
 
-    Left out are node names, doc strings, inferred shapes, the producer and the order of
-    initializers; values are renamed by position. Graph inputs and outputs keep their names.
-    ``model`` is changed in place. Where it is an outline, its tensors are read in ``folder``.
+    Node names, doc strings, inferred shapes, the producer and the order of initializers are
+    ignored; values are renamed by position. Graph inputs and outputs keep their names. ``model`` is
+    changed in place. If it is an outline, ``folder`` is where its external data lies.
     """
     model.doc_string = model.producer_name = model.producer_version = model.domain = ""
     model.graph.name = "g"
@@ -62,7 +62,7 @@ def _canonicalize(
     kept = {v.name for v in (*graph.input, *graph.output)}
     names = dict(outer) | {name: name for name in kept}
     depth = len(outer)
-    # No model's own name begins like these: an input may well be called "v0_0".
+    # The null byte keeps these apart from names in the model: an input may be called "v0_0".
     weight, value = f"\0w{depth}_", f"\0v{depth}_"
     initializers = sorted(graph.initializer, key=lambda t: t.name)
     used = Counter(i for g in graphs(graph) for n in g.node for i in n.input)

@@ -1,4 +1,4 @@
-"""What makes two models the same case: their operators and how these are connected."""
+"""Comparing the structure of models: their operators, and how these are connected."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from optvet.graph.walk import is_onnx
 
 
 def structure_of(model: ModelProto) -> list[str]:
-    """One digest per node, over its operator and all that it is computed from; sorted.
+    """One digest per node, over its operator and the digests of its inputs; sorted.
 
-    What operators read from what operators counts; names, sizes, values and the order of nodes that
-    do not depend on each other do not.
+    It depends only on operators and on their connections, not on names, sizes, values, or the order
+    of independent nodes.
     """
     made: dict[str, str] = {}
     digests = []

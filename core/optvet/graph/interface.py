@@ -1,4 +1,4 @@
-"""Inputs and outputs of an ONNX model, and how those of two models correspond."""
+"""Inputs and outputs of an ONNX model, and matching those of two models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optvet.spec.types import InterfaceChange, ValueInfo
 
 
 def graph_inputs(model: ModelProto) -> tuple[ValueInfo, ...]:
-    """Inputs that must be fed: IR 3 lists the weights among the inputs too."""
+    """Inputs that must be fed, without the weights that IR 3 lists among the inputs."""
     names = {t.name for t in model.graph.initializer}
     names |= {t.values.name for t in model.graph.sparse_initializer}
     return tuple(value_info(i) for i in model.graph.input if i.name not in names)
@@ -26,7 +26,7 @@ def graph_outputs(model: ModelProto) -> tuple[ValueInfo, ...]:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How to feed a candidate and read it in the reference's terms, or why that is impossible."""
+    """How inputs and outputs of a candidate map to the reference's, or why they cannot."""
 
     inputs: Mapping[str, str]
     casts: Mapping[str, str]
@@ -53,9 +53,9 @@ def align(
 ) -> Alignment:
     """Match the interface of a candidate with the reference's.
 
-    Names, order, element types and static dimensions must agree, save for what the applied passes
-    change on purpose (``allowed``). A dimension that became unknown, or an output dimension that
-    became known, is no change for a caller.
+    Names, order, element types and static dimensions must agree, except for changes in ``allowed``,
+    which the applied passes declare. A dimension that became unknown, or an output dimension that
+    became known, does not count as a change.
     """
     problems = _align_values("input", before.inputs, after.inputs, allowed)
     problems += _align_values("output", before.outputs, after.outputs, allowed)

@@ -1,12 +1,12 @@
-"""Models of gigabytes, looked at without their weights in memory.
+"""Reading models of gigabytes without loading their weights.
 
-An *outline* is a model whose large tensors refer to their place in a file, in the way that ONNX
-does for external data, even where that file is the model itself::
+An *outline* is a model whose large tensors refer to their position in a file, as ONNX's external
+data does, even if that file is the model itself::
 
     model.onnx  ──►  outline: initializer "w" at model.onnx, offset 1,024, length 67,108,864
 
-Everything that looks at a graph works on it as on the model; who needs a tensor's content reads it
-from there.
+Functions that only read the graph take an outline like any other model; the content of a large
+tensor is read from its file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from optvet.graph.weights import tensors_of
 from optvet.spec.files import file_sha256
 
 _LARGE_BYTES = 1 << 16
-"""Tensors up to this size stay: shapes and scales are read by many."""
+"""Tensors up to this size stay in the outline, since shapes and scales are often read."""
 _READ_BYTES = 1 << 22
 _ALIGNMENT = 64
 _MAX_DEPTH = 400
 
-# Numbers of the fields in which tensors lie: onnx.proto.
+# Numbers of the fields that contain tensors, as in onnx.proto.
 _WITHIN: dict[str, dict[int, str]] = {
     "model": {7: "graph", 25: "function"},
     "graph": {1: "node", 5: "tensor"},
@@ -47,7 +47,7 @@ def outline_of(path: Path) -> ModelProto:
     """The outline of the model in the file ``path``.
 
     Raises:
-        DecodeError: It is no model.
+        DecodeError: It is not a protobuf message of a model.
         OSError: It cannot be read.
     """
     model = ModelProto()
@@ -63,7 +63,7 @@ def outline_of(path: Path) -> ModelProto:
 def _outlined(
     data: mmap.mmap, start: int, end: int, kind: str, name: str, depth: int
 ) -> Iterator[bytes]:
-    """The message at ``start`` to ``end`` without the contents of large tensors."""
+    """The bytes ``start`` to ``end``, a message, without the contents of large tensors."""
     if depth > _MAX_DEPTH:
         raise DecodeError("graphs are nested too deeply")
     at = kept = start
@@ -90,7 +90,7 @@ def _outlined(
                 reference = _reference(name, at, length).SerializeToString()
         at = stop
     yield data[kept:end]
-    # Last, for the last word counts: the tensor may say itself that its data is inside.
+    # At the end, since the last value of a field counts: the tensor's own data_location loses.
     yield reference
 
 
@@ -123,7 +123,7 @@ def _skipped(data: mmap.mmap, at: int, end: int, wire: int) -> int:
 
 
 def _reference(location: str, offset: int, length: int) -> TensorProto:
-    """A tensor with nothing but the place of its data."""
+    """A tensor message with only the position of its data."""
     tensor = TensorProto(data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         tensor.external_data.add(key=key, value=str(value))
@@ -131,17 +131,17 @@ def _reference(location: str, offset: int, length: int) -> TensorProto:
 
 
 def is_outside(tensor: TensorProto) -> bool:
-    """Whether the data of ``tensor`` is in a file."""
+    """Whether the data of ``tensor`` is external, that is, in a file."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
 def location_of(tensor: TensorProto) -> str:
-    """What a tensor calls the file of its data; empty if it does not say."""
+    """The file name in the tensor's ``external_data``; empty if there is none."""
     return next((e.value for e in reversed(tensor.external_data) if e.key == "location"), "")
 
 
 def place_of(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
-    """File, offset and length of data in a file; by type and shape where no length is given."""
+    """File, offset and length of external data; a missing length follows from type and shape."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     given = entries.get("length")
     length = (
@@ -151,7 +151,7 @@ def place_of(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
 
 
 def digest_of(path: Path) -> str:
-    """Digest of a model in a file and of the files that its weights are in."""
+    """sha256 over a model's file and the files of its weights, hexadecimal."""
     places = {
         place_of(tensor, path.parent)[0]
         for tensor in tensors_of(outline_of(path))
@@ -162,7 +162,7 @@ def digest_of(path: Path) -> str:
 
 
 def content_of(tensor: TensorProto, folder: Path) -> Iterator[bytes]:
-    """The data of a tensor in a file, a piece at a time."""
+    """The external data of a tensor, in pieces."""
     path, offset, left = place_of(tensor, folder)
     with path.open("rb") as file:
         file.seek(offset)
@@ -172,13 +172,13 @@ def content_of(tensor: TensorProto, folder: Path) -> Iterator[bytes]:
 
 
 class Spill:
-    """A file that takes the data of tensors, one after the other, where it can be mapped."""
+    """A file to which the data of tensors is written, aligned so that it can be mapped."""
 
     def __init__(self, file: IO[bytes], location: str) -> None:
         self._file, self._location = file, location
 
     def put(self, tensor: TensorProto, data: bytes | memoryview) -> None:
-        """Move ``data`` to the file, and let ``tensor`` refer to it."""
+        """Write ``data`` to the file, and make it the external data of ``tensor``."""
         self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
         place = _reference(self._location, self._file.tell(), len(data))
         self._file.write(data)
@@ -191,8 +191,8 @@ def write_whole(model: ModelProto, folder: Path, file: IO[bytes]) -> None:
     """Write an outline as one message, with the data that its initializers refer to.
 
     Args:
-        model: An outline; no other tensors than initializers of the graph are in files.
-        folder: What their places are relative to.
+        model: An outline in which only initializers of the outermost graph are external.
+        folder: The folder of the external data.
         file: Open for writing.
     """
     graph = type(model.graph)()
@@ -214,7 +214,7 @@ def write_whole(model: ModelProto, folder: Path, file: IO[bytes]) -> None:
 
 
 def _head(tensor: TensorProto, folder: Path) -> tuple[bytes, int]:
-    """A serialized tensor up to its data in a file, and how many bytes of data follow."""
+    """The serialized tensor without its external data, and the number of bytes that follow."""
     if not is_outside(tensor):
         return tensor.SerializeToString(deterministic=True), 0
     size = place_of(tensor, folder)[2]
@@ -227,9 +227,9 @@ def _head(tensor: TensorProto, folder: Path) -> tuple[bytes, int]:
 
 
 def inline_small(model: ModelProto, folder: Path) -> bool:
-    """Take small initializers back into an outline, in place; whether there were any.
+    """Load small external initializers into ``model``, in place; returns whether there were any.
 
-    Some writers put all of them outside, also those that are shapes.
+    Some writers make all initializers external, even shapes.
     """
     found = False
     for tensor in model.graph.initializer:
@@ -240,7 +240,7 @@ def inline_small(model: ModelProto, folder: Path) -> bool:
 
 
 def fetch(tensor: TensorProto, folder: Path) -> None:
-    """Take the data of a tensor from its file into the tensor."""
+    """Load the external data of a tensor into the tensor."""
     data = b"".join(content_of(tensor, folder))
     tensor.ClearField("data_location")
     tensor.ClearField("external_data")

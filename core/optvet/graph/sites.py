@@ -1,9 +1,9 @@
-"""What a pass rewrote: the places where two graphs differ, and each of them alone.
+"""The sites of a rewrite: the places where the graph after a pass differs from the one before.
 
-Nodes are the same if they are so word for word, weights compared by content. What remains falls
-into *sites*: changed nodes of either graph that hang together by values which only one of them has,
-or that both have but not for the same thing (a fusion may give a name to another value). A site can
-be put into the first graph alone, which tells the sites that are wrong from those that are right.
+Nodes are equal if their texts are, with weights compared by content. The other nodes of both graphs
+form *sites*: groups connected by values that only one graph has, or whose name means another value
+in the other graph (a fusion may reuse a name). A single site can be put into the graph before; this
+shows which sites are wrong.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from optvet.graph.weights import constants_of, held_tensor
 
 @dataclass(frozen=True)
 class Site:
-    """One place: indices of its nodes in the graph before and in the graph after."""
+    """One site: indices of its nodes in the graph before and in the graph after."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
 
 
 def rewritten(before: ModelProto, after: ModelProto) -> list[Site]:
-    """The sites of ``after``, in the order of ``before``; none depends on another one's inside."""
+    """The sites of ``after``, in the order of ``before``; no two share an inner value."""
     one, other = _Side(before), _Side(after)
     shared = one.keys & other.keys
     changed = one.changed(shared), other.changed(shared)
@@ -60,7 +60,7 @@ Member = tuple[str, int]
 
 
 class _Side:
-    """One graph: what makes and what reads its values, and each node in words to compare."""
+    """One graph: producers and readers of its values, and each node as a text to compare."""
 
     def __init__(self, model: ModelProto) -> None:
         self.nodes: Sequence[NodeProto] = model.graph.node
@@ -93,7 +93,7 @@ def _key(node: NodeProto, constants: Mapping[str, str], versions: Mapping[str, i
 
 
 def attributes_of(node: NodeProto, versions: Mapping[str, int]) -> dict[str, bytes]:
-    """Attributes in bytes that can be compared; one that only repeats its default is left out."""
+    """Attributes as comparable bytes, without those that are equal to their default."""
     defaults: Mapping[str, AttributeProto] = {}
     schema = schema_of(*operator_of(node), versions)
     if schema is not None:
@@ -117,7 +117,7 @@ def _plain(attribute: AttributeProto) -> bytes:
 
 
 class _Groups:
-    """Disjoint sets that grow together."""
+    """Disjoint sets with union (union-find)."""
 
     def __init__(self) -> None:
         self._parent: dict[Member, Member] = {}
@@ -154,7 +154,7 @@ def _join(
                 if name:
                     makers[name].append((letter, index))
     for members in makers.values():
-        groups.join(members)  # of one name: what one graph makes here, the other makes there
+        groups.join(members)  # the producers of one name in both graphs belong together
     for x, y in zip(one.outputs, other.outputs, strict=False):
         if x != y:
             groups.join([*makers[x], *makers[y]])
@@ -166,10 +166,10 @@ def _join(
 
 
 def _reused(one: _Side, other: _Side) -> set[str]:
-    """Names that both graphs make, but not for the same thing as far as can be seen.
+    """Names that both graphs define, but apparently for different values.
 
-    A reader that both have reads it in one of them only; or it is read at all in one of them only,
-    and what the other makes under that name is dead.
+    Either a node that both graphs have reads the name in only one of them, or the name is read in
+    only one of the graphs at all and is unused in the other.
     """
     pairs = [
         (one.nodes[i], other.nodes[other.maker[name]])
@@ -199,7 +199,7 @@ def _reused(one: _Side, other: _Side) -> set[str]:
 
 
 def spliced(before: ModelProto, after: ModelProto, site: Site) -> ModelProto | None:
-    """``before`` with this one site as it is in ``after``; None if it cannot stand alone there."""
+    """``before`` with only this site rewritten as in ``after``; None if that is not possible."""
     model = ModelProto()
     model.CopyFrom(before)
     versions = opset_versions(before)
@@ -233,7 +233,7 @@ def _copy(node: NodeProto) -> NodeProto:
 def _weights(
     before: ModelProto, after: ModelProto, kept: Sequence[NodeProto], new: Sequence[NodeProto]
 ) -> dict[str, TensorProto] | None:
-    """Weights that ``new`` needs beyond those there, which it is made to read; None: a clash."""
+    """Further weights that ``new`` needs; renames what ``new`` reads. None if names clash."""
     has, needs = constants_of(before), constants_of(after)
     taken = {o for n in kept for o in n.output} | has.keys()
     if any(o in taken for n in new for o in n.output if o):
@@ -259,7 +259,7 @@ def _weights(
 def _sorted(
     model: ModelProto, nodes: Sequence[NodeProto], weights: Iterable[str]
 ) -> list[NodeProto] | None:
-    """``nodes`` so that each comes after what it reads; None if there is no such order."""
+    """``nodes`` in topological order; None if there is none."""
     known = {i.name for i in model.graph.input} | {t.name for t in model.graph.initializer}
     known |= {t.values.name for t in model.graph.sparse_initializer} | set(weights)
     waiting = {i: {n for n in reads(node) if n not in known} for i, node in enumerate(nodes)}
@@ -288,9 +288,9 @@ Values = Mapping[str, np.ndarray]
 
 
 def features_of(model: ModelProto, site: Site, values: Values) -> dict[str, str]:
-    """What can be said of a site before it was rewritten, as {what: how it is}.
+    """Properties of a site in the graph before, as {property: value}, both in words.
 
-    ``values`` are recorded values of ``model``; without them nothing is said of shapes and types.
+    ``values`` are recorded values of ``model``; without them shapes and types are left out.
     """
     constants, versions = constants_of(model), opset_versions(model)
     readers = Counter(n for node in model.graph.node for n in reads(node))
@@ -330,7 +330,7 @@ def features_of(model: ModelProto, site: Site, values: Values) -> dict[str, str]
 
 
 def _formal_inputs(node: NodeProto, versions: Mapping[str, int]) -> list[str]:
-    """Names of a node's inputs as its operator calls them, absent optional ones too."""
+    """The formal names of a node's inputs, including absent optional ones."""
     titles: list[str] = []
     schema = schema_of(*operator_of(node), versions)
     if schema is not None:
@@ -346,7 +346,7 @@ def _origin(
         return "absent"
     if name in constants:
         return "constant"
-    # Within the site: what it is called in one place is what it is called in all.
+    # Values inside the site get the same word wherever they occur.
     return "an input of the model" if name in inputs and name not in inside else "computed"
 
 
@@ -374,7 +374,7 @@ def _about_value(
 
 
 def _all_attributes(node: NodeProto, versions: Mapping[str, int]) -> dict[str, str]:
-    """Attributes in words, with their defaults where they are not given."""
+    """All attributes as text, with the defaults of those that are not given."""
     given = {a.name: attribute_text(a) for a in node.attribute}
     schema = schema_of(*operator_of(node), versions)
     if schema is not None:
@@ -387,13 +387,13 @@ def _all_attributes(node: NodeProto, versions: Mapping[str, int]) -> dict[str, s
 
 LISTED = 6
 _LATE = ("axis ", "negative ", "zeros ", "value of ")
-"""What two weights differ in by mere chance, told after everything else."""
+"""Properties in which two weights often differ by chance; they are listed last."""
 
 
 def distinction(
     wrong: Sequence[Mapping[str, str]], right: Sequence[Mapping[str, str]]
 ) -> list[str]:
-    """What all wrong sites have and no right one has, in words; the plainest first."""
+    """Properties that all wrong sites and no correct site have, in words; the simplest first."""
     if not wrong or not right:
         return []
     told: list[tuple[int, int, str]] = []
@@ -401,7 +401,7 @@ def distinction(
         if not all(what in facts for facts in (*wrong, *right)):
             continue
         ours, theirs = ({f[what] for f in facts} for facts in (wrong, right))
-        # Of properties that vary among the right sites too, most part the two by mere chance.
+        # A property that varies among the correct sites too usually differs by chance.
         if ours & theirs or len(ours) > 1 or len(theirs) > 3:
             continue
         (value,) = ours
@@ -412,7 +412,7 @@ def distinction(
 
 
 def kind_of(before: ModelProto, after: ModelProto, site: Site) -> str:
-    """Operators that the site lost; all of it where it lost none."""
+    """The operators that the site lost; if it lost none, all of its operators."""
     was = Counter(before.graph.node[i].op_type for i in site.before)
     now = Counter(after.graph.node[i].op_type for i in site.after)
     lost = was - now or was or now

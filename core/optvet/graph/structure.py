@@ -1,6 +1,6 @@
-"""What can be said of an ONNX model by looking: interface, metadata, canonical content.
+"""Static facts about an ONNX model: interface, metadata, operators.
 
-All of it is Python on a parsed message; nothing here calls native code that a malformed model
+Everything here is Python on a parsed message; no native code is called, which a malformed model
 could crash.
 """
 
@@ -64,9 +64,9 @@ def facts(model: ModelProto, size_bytes: int) -> Facts:
 
 
 def foreign_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Nodes whose operator neither ONNX nor a function of the model defines at its operator sets.
+    """Nodes whose operator is defined neither by ONNX, at the model's opsets, nor by a function.
 
-    Inside subgraphs and functions too. Deprecated operators are ONNX's.
+    Nodes of subgraphs and functions are included. Deprecated operators count as ONNX's.
     """
     functions = {(domain_of(f), f.name) for f in model.functions}
     bodies: list[tuple[Iterable[NodeProto], Mapping[str, int]]] = [
@@ -91,7 +91,7 @@ def _is_defined(domain: str, op_type: str, versions: Mapping[str, int]) -> bool:
 
 
 def gained_operators(before: Facts, after: Facts) -> dict[str, dict[str, int]]:
-    """Foreign operators that only ``after`` has: by domain, how many nodes of which."""
+    """Foreign operators that only ``after`` has: numbers of nodes by domain and operator."""
     gained: dict[str, dict[str, int]] = {}
     for name, count in sorted(after.foreign.items()):
         if name not in before.foreign:
@@ -101,7 +101,7 @@ def gained_operators(before: Facts, after: Facts) -> dict[str, dict[str, int]]:
 
 
 def portability(domain: str, operators: Mapping[str, int]) -> str:
-    """What ``gained_operators`` told of one domain, for a person."""
+    """A sentence about the operators that ``gained_operators`` found in one domain."""
     nodes = sum(operators.values())
     names = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in operators.items())
     where = (
@@ -114,7 +114,7 @@ def portability(domain: str, operators: Mapping[str, int]) -> str:
 
 
 def draws_random(model: ModelProto) -> bool:
-    """Whether an operator may draw random numbers; Dropout does if it is told to train."""
+    """Whether an operator may draw random numbers; Dropout does in training mode."""
     nodes = (n for body in (*graphs(model.graph), *model.functions) for n in body.node)
     return any(
         n.op_type in RANDOM_OPERATORS
@@ -127,7 +127,7 @@ def _metadata(model: ModelProto) -> dict[str, str]:
     graph = model.graph
     used = {domain_of(n) for g in graphs(graph) for n in g.node}
     opsets = opset_versions(model)
-    # An import that nothing needs may come or go without anybody noticing.
+    # An unused import of an operator set may be added or removed without consequence.
     relevant = {d: v for d, v in opsets.items() if d in used or d == ONNX_DOMAIN}
     functions = sorted(f"{f.domain}::{f.name}" for f in model.functions)
     denotations = [
@@ -155,7 +155,7 @@ UNLISTED = "weights missing among the inputs"
 
 
 def _overridable(model: ModelProto) -> int:
-    """Initializers that a caller may replace, because they are listed among the inputs too.
+    """Number of initializers that callers can replace, since they are listed among the inputs.
 
     Source: onnx IR.md, "Graphs": before IR version 4 all initializers had to be listed.
     """
@@ -165,7 +165,7 @@ def _overridable(model: ModelProto) -> int:
 
 
 def _unlisted(model: ModelProto) -> int:
-    """Initializers that are not listed among the inputs, where the IR version demands it."""
+    """Number of initializers that are not among the inputs though the IR version requires it."""
     if model.ir_version >= 4:
         return 0
     return len({t.name for t in model.graph.initializer} - {i.name for i in model.graph.input})
@@ -176,11 +176,11 @@ def _present(items: Iterable[str]) -> str:
 
 
 def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
-    """What ``after`` says differently about itself, as {what: (before, after)}.
+    """Metadata that ``after`` lost or changed, as {what: (before, after)}.
 
-    A function whose every use was inlined is no loss, nor is an operator set raised for it, nor
-    are properties that an optimizer adds about itself, nor fewer weights that may be replaced or
-    that should be listed, nor one more domain of operators.
+    Not reported: functions whose uses were all inlined, operator sets raised for inlining,
+    properties that an optimizer adds about itself, fewer weights that callers can replace or that
+    should be listed among the inputs, and additional operator domains.
     """
     changed = {
         key: (was, after.metadata[key])
@@ -197,7 +197,7 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
     if "opset_import" in changed:
         had, has = (set(side.split(", ")) for side in changed["opset_import"])
         if had <= has:
-            # What the new domains are imported for, ``gained_operators`` tells.
+            # Operators of new domains are reported by ``gained_operators``.
             changed.pop("opset_import")
     if "functions" in changed:
         had, has = (set(side.split("; ")) for side in changed["functions"])
@@ -212,7 +212,7 @@ def lost_metadata(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
 
 
 def in_words(changed: Mapping[str, tuple[str, str]]) -> str:
-    """What ``lost_metadata`` told, for a person; with what follows from it, where that is known."""
+    """The result of ``lost_metadata`` in words, with known consequences."""
     pairs = sorted(changed.items())
     parts = [f"{what}: {_short(was)} became {_short(now)}" for what, (was, now) in pairs]
     if OVERRIDABLE in changed:
@@ -242,7 +242,7 @@ _LISTED_OPERATORS = 8
 
 
 def growth(before: Facts, after: Facts) -> str:
-    """How many nodes became how many, and of which operators there are more and fewer now."""
+    """Numbers of nodes before and after, and which operators became more or fewer, in words."""
     change = Counter(after.operators)
     change.subtract(before.operators)
     ranked = sorted(change.items(), key=lambda item: (-abs(item[1]), item[0]))

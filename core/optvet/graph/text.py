@@ -14,13 +14,13 @@ from optvet.graph.walk import qualified
 from optvet.graph.weights import large_weights, without_large_weights
 
 SHOWN_IN_LINE = 8
-"""Elements of a constant whose value stands in the line of the node that reads it."""
+"""Maximal number of elements of a constant that is printed in the line of a node."""
 SHOWN_IN_TEXT = 256
-"""Elements of a weight whose value stands in the text of a model."""
+"""Maximal number of elements of a weight that is printed in the text of a model."""
 
 
 def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = None) -> str:
-    """A node as ONNX text on one line, long values cut; small ``constants`` with their value."""
+    """A node as one line of ONNX text, with long values cut and small ``constants`` as values."""
     given = ", ".join(f"{a.name} = {attribute_text(a)}" for a in node.attribute)
     inside = f" <{given}>" if given else ""
     known = constants or {}
@@ -31,7 +31,7 @@ def node_text(node: NodeProto, constants: Mapping[str, TensorProto] | None = Non
 
 
 def value_text(tensor: TensorProto, limit: int) -> str:
-    """The numbers of a tensor of at most ``limit`` elements; empty for others and for strings."""
+    """The numbers of a tensor; empty if it has more than ``limit`` elements, or strings."""
     if math.prod(tensor.dims) > limit or tensor.data_type == TensorProto.STRING:
         return ""
     value = numpy_helper.to_array(tensor)
@@ -42,7 +42,7 @@ def value_text(tensor: TensorProto, limit: int) -> str:
 
 
 def attribute_text(attribute: AttributeProto, limit: int | None = 60) -> str:
-    """The value of an attribute in a few words; what is longer than ``limit`` is cut."""
+    """The value of an attribute as text, cut after ``limit`` characters."""
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         return "a graph"
     value = onnx.helper.get_attribute_value(attribute)
@@ -53,7 +53,7 @@ def attribute_text(attribute: AttributeProto, limit: int | None = 60) -> str:
 
 
 def graph_text(model: ModelProto) -> str:
-    """The model in ONNX's own text form; large weights are shown as inputs, with a remark."""
+    """The model as ONNX text; large weights are printed as inputs, with a remark."""
     large = large_weights(model, SHOWN_IN_TEXT)
     if not large:
         return str(onnx.printer.to_text(model))
@@ -63,12 +63,12 @@ def graph_text(model: ModelProto) -> str:
 
 
 def undecodable_field(message: Any) -> str | None:
-    """The field of a protobuf message, or of one inside it, whose text is not UTF-8; else None.
+    """Name of a field, also of nested messages, whose text is not UTF-8; None if there is none.
 
-    protobuf gives such a text as ``bytes``, where everything else expects a ``str``.
+    protobuf returns such a text as ``bytes``, where other code expects a ``str``.
     """
     inside: list[Any] = []
-    if isinstance(message, TensorProto):  # not all fields: its numbers would be copied
+    if isinstance(message, TensorProto):  # only some fields: reading its numbers would copy them
         texts: dict[str, Any] = {"name": [message.name], "doc_string": [message.doc_string]}
         inside += message.external_data
     else:

@@ -54,12 +54,12 @@ _BITS = {
 
 
 def element_bits(number: int) -> int | None:
-    """Bits of one element as files store it; None for strings and for types not known here."""
+    """Bits per element in a file; None for strings and unknown types."""
     return _BITS.get(dtype_name(number).upper())
 
 
 def dtype_name(number: int) -> str:
-    """ONNX's lower-case name of an element type; newer types than the library's get a number."""
+    """ONNX's lower-case name of an element type; a number for types that onnx does not know."""
     if number in TensorProto.DataType.values():
         return str(TensorProto.DataType.Name(number)).lower()
     return f"type{number}"
@@ -74,7 +74,7 @@ def _shape(
 
 
 def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    # Some tools write -1 where they mean unknown; runtimes read it so.
+    # Some tools write -1 for an unknown dimension, and runtimes accept it.
     if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return int(dimension.dim_value)
     return dimension.dim_param or None
@@ -84,7 +84,7 @@ def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 
 def type_of_array(array: np.ndarray) -> TypeProto | None:
-    """Tensor type of an array; None for what ONNX has no element type for."""
+    """Tensor type of an array; None if ONNX has no such element type."""
     if array.dtype.kind in "OUS":
         kind = int(TensorProto.STRING)
     else:
@@ -96,7 +96,7 @@ def type_of_array(array: np.ndarray) -> TypeProto | None:
 
 
 def is_cuttable(kind: TypeProto | None) -> bool:
-    """Whether a value of this type may be a graph input: a tensor of known rank."""
+    """Whether a graph can be cut at a value of this type: it is a tensor of known rank."""
     if kind is None or kind.WhichOneof("value") != "tensor_type":
         return False
     return bool(kind.tensor_type.elem_type != 0 and kind.tensor_type.HasField("shape"))
@@ -119,7 +119,7 @@ def _same_dim(a: TensorShapeProto.Dimension, b: TensorShapeProto.Dimension) -> b
 
 
 def agrees(declared: TypeProto, seen: TypeProto) -> bool:
-    """Whether a declared tensor type allows one that was seen."""
+    """Whether the tensor type ``seen`` in a run fits the declared type."""
     if not is_cuttable(declared):
         return bool(declared.WhichOneof("value") != "tensor_type")
     a, b = declared.tensor_type, seen.tensor_type
@@ -134,7 +134,7 @@ def agrees(declared: TypeProto, seen: TypeProto) -> bool:
 
 
 def corrected(declared: TypeProto, seen: TypeProto) -> TypeProto:
-    """``seen``, with the dimensions that ``declared`` leaves open left open."""
+    """``seen``, but with unknown dimensions where ``declared`` has them."""
     if agrees(declared, seen):
         return declared
     if not is_cuttable(declared) or not is_cuttable(seen):
@@ -159,19 +159,19 @@ def loosened(kind: TypeProto) -> TypeProto:
 
 
 def open_dims(kind: TypeProto) -> int:
-    """Number of dimensions that have no value."""
+    """Number of dimensions without a static value."""
     if not is_cuttable(kind):
         return 0
     return sum(not d.HasField("dim_value") for d in kind.tensor_type.shape.dim)
 
 
 def has_negative(kind: TypeProto) -> bool:
-    """Whether shape inference ran below zero, as for a window larger than its input."""
+    """Whether shape inference gave a negative dimension, as for a window beyond its input."""
     return is_cuttable(kind) and any(d.dim_value < 0 for d in kind.tensor_type.shape.dim)
 
 
 def declared_elements(kind: TypeProto) -> int:
-    """Elements of a tensor of this type, where open dimensions count as 1."""
+    """Number of elements of a tensor of this type; unknown dimensions count as 1."""
     if not is_cuttable(kind):
         return 1
     return math.prod(max(d.dim_value, 1) for d in kind.tensor_type.shape.dim)
@@ -180,25 +180,24 @@ def declared_elements(kind: TypeProto) -> int:
 # --- inference ------------------------------------------------------------------------------------
 
 TYPED_ELEMENTS = 1 << 10
-"""Weights of so many elements keep their values where a reduction asks for types."""
+"""Weights of up to so many elements keep their values for type inference in a reduction."""
 
 
 def inferred_types(model: ModelProto, *, strict: bool = True) -> dict[str, TypeProto] | None:
-    """Types of inner values and outputs by onnx's shape inference; None if it refuses the model.
+    """Types of inner values and outputs by onnx's shape inference; None if inference fails.
 
-    What it cannot tell is left out if it is not ``strict``, and is a refusal if it is.
-    Large weights are left out of what is copied into native code; only small ones say anything
-    about shapes.
+    If ``strict``, a type that cannot be inferred is a failure too; else it is left out. Large
+    weights are not copied into native code, since only small ones affect shapes.
     """
     light = without_large_weights(model, TYPED_ELEMENTS)
     if light is not model:
-        # Before IR version 4 a weight that is no input has no type.
+        # Before IR version 4 inference takes the types of weights from the inputs only.
         light.ir_version = max(light.ir_version, 4)
     try:
         inferred = onnx.shape_inference.infer_shapes(
             light, check_type=strict, strict_mode=strict, data_prop=True
         )
-    except Exception:  # refused, in whatever way: the answer to the question
+    except Exception:  # inference fails in many ways; each means None
         return None
     graph = inferred.graph
     known = {v.name: v.type for v in (*graph.value_info, *graph.output)}
@@ -210,16 +209,16 @@ def _is_other(kind: TypeProto) -> bool:
 
 
 def element_types(model: ModelProto) -> dict[str, int]:
-    """Element types by value name, of all graphs in ``model``, as far as inference reaches.
+    """Element types by value name, of all graphs in ``model``, as far as they can be inferred.
 
-    Only tensors are listed. Weights are left out of the inference: their types are declared, and
-    copying them would cost more than all the rest.
+    Only tensors are listed. Weights are not copied for the inference, which would take most of the
+    time: their types are declared.
     """
     light = without_large_weights(model, SHAPE_ELEMENTS)
     try:
         light = onnx.shape_inference.infer_shapes(light)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        pass  # what is declared remains: types only refine the answer
+        pass  # the declared types remain; inferred ones only refine the answer
     types: dict[str, int] = {}
     for graph in graphs(light.graph):
         for value in (*graph.input, *graph.value_info, *graph.output):

@@ -1,7 +1,7 @@
-"""Walking an ONNX graph: its operators, the graphs inside its nodes, and the names that they use.
+"""Walking an ONNX graph: its operators, nested graphs, and the names that nodes use.
 
-``ModelProto.graph`` is only the outermost graph: an ``If``, a ``Loop`` or a ``Scan`` holds
-graphs of its own, which read the values around them.
+``ModelProto.graph`` is only the outermost graph: ``If``, ``Loop`` and ``Scan`` nodes have graphs as
+attributes, which can read values of the graphs around them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 ONNX_DOMAIN = "ai.onnx"
-"""ONNX's own operator domain. In a file it may be spelled "" as well, which means the same."""
+"""ONNX's own operator domain. A file may spell it "" too."""
 
 RANDOM_OPERATORS = frozenset(
     "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )
-"""Operators that always draw random numbers; Dropout may, too, where it is told to train."""
+"""Operators that always draw random numbers; Dropout does too in training mode."""
 
 
 class HasDomain(Protocol):
@@ -26,7 +26,7 @@ class HasDomain(Protocol):
 
     @property
     def domain(self) -> str:
-        """As the file spells it."""
+        """The domain as spelled in the file."""
         ...
 
 
@@ -49,7 +49,7 @@ def operator_of(node: NodeProto) -> tuple[str, str]:
 
 
 def qualified(domain: str, op_type: str, separator: str = "::") -> str:
-    """An operator's name, with its domain in front where that is not ONNX's own."""
+    """An operator's name, preceded by its domain if that is not ONNX's own."""
     return op_type if domain in ("", ONNX_DOMAIN) else f"{domain}{separator}{op_type}"
 
 
@@ -59,9 +59,9 @@ def opset_versions(owner: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def schema_of(domain: str, op_type: str, versions: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """The operator's definition at these operator-set versions; None if ONNX has none."""
+    """The operator's schema at these operator-set versions; None if ONNX has none."""
     version = versions.get(domain or ONNX_DOMAIN)
-    # The registry knows ONNX's own domain by its short spelling only.
+    # The registry spells ONNX's own domain "".
     short = "" if domain == ONNX_DOMAIN else domain
     if version is None or not onnx.defs.has(op_type, version, short):
         return None
@@ -110,7 +110,7 @@ def inner_nodes(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def node_count(model: ModelProto) -> int:
-    """Nodes of the graph and of all graphs inside it; functions count by their calls."""
+    """Number of nodes of the graph and of nested graphs; a function call is one node."""
     return sum(len(graph.node) for graph in graphs(model.graph))
 
 
@@ -118,14 +118,14 @@ def node_count(model: ModelProto) -> int:
 
 
 def local_names(body: GraphProto) -> set[str]:
-    """Names that a graph defines itself: inputs, weights and what its nodes make."""
+    """Names that a graph defines itself: inputs, weights and outputs of its nodes."""
     names = {v.name for v in body.input} | {t.name for t in body.initializer}
     names |= {t.values.name for t in body.sparse_initializer}
     return names | {o for node in body.node for o in node.output if o}
 
 
 def captured(body: GraphProto) -> list[str]:
-    """Names that a graph inside a node reads from outside of it; each once, in order."""
+    """Names that a nested graph reads from the graphs around it; each once, in order."""
     known = local_names(body)
     names: list[str] = []
     for node in body.node:
@@ -136,7 +136,7 @@ def captured(body: GraphProto) -> list[str]:
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """Values that a node reads, those included that only the graphs inside it read."""
+    """Values that a node reads, including those that only its nested graphs read."""
     yield from (name for name in node.input if name)
     for body in bodies_of(node):
         yield from captured(body)

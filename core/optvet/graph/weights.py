@@ -1,6 +1,6 @@
-"""Constants of a model, and the model without them where only the graph is looked at.
+"""Constants of a model, and copies of a model without large constants.
 
-How large a constant must be to be left out depends on what for; each caller names its own limit.
+Callers set the size from which on a constant is large, since that depends on the purpose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from optvet.graph.walk import is_onnx
 
 
 def constants_of(model: ModelProto) -> dict[str, TensorProto]:
-    """Initializers, and what ``Constant`` nodes hold, by the name of the value."""
+    """Initializers and tensors of ``Constant`` nodes, by the name of the value."""
     found = {t.name: t for t in model.graph.initializer}
     for node in model.graph.node:
         tensor = held_tensor(node)
@@ -37,7 +37,7 @@ def constants_of(model: ModelProto) -> dict[str, TensorProto]:
 
 
 def held_tensor(node: NodeProto) -> TensorProto | None:
-    """The tensor that a ``Constant`` node makes, if the node is one and makes a tensor."""
+    """The tensor of a ``Constant`` node; None for other nodes and other constants."""
     if node.op_type != "Constant" or not is_onnx(node):
         return None
     for attribute in node.attribute:
@@ -52,7 +52,7 @@ def held_tensor(node: NodeProto) -> TensorProto | None:
 
 
 def constant_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Type and shape, without contents, of tensors in ``Constant`` nodes; named after the value."""
+    """Tensors of ``Constant`` nodes, without contents, named after the node's output."""
     for node in graph.node:
         if node.op_type == "Constant":
             for attribute in node.attribute:
@@ -63,7 +63,7 @@ def constant_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 SHAPE_ELEMENTS = 64
-"""Shape inference reads the values of shapes and axes only, and those are shorter."""
+"""Limit for shape inference, which reads only the values of shapes and axes."""
 
 
 def large_weights(model: ModelProto, limit: int) -> list[TensorProto]:
@@ -76,10 +76,10 @@ def large_weights(model: ModelProto, limit: int) -> list[TensorProto]:
 
 
 def without_large_weights(model: ModelProto, limit: int) -> ModelProto:
-    """A copy that copies no large weight: those are inputs, of the weights' types, instead.
+    """A copy in which large weights are inputs of the same type, so that they are not copied.
 
-    The graph stays as it is and so do all types, which makes it what shape inference and printing
-    need. Without large weights it is ``model`` itself.
+    Nodes and types are unchanged, so it can be used for shape inference and for printing. If there
+    are no large weights, the result is ``model`` itself.
     """
     large = {tensor.name: tensor for tensor in large_weights(model, limit)}
     if not large:
@@ -109,7 +109,7 @@ def _copy_field(target: ModelProto | GraphProto, name: str, value: Any) -> None:
 
 
 def clear_large_weights(model: ModelProto, limit: int) -> None:
-    """Take the contents out of initializers of more than ``limit`` elements, in place."""
+    """Remove the contents of initializers of more than ``limit`` elements, in place."""
     for tensor in large_weights(model, limit):
         bare = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         tensor.CopyFrom(bare)

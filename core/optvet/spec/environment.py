@@ -1,4 +1,4 @@
-"""What is installed where optvet runs, as plugins see it when they are asked for a diagnosis."""
+"""What is installed in the environment of optvet: the input of a plugin's ``diagnose``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Collision:
     """Two distributions that own the same files with different contents.
 
     Attributes:
-        names: Both distributions, canonical.
-        versions: Of both.
-        on_disk: How many of the files that differ are those of the first, of the second, and of
-            neither.
-        example: One of these files.
+        names: Canonical names of the two distributions.
+        versions: Their versions, in the same order.
+        on_disk: How many of the differing files on disk have the content of the first, of the
+            second, and of neither.
+        example: Path of one of these files.
     """
 
     names: tuple[str, str]
@@ -27,7 +27,7 @@ class Collision:
 
     @property
     def winner(self) -> str | None:
-        """Whose files are all there; None if they are mixed or damaged."""
+        """The distribution whose files are all on disk; None if they are mixed or damaged."""
         ours, theirs, other = self.on_disk
         if other or (ours and theirs):
             return None
@@ -35,7 +35,7 @@ class Collision:
 
     @property
     def message(self) -> str:
-        """Who owns what, and whose files are in place."""
+        """Which files both distributions own, and which of the two is in place."""
         both = " and ".join(f"{n} {v}" for n, v in zip(self.names, self.versions, strict=True))
         files = sum(self.on_disk)
         more = f" and {files - 1} files more" if files > 1 else ""
@@ -54,14 +54,14 @@ class Unmet:
 
     @property
     def message(self) -> str:
-        """Who needs what, and what there is instead."""
+        """Which distribution needs what, and what is installed instead."""
         instead = f"{self.found} is installed" if self.found else "it is not installed"
         return f"{self.name} {self.version} needs {self.requirement}; {instead}"
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a function returned in a worker, or, in one line, how it failed."""
+    """What a function returned in a worker, or one line that says how it failed."""
 
     value: Any = None
     error: str | None = None
@@ -71,23 +71,23 @@ class RunsElsewhere(Protocol):
     """Runs a function of a module in a worker process of its own, where it may crash."""
 
     def __call__(self, function: Any, *arguments: Any) -> Ran:
-        """``function(*arguments)``; both, and what it returns, must be picklable."""
+        """Run ``function(*arguments)``; function, arguments and result must be picklable."""
         ...
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What is installed, and what of it was found to be wrong.
+    """What is installed, and what is wrong with it.
 
     Names of distributions are canonical: lower case, hyphens.
 
     Attributes:
-        versions: Version by distribution, of all that is installed.
+        versions: Version of each installed distribution.
         collisions: Distributions that own the same files.
         unmet: Requirements that are not fulfilled.
         unimportable: Why a library cannot be imported, by distribution.
-        folder: Where programs are started: the working directory.
-        run: Imports of native code belong there.
+        folder: The working directory, in which programs are started.
+        run: Runs a function in a worker process; import native code there only.
     """
 
     versions: Mapping[str, str]

@@ -74,12 +74,16 @@ class NothingTested(OptvetError):
 
 
 class Unsupported(NothingTested):
-    """An optimizer says itself that it does not take such a model; that is no fault of a pass.
+    """An importer states that it does not support the model; this is not a finding.
 
-    For importers into another format, which name what they have no operator or type for. An ONNX
-    model that is to become an ONNX model can always be left as it is: to refuse it is a fault.
+    For optimizers that convert to another format, and name the operator or type that they do not
+    support. An optimizer from ONNX to ONNX could leave the model unchanged, so its refusal is a
+    finding.
     """
 
 
 REFUSALS = (ContractError, InfrastructureError, InputError, PluginError, Unsupported, UsageError)
-"""Errors, and their subclasses, by which a plugin says that something cannot be judged here."""
+"""Errors by which a plugin rejects its input or reports its environment; these are not findings.
+
+Subclasses count too.
+"""

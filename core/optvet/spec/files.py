@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and what they hold."""
+"""Writing files atomically, and their checksums."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from optvet.spec.errors import InfrastructureError
 
 @contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of ``path`` once the block ends without an error.
+    """Open a temporary file that replaces ``path`` when the block ends without an error.
 
-    Until then, and after an error, what was at ``path`` before is still there. A link is followed.
-    The file has the permissions of the one that it replaces, or those of any new file; if
-    ``private``, those for its owner alone.
+    Until then, and after an error, the previous file at ``path`` is untouched. A symbolic link is
+    followed. The new file has the permissions of the one that it replaces, or the default ones; if
+    ``private``, only its owner may read and write it.
 
     Raises:
         OSError: The file cannot be written.
     """
-    # Only a regular file may be replaced: that would turn /dev/full into one.
+    # Only a regular file may be replaced: replacing /dev/full would turn it into a regular file.
     if path.exists() and not path.is_file():
         with path.open("wb") as special:
             yield special
@@ -45,7 +45,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 
 def private_folder(path: Path) -> None:
-    """Make the folder ``path``, and those above it that are missing, for the user alone.
+    """Make the folder ``path`` and its missing parents, accessible to the user only.
 
     Raises:
         OSError: It cannot be made.
@@ -63,9 +63,7 @@ def write_file(
     private: bool = False,
     advice: str = "make room, or choose another cache folder",
 ) -> None:
-    """All of ``content`` as ``path``, or nothing.
-
-    Folders that are missing are made.
+    """Write ``content`` to ``path`` atomically; missing folders are made.
 
     Args:
         path: The file to write.
@@ -74,7 +72,7 @@ def write_file(
         advice: What the user can do if it cannot be written.
 
     Raises:
-        InfrastructureError: It cannot be written; what was there before still is.
+        InfrastructureError: It cannot be written; the previous file is untouched.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +84,6 @@ def write_file(
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of what ``path`` holds, hexadecimal."""
+    """SHA-256 of the content of ``path``, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
 """How much memory one set of inputs may take.
 
-A file of a few kilobytes can announce, or unpack to, any number of bytes. Whoever reads inputs asks
-``check_size`` first, with the size that a header announces or a shape implies, so that a file that
-is too large is an error before it is memory.
+A file of a few kilobytes can announce, or unpack to, any number of bytes. Code that reads inputs
+calls ``check_size`` first, with the size that a header announces or a shape implies, so that a file
+that is too large is refused before memory is allocated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _limit: ContextVar[int] = ContextVar("optvet_memory_bytes", default=DEFAULT_BYTE
 
 @contextmanager
 def limit_memory(size_bytes: int) -> Iterator[None]:
-    """Within the block, ``check_size`` refuses what takes more than ``size_bytes``."""
+    """Within the block, ``check_size`` refuses sizes above ``size_bytes``."""
     token = _limit.set(size_bytes)
     try:
         yield
@@ -29,23 +29,23 @@ def limit_memory(size_bytes: int) -> Iterator[None]:
 
 
 def memory_limit() -> int:
-    """Bytes that one set of inputs may take here; what the user said with ``--memory``."""
+    """Bytes that one set of inputs may take here: the value of ``--memory``."""
     return _limit.get()
 
 
 def check_size(what: str, size_bytes: int) -> None:
-    """Refuse inputs that would not fit; called before memory is taken for them.
+    """Raise if inputs of this size exceed the memory limit; call it before allocating them.
 
     Args:
-        what: The dataset, the file and the part of it, as an error message begins.
-        size_bytes: What reading or making it takes, all at once.
+        what: Dataset, file and part of the file; the error message begins with it.
+        size_bytes: Peak memory for reading or making the inputs.
 
     Raises:
-        InputError: It is more than one step may take.
+        InputError: ``size_bytes`` exceeds ``memory_limit()``.
     """
     limit = memory_limit()
     if size_bytes > limit:
-        # What no machine has is a mistake in the input, and no limit to be raised.
+        # More than any machine has is a mistake in the input; a higher limit would not help.
         raise_it = f", or say --memory {_enough(size_bytes)}" if size_bytes < 1 << 50 else ""
         raise InputError(
             f"{what}: takes {in_units(size_bytes)} of memory, and one step may take "
@@ -62,11 +62,11 @@ def in_units(size_bytes: int) -> str:
     size, units = float(size_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1000 and len(units) > 1:
         size, units = size / 1024, units[1:]
-    # A shape may announce any number.
+    # A shape in a file may imply any number of bytes.
     return f"{size:.3g} {units[0]}" if size < 1e6 else f"more than {1e6:.0f} {units[0]}"
 
 
 def _enough(size_bytes: int) -> str:
-    """The size as ``--memory`` takes it, rounded up."""
+    """A value for ``--memory`` that is at least this size."""
     gib = size_bytes / (1 << 30)
     return f"{math.ceil(gib)}G" if gib >= 1 else f"{math.ceil(size_bytes / (1 << 20))}M"

@@ -1,7 +1,7 @@
-"""JSON and TOML from files that anybody may have written: bounded in size, depth and numbers.
+"""JSON and TOML from untrusted files: with limits on size, nesting and numbers.
 
-The parsers of the standard library end deep nesting in a RecursionError and long numbers in a
-ValueError without a place; ``tomllib`` takes time by the square of the length of a dotted key.
+The standard library's parsers raise RecursionError for deep nesting and a ValueError without a
+position for long numbers; the time of ``tomllib`` grows with the square of a dotted key's length.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from optvet.spec.errors import InputError
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a document may have at most: bytes, and levels of nesting."""
+    """Limits of a document: its size in bytes, and its levels of nesting."""
 
     size_bytes: int
     depth: int = 32
 
 
 Purpose = Literal["record", "listing", "annotations"]
-"""record: what a person writes of one model. listing: what tells of many models, of a finding, of
-the tokens of a vocabulary. annotations: data, such as the labels of a whole dataset."""
+"""record: a description of one model. listing: a catalogue of models, a finding, a vocabulary.
+annotations: data, such as the labels of a whole dataset."""
 _BOUNDS: Mapping[Purpose, Bounds] = {
     "record": Bounds(256 << 10),
     "listing": Bounds(64 << 20),
@@ -49,7 +49,7 @@ def read_bytes(file: Path, purpose: Purpose) -> bytes:
     bounds = _BOUNDS[purpose]
     try:
         with file.open("rb") as stream:
-            # One more byte tells whether there is more; sizes of special files say nothing.
+            # Read one byte beyond the limit, since the size of a special file is not known.
             data = stream.read(bounds.size_bytes + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -110,7 +110,7 @@ def _checked(parse: Callable[[Any], Any], data: Any, name: str, bounds: Bounds) 
 
 
 def _check(value: Any, name: str, depth: int) -> None:
-    """Refuse nesting beyond ``depth`` and integers beyond 64 bits, which few libraries take."""
+    """Refuse nesting beyond ``depth`` and integers of more than 64 bits."""
     level: list[tuple[Any, Any]] = [((), value)]
     for _ in range(depth + 1):
         inner: list[tuple[Any, Any]] = []

@@ -36,12 +36,13 @@ Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
 
 @runtime_checkable
 class Preferred(Protocol):
-    """Optional part of every plugin: how readily it is chosen where the user names none.
+    """Optional part of every plugin: its priority as the default of its family.
 
-    The default of a family is the plugin with the highest preference, of equals the first by name;
-    one without this part counts as 0. The default optimizer is what is vetted, the default runtime
-    judges (among those that run the format at hand), the default dataset makes inputs, the default
-    comparator takes outputs that no other understands, and the default model source opens paths.
+    The default is the plugin with the highest preference, and among equals the first by name; a
+    plugin without this part has preference 0. Defaults are used where the user names no plugin: the
+    default optimizer is vetted; the default runtime runs the models, among the runtimes that accept
+    their format; the default dataset makes inputs; the default comparator is used where no other
+    one matches; the default model source opens paths.
 
     Attributes:
         preference: Built-in defaults have 100. A plugin with more becomes the default for everybody
@@ -53,13 +54,13 @@ class Preferred(Protocol):
 
 @runtime_checkable
 class UsesLibraries(Protocol):
-    """Optional part of every plugin: the libraries that decide whether it works.
+    """Optional part of every plugin: the libraries that it needs.
 
     ``optvet doctor`` lists their versions, imports each in a worker, and warns of a folder in the
-    working directory that may be taken for one.
+    working directory that Python would import in place of one.
 
     Attributes:
-        libraries: The module that is imported, by distribution: ``{"Pillow": "PIL"}``.
+        libraries: The module to import, by distribution: ``{"Pillow": "PIL"}``.
     """
 
     libraries: Mapping[str, str]
@@ -67,12 +68,12 @@ class UsesLibraries(Protocol):
 
 @runtime_checkable
 class Wants(Protocol):
-    """Optional part of every plugin: libraries that it does without, but does more with.
+    """Optional part of every plugin: optional libraries that add features.
 
-    ``optvet plugins`` shows the extra that brings those that are missing.
+    ``optvet plugins`` shows which extra installs the missing ones.
 
     Attributes:
-        wants: Modules, as they are imported.
+        wants: Names of modules.
     """
 
     wants: Sequence[str]
@@ -80,13 +81,13 @@ class Wants(Protocol):
 
 @runtime_checkable
 class ChecksOptions(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer or runtime: whether what its options name exists."""
+    """Optional part of an optimizer or runtime: it checks options that depend on its library."""
 
     def check_options(self, options: OptionsT_contra) -> None:
-        """Refuse what no model could be optimized or run with, such as an unknown device.
+        """Refuse options under which no model could be optimized or run, such as an unknown device.
 
-        Called in a worker process, once, before anything is applied or run. What can be said of a
-        value without the library belongs into the options' own model.
+        Called once in a worker process, before anything is applied or run. Checks that do not need
+        the library belong into the pydantic model of the options.
 
         Raises:
             UsageError: The message names the option and its value.
@@ -96,29 +97,29 @@ class ChecksOptions(Protocol[OptionsT_contra]):
 
 @runtime_checkable
 class Diagnoses(Protocol):
-    """Optional part of every plugin: what it knows of its libraries, and may be wrong with them."""
+    """Optional part of every plugin: it finds known problems of its libraries."""
 
     def diagnose(self, installation: Installation) -> Iterable[Check]:
-        """Checks of what this plugin stands on; empty if there is nothing to say.
+        """Checks of this plugin's libraries; empty if there is nothing to report.
 
-        Called by ``optvet doctor``, in its own process, also where the library is absent or cannot
-        be imported. Import native code by ``installation.run`` only.
+        Called by ``optvet doctor``, in its own process, even if the library is absent or cannot be
+        imported. Import native code by ``installation.run`` only.
 
-        A check with the ``name`` and ``about`` of one of the engine's takes its place, where the
-        plugin knows better. The engine's are "packages" about the two names of a collision, or
-        about name and requirement of what is unmet; "libraries" about a distribution that cannot be
-        imported; "working directory" about the module that something there may be taken for.
+        A check with the same ``name`` and ``about`` as one of the engine's replaces it. The
+        engine's checks are "packages", about the two names of a collision, or about name and
+        requirement of an unmet requirement; "libraries", about a distribution that cannot be
+        imported; and "working directory", about a module that a file there would hide.
         """
         ...
 
 
 @runtime_checkable
 class SetsEnvironment(Protocol):
-    """Optional part of every plugin: environment variables that its libraries heed.
+    """Optional part of every plugin: environment variables to set for its libraries.
 
-    They are set when plugins are discovered, before ``version`` is asked and so before a library is
-    imported, for the process and all that it starts; and at the top of ``repro.py``. What the user
-    has set stays as it is. Most libraries read such variables once, as they are imported.
+    They are set when plugins are discovered, before ``version`` is called and so before a library
+    is imported, for this process and its children; and at the top of ``repro.py``. Variables that
+    the user has set are kept. Most libraries read such variables once, when they are imported.
 
     Attributes:
         environment: Values by name, such as the switches that turn telemetry off.
@@ -135,7 +136,7 @@ class Optimizer(Protocol[OptionsT]):
         name: Unique among optimizers.
         preload: Modules worth importing once in the server from which workers are forked.
         options: Its options with their defaults; a (frozen) pydantic model.
-        traits: What is true of it; see ``Traits``.
+        traits: Its properties; see ``Traits``.
     """
 
     name: str
@@ -156,25 +157,25 @@ class Optimizer(Protocol[OptionsT]):
         ...
 
     def apply(self, source: Artifact, passes: Sequence[str], options: OptionsT) -> Artifact:
-        """Apply exactly ``passes`` in one call; no passes means import and export alone.
+        """Apply exactly ``passes`` in one call; no passes means import and export only.
 
-        Called in a worker process. ``source`` is of the format that the traits say is consumed;
-        of "onnx", ``source.data`` is a serialized model without external data. What is returned is
-        of the format that the traits say is produced. Any exception is a symptom of the optimizer.
+        Called in a worker process. ``source`` has the format ``traits.consumes``; for "onnx",
+        ``source.data`` is a serialized model without external data. The result has the format
+        ``traits.produces``. Any exception is a finding about the optimizer.
         """
         ...
 
 
 @runtime_checkable
 class TakesFiles(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer: it reads a large model from a file, in place of ``apply``.
+    """Optional part of an optimizer: it reads a large model from a file.
 
-    Such a model may have more bytes than a protobuf message can, and is then not bound by
-    ``max_model_bytes``.
+    ``apply_file`` is then called in place of ``apply``. The model may be larger than a protobuf
+    message, and ``max_model_bytes`` does not apply.
 
     Attributes:
-        memory_factor: Memory that a step takes at its peak, in sizes of the model: that of
-            ``apply_file``, or of loading what it made.
+        memory_factor: Peak memory of ``apply_file``, or of loading its result, as a multiple of
+            the model's size.
     """
 
     memory_factor: float
@@ -184,60 +185,60 @@ class TakesFiles(Protocol[OptionsT_contra]):
     ) -> Artifact:
         """Apply exactly ``passes`` to the model in the file ``source.path``.
 
-        Called in a worker process. The file, and those beside it that may hold the weights, are not
-        to be changed. What is made, with its weights in files or without, goes into ``folder``,
-        which is empty; the artifact has its ``path``. An artifact that is an instruction for the
-        runtime has the path of ``source`` itself.
+        Called in a worker process. The file, and the weight files beside it, must not be changed.
+        The result is written to ``folder``, which is empty, with its weights inside the model or in
+        files beside it; ``path`` of the artifact is the model's file. If the artifact is only an
+        instruction for the runtime, its ``path`` is that of ``source``.
         """
         ...
 
 
 @runtime_checkable
 class ReportsChanges(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer: what its own log says."""
+    """Optional part of an optimizer: it reports which passes changed the model."""
 
     def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OptionsT_contra
     ) -> Sequence[str] | None:
-        """Those of ``passes`` that may have changed ``source`` together; None: it cannot tell.
+        """Those of ``passes`` that may have changed ``source``; None if that is not known.
 
-        Called in a worker process, when a fault is searched. A hint that narrows the search, never
-        evidence.
+        Called in a worker process, when a culprit is searched. The answer narrows the search; it is
+        never evidence.
         """
         ...
 
 
 @runtime_checkable
 class Saves(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer whose artifact hides the optimized graph: it can be had."""
+    """Optional part of an optimizer whose artifact is not ONNX: it can export the result."""
 
     def saved(self, source: Artifact, passes: Sequence[str], options: OptionsT_contra) -> Artifact:
-        """What ``apply`` comes to, as a model of format "onnx".
+        """The result of ``apply`` as an artifact of format "onnx".
 
-        Called in a worker process, to show where a fault is. No verdict rests on it.
+        Called in a worker process, to show where a fault is. No verdict depends on it.
         """
         ...
 
 
 @runtime_checkable
 class DependsOnOptions(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer: its passes or its traits are a matter of its options."""
+    """Optional part of an optimizer whose passes or traits depend on its options."""
 
     def configured(self, options: OptionsT_contra) -> Optimizer:
-        """The same optimizer as it is under ``options``; asked for once, before all else."""
+        """The same optimizer under ``options``; called once, before every other method."""
         ...
 
 
 @runtime_checkable
 class Explains(Protocol[OptionsT_contra]):
-    """Optional part of an optimizer: the call that it makes, as code for a maintainer to read."""
+    """Optional part of an optimizer: its call of the library as source code, for bug reports."""
 
     def snippet(self, passes: Sequence[str], options: OptionsT_contra) -> str:
-        """Body of ``def optimize(model)``; asked for when a finding is written down.
+        """Body of ``def optimize(model)``; called when a bundle is written.
 
-        It applies exactly ``passes`` to ``model``, an ``onnx.ModelProto``, with nothing but the
-        optimizer's own library, and returns a ``ModelProto``, a serialized model, or what the
-        snippet of the runtime takes in place of a model, such as a session.
+        It applies exactly ``passes`` to ``model``, an ``onnx.ModelProto``, with the optimizer's own
+        library only, and returns a ``ModelProto``, a serialized model, or another object that the
+        runtime's snippet takes in place of a model, such as a session.
         """
         ...
 
@@ -284,8 +285,8 @@ class Runtime(Protocol[OptionsT]):
         name: Unique among runtimes.
         accepts: Artifact formats it can load.
         preload: Modules worth importing once in the server from which workers are forked.
-        options: Clean-room options: its own optimizations off, deterministic, one thread.
-        deployed: Options as a user would run it.
+        options: Options for comparisons: its own optimizations off, deterministic, one thread.
+        deployed: The library's own defaults, as in production.
     """
 
     name: str
@@ -305,25 +306,26 @@ class Runtime(Protocol[OptionsT]):
 
 @runtime_checkable
 class LoadsFiles(Protocol[OptionsT_contra]):
-    """Optional part of a runtime: it loads a large model from a file, best by mapping its weights.
+    """Optional part of a runtime: it loads a large model from a file, mapping its weights.
 
-    Without it such a model is read into one message, and larger ones cannot be run.
+    Without it a large model is read into one protobuf message, and models that exceed the limit of
+    a message cannot be run.
     """
 
     def load_file(self, artifact: Artifact, options: OptionsT_contra) -> Session:
-        """The same as ``load``, of an artifact that has a ``path`` and no ``data``."""
+        """The same as ``load``, for an artifact that has a ``path`` and no ``data``."""
         ...
 
 
 @runtime_checkable
 class ExplainsRuntime(Protocol[OptionsT_contra]):
-    """Optional part of a runtime: how it runs a model, as code for a maintainer to read."""
+    """Optional part of a runtime: how it runs a model as source code, for bug reports."""
 
     def snippet(self, options: OptionsT_contra) -> str:
-        """Body of ``def run(model, feeds)``; asked for when a finding is written down.
+        """Body of ``def run(model, feeds)``; called when a bundle is written.
 
-        ``model`` is an ``onnx.ModelProto`` or a serialized one; ``feeds`` maps names to arrays. It
-        returns outputs by name, and uses nothing but the runtime's own library.
+        ``model`` is an ``onnx.ModelProto`` or a serialized one; ``feeds`` maps names to arrays. The
+        code returns outputs by name, and uses the runtime's own library only.
         """
         ...
 
@@ -342,26 +344,26 @@ class ExplainsRuntimeSimply(Protocol[OptionsT_contra]):
 
 @runtime_checkable
 class ReadsFiles(Protocol[OptionsT_contra]):
-    """Optional part of a runtime: files of a format of its own, and the values inside of them.
+    """Optional part of a runtime: it reads models in a file format of its own.
 
     Attributes:
-        suffixes: How such files end, with the dot.
+        suffixes: File name extensions of the format, with the dot.
     """
 
     suffixes: frozenset[str]
 
     def inner_values(self, file: Path, feeds: Feeds, options: OptionsT_contra) -> Sequence[Inner]:
-        """All values of one run in the order in which they are made, but for inputs and weights.
+        """All values of one run except inputs and weights, in the order of computation.
 
-        Called in a worker process by ``optvet compare``. Names are those of the model that the file
-        was made from, where the format keeps them; ``feeds`` are named as there.
+        Called in a worker process by ``optvet compare``. Names are those of the source model of the
+        file, if the format keeps them; the names in ``feeds`` are those of the source model.
         """
         ...
 
 
 @runtime_checkable
 class Dataset(Protocol[OptionsT]):
-    """A source of inputs, however many: the engine holds a chunk of them at a time.
+    """A source of inputs, of any number: the engine holds one chunk of them at a time.
 
     Attributes:
         name: Unique among datasets; ``--dataset NAME`` or ``--dataset NAME:ARGUMENT``.
@@ -383,16 +385,16 @@ class Dataset(Protocol[OptionsT]):
     ) -> Iterable[Sample | Deferred]:
         """Samples for ``model``, deterministic in all arguments, with unique ids.
 
-        Called again where the samples are needed again, since none is kept. What may fail for one
-        sample alone, or costs much, is yielded as ``Deferred``.
+        Called again if samples are needed again, since they are not kept. Work that is expensive,
+        or that may fail for one sample only, is yielded as a ``Deferred``.
 
         Args:
             model: What the samples are for.
-            argument: What followed the colon of ``NAME:ARGUMENT``.
+            argument: The part after the colon of ``NAME:ARGUMENT``.
             options: The dataset's options.
-            seed: Seeds everything random.
-            limit: At most so many samples; None for the dataset's own number.
-            probe: Tells which feeds the reference accepts; costs one inference each.
+            seed: Seed of all randomness.
+            limit: Maximal number of samples; None for the dataset's own number.
+            probe: Runs the reference to see which feeds it accepts; one inference each.
 
         Raises:
             InputError: No sample can be made; the message names the input or file at fault.
@@ -402,25 +404,25 @@ class Dataset(Protocol[OptionsT]):
 
 @runtime_checkable
 class Suits(Protocol):
-    """Optional part of a dataset: whether it can make a model's inputs of what is in a folder."""
+    """Optional part of a dataset: whether it can make a model's inputs from a folder."""
 
     def suits(self, model: Model, argument: str) -> float:
-        """How well, from 0 (not at all) to 1; asked for ``--dataset auto:ARGUMENT``.
+        """How well it suits, from 0 (not at all) to 1; called for ``--dataset auto:ARGUMENT``.
 
-        1 means that the model's record declares such inputs; what is merely inferred from names
-        and shapes stays below 0.9. Nothing is decoded for it.
+        1 means that the model's record declares such inputs; a guess from names and shapes is below
+        0.9. It must not decode files.
         """
         ...
 
 
 @runtime_checkable
 class TellsProvenance(Protocol[OptionsT_contra]):
-    """Optional part of a dataset: what its samples depend on, for the record."""
+    """Optional part of a dataset: it reports what its samples depend on."""
 
     def provenance(
         self, model: Model, argument: str | None, options: OptionsT_contra
     ) -> Mapping[str, str]:
-        """Texts by name: a resolved revision, the preprocessing, what of it was inferred."""
+        """Facts by name: the resolved revision, the preprocessing, which of it was inferred."""
         ...
 
 
@@ -435,14 +437,14 @@ class ModelSource(Protocol):
     name: str
 
     def models(self) -> Iterable[ModelCard]:
-        """What can be asked for by name; empty where that cannot be listed."""
+        """Models that can be fetched by name; empty if they cannot be listed."""
         ...
 
     def fetch(self, reference: str, cache: Path) -> Sequence[Path]:
-        """ONNX files for ``reference``; what must be made or downloaded goes below ``cache``.
+        """ONNX files for ``reference``; generated and downloaded files are kept below ``cache``.
 
         Raises:
-            UsageError: There is no such model, or it cannot be had.
+            UsageError: There is no such model, or it cannot be fetched.
         """
         ...
 
@@ -452,7 +454,7 @@ class NeedsNetwork(Protocol):
     """Optional part of a model source whose list is on a server.
 
     Attributes:
-        needs_network: Whether its list is left out unless the user names the source.
+        needs_network: If true, its models are listed only if the user names the source.
     """
 
     needs_network: bool
@@ -460,8 +462,8 @@ class NeedsNetwork(Protocol):
 
 @runtime_checkable
 class Pins(Protocol):
-    """Optional part of a model source whose models may change while their names stay."""
+    """Optional part of a model source whose names may refer to different models over time."""
 
     def pinned(self, reference: str, cache: Path) -> str:
-        """The full reference, ``NAME:…``, of exactly what ``fetch`` gave a moment ago."""
+        """The full reference, ``NAME:…``, with the revision that ``fetch`` has just returned."""
         ...

@@ -1,8 +1,7 @@
 """What can be asked of ``vet``: one value, taken by Python, the command line and TOML alike.
 
-The fields below are the only list of options. The command line makes its options of them
-(``cross_check`` is ``--cross-check``), a TOML file has them as keys, and ``optvet.vet`` takes them
-as keywords.
+The fields below are the only list of options. They are options of the command line
+(``cross_check`` is ``--cross-check``), keys of a TOML file, and keywords of ``optvet.vet``.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def seconds_of(time: object) -> float:
 
 
 def _names(value: object) -> object:
-    """A list of names, each of which may be several separated by commas; once each."""
+    """A list of names without duplicates; each item may be several names separated by commas."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         return value
@@ -113,7 +112,7 @@ _REQUIRED = "What is required"
 def option(
     default: Any = ..., *, group: str, metavar: str | None = None, shown: str = "", **more: Any
 ) -> Any:
-    """A field that the command line shows in ``group``; ``shown`` tells a default in words."""
+    """A field listed in ``group`` of the command's help; ``shown`` is its default in words."""
     extra: dict[str, Any] = {"group": group, "metavar": metavar, "shown": shown}
     if isinstance(default, dict):
         return Field(default_factory=dict, json_schema_extra=extra, **more)
@@ -223,7 +222,7 @@ class VetRequest(BaseModel):
     """Count a note as a finding: bloat, metadata-change, portability, sensitivity, slowdown."""
 
     def arguments(self, leave_out: Iterable[str] = ()) -> list[str]:
-        """What follows ``optvet vet`` on the command line that repeats this request."""
+        """Arguments of ``optvet vet`` that repeat this request."""
         words = [self.model]
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -237,7 +236,7 @@ class VetRequest(BaseModel):
 
 
 def _typed(flag: str, value: Any) -> list[str]:
-    """One option as it is typed."""
+    """One option as arguments of the command line."""
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, dict):
@@ -248,7 +247,7 @@ def _typed(flag: str, value: Any) -> list[str]:
 
 
 def _as_text(value: Any) -> str:
-    """A value that ``KEY=VALUE`` reads back as it is: text, or JSON."""
+    """The text, or JSON, that ``KEY=VALUE`` parses back to this value."""
     if not isinstance(value, str):
         return json.dumps(value)
     try:
@@ -262,12 +261,12 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def request_of(kind: type[R], given: Mapping[str, Any], where: str = "") -> R:
-    """``given`` as a request.
+    """Make a request of values.
 
     Args:
-        kind: ``VetRequest``, or what another command takes.
+        kind: ``VetRequest``, or the request of another command.
         given: Values by field.
-        where: What they come from, such as a file; the message begins with it.
+        where: The source of the values, such as a file; error messages begin with it.
 
     Raises:
         UsageError: A key is unknown or a value is wrong.

@@ -1,13 +1,13 @@
-"""Which options of a plugin may not be set by a file that somebody else wrote.
+"""Options of plugins that an untrusted file must not set.
 
-A bundle, or the record beside a model, sets options of plugins. Most are numbers and names, and
-harmless. One that names code, a command or a file is not: it is refused unless the user trusts the
-file. A plugin marks such an option in its option model::
+A bundle, or the record beside a model, sets options of plugins. Most are numbers and names, which
+are harmless. An option that names code, a command or a file is *sensitive*: it is refused unless
+the user trusts the file. A plugin marks such an option in its option model::
 
     extra_passes: Annotated[tuple[str, ...], Sensitive("runs Python code")] = ()
 
-An option is sensitive without a mark, too, if its type is that of a path, an address or an import,
-or if a word of its name says so ("output_file"). ``Harmless`` takes that back.
+An unmarked option is sensitive too if its type is a path, an address or an import, or if its name
+contains a word such as "file". ``Harmless`` marks an exception.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Sensitive:
     """Marks an option that a file may set only if the user trusts it.
 
     Attributes:
-        what: What a value does, to end the sentence "it …": "runs Python code from a file".
-        reads_data: The option names a file that is only read, as data. Then the record of a model
-            may name a file in its own folder all the same.
-        unless: Tells which values do no such thing, and are allowed.
+        what: What the option does, as the end of a sentence "it …": "runs Python code from a file".
+        reads_data: The option names a file that is only read, as data. The record of a model may
+            then name a file in its own folder.
+        unless: Predicate for values that are harmless, and therefore allowed.
     """
 
     what: str
@@ -63,7 +63,7 @@ def sensitive_options(options: type[BaseModel]) -> dict[str, Sensitive]:
 
 
 def unmarked_options(options: type[BaseModel]) -> dict[str, str]:
-    """Options that look sensitive and say nothing of it, by name, with what they look like."""
+    """Unmarked options that look sensitive, by name, with the reason."""
     return {
         name: looks
         for name, field in options.model_fields.items()
@@ -93,7 +93,7 @@ def _looks(name: str, field: FieldInfo) -> str | None:
     # ``ImportString[X]`` is ``Annotated[X, ImportString()]``.
     if any(ImportString in (mark, type(mark)) for mark in _marks(field)):
         return "is of type ImportString"
-    # A switch or a number cannot name anything, whatever it is called.
+    # The value of a switch or a number cannot name a file or code.
     if all(part in (bool, int, float, type(None)) for part in _leaves(field.annotation)):
         return None
     word = next((w for w in name.lower().split("_") if w in _WORDS), None)
@@ -109,7 +109,7 @@ def _marks(field: FieldInfo) -> Iterator[Any]:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """``annotation`` and all annotations inside it."""
+    """``annotation`` and all annotations nested in it."""
     yield annotation
     for inner in typing.get_args(annotation):
         yield from _parts(inner)

@@ -45,7 +45,7 @@ NOTES = frozenset(
         Symptom.PORTABILITY,
     }
 )
-"""Symptoms that are worth telling but do not make a model faulty."""
+"""Symptoms that are reported but do not make the verdict "faulty"."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class ValueInfo:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What somebody declared of a model: a TOML beside it, or its entry in a catalogue.
+    """What was declared of a model: in a TOML file beside it, or in a catalogue.
 
     Attributes:
-        task: What it is for, in words such as "image-classification".
+        task: Its task, such as "image-classification".
         comparator: Name of the comparator that understands its outputs.
         comparator_options: Options of that comparator.
-        suggestion: What a catalogue suggests in place of a comparator's name: a ``kind``, and
-            values that may be options of the comparator that takes it; see ``Suggestion``.
+        suggestion: A catalogue's ``suggested_comparator``: a ``kind``, and values that may be
+            options of the comparator for this kind; see ``Suggestion``.
         preprocessing: How inputs are made from images, sound or text; keys as documented for
             the datasets.
         inputs: Recipe per input for the dataset "random": ``{"kind": "uniform", "low": 0, …}``.
@@ -99,13 +99,13 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A kind of comparison, as catalogues of models name it, that one comparator makes.
+    """A kind of comparison in model catalogues, declared by the comparator that implements it.
 
     Attributes:
         kind: The ``kind`` of the catalogue's ``suggested_comparator``.
-        options: Other keys of it that are options of the comparator.
-        tasks: A pattern that the declared task must contain, in any case; None for every task.
-            Of two comparators that take a kind, the one whose pattern fits is meant.
+        options: Its other keys that are options of the comparator.
+        tasks: Regular expression to search in the declared task, ignoring case; None matches every
+            task. If two comparators implement one kind, the one with a matching pattern is used.
     """
 
     kind: str
@@ -118,10 +118,10 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparator says of one sample, in the task's terms.
+    """A comparator's result for one sample, in terms of the task.
 
-    ``changed`` tells that a user would see another answer; ``sensitive`` that the reference itself
-    was undecided between the two. ``detail`` is what a report shows: numbers, texts and lists.
+    ``changed``: a user would see another answer. ``sensitive``: the two answers are within the
+    noise of the reference. ``detail`` is for reports: numbers, texts and lists.
     """
 
     sample: str
@@ -133,7 +133,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a comparator says over all samples.
+    """A comparator's result over all samples.
 
     ``headline`` is a clause such as "3 of 50 labels changed".
     """
@@ -144,19 +144,19 @@ class Summary:
 
 @dataclass(frozen=True)
 class Model:
-    """An ONNX model on disk, with all that can be said of it without running it.
+    """An ONNX model on disk, with everything that is known without running it.
 
     Attributes:
         source: What the user asked for: a path, or ``zoo:resnet50``.
-        path: The file that was found; external data lies beside it.
-        blob: A self-contained copy (equal to ``path`` where there is no external data). A model
-            that is too large for one protobuf message has none: it is ``path`` then.
-        digest: sha256 of ``blob``, hexadecimal; with the external data where it is not in there.
+        path: The model's file; external data lies beside it.
+        blob: A file with the model and all its weights (``path`` itself if there is no external
+            data). It is ``path`` too for a model that is too large for one protobuf message.
+        digest: sha256 of ``blob``, hexadecimal; it covers the external data too.
         inputs: Inputs that a caller must feed; initializers listed among them (IR 3) are left out.
         outputs: Graph outputs, in order.
         opsets: Operator-set version by domain; the default domain is "ai.onnx".
         config: What was declared of it beside the file, or in a catalogue.
-        format: "onnx", so far.
+        format: "onnx"; there is no other format yet.
     """
 
     source: str
@@ -174,7 +174,7 @@ class Model:
 
     @property
     def task(self) -> str | None:
-        """What the model is for ("image-classification", …), if that was declared."""
+        """The declared task ("image-classification", …), if any."""
         return self.config.task
 
     def load(self) -> onnx.ModelProto:
@@ -184,14 +184,14 @@ class Model:
 
 @dataclass(frozen=True)
 class KnownLimit:
-    """A documented deviation of a pass that is not a fault."""
+    """A documented deviation of a pass: these ``symptoms`` of it are notes, not faults."""
 
     symptoms: frozenset[Symptom]
     reason: str
 
 
 InterfaceChange = Literal["names", "input-dtypes"]
-"""A legal change of the interface: of all names, or int64 inputs that become int32."""
+"""A legal change of the interface: renamed inputs and outputs, or int64 inputs made int32."""
 
 
 @dataclass(frozen=True)
@@ -199,13 +199,13 @@ class Pass:
     """One rewrite that an optimizer can be asked to apply.
 
     Attributes:
-        name: As the optimizer spells it.
+        name: The optimizer's own name of it.
         kind: fuse, eliminate, rewrite, level, lower, …
-        default: Whether the optimizer's default pipeline has it.
-        required: The result cannot be built without it; never left out.
-        lossy: Documented to be approximate: judged against ``tolerance``, not float32 noise.
-        tolerance: Relative error that a lossy pass declares to stay below; None if not lossy.
-        interface: How it changes inputs and outputs on purpose.
+        default: Whether the optimizer's default pipeline contains it.
+        required: The result cannot be built without it; it is never left out.
+        lossy: Documented to be approximate: compared with ``tolerance``, not with float32 noise.
+        tolerance: Declared bound of a lossy pass's relative error; None if not lossy.
+        interface: Intended changes of inputs and outputs.
         known_limits: Documented deviations that are not faults.
     """
 
@@ -221,31 +221,31 @@ class Pass:
 
 
 Reference = Literal["original", "empty pipeline"]
-"""Whose outputs are right; see ``Traits``."""
+"""Whose outputs the optimized model's are compared with; see ``Traits``."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What is true of an optimizer; the localizer chooses its strategy from this alone.
+    """Properties of an optimizer; the strategy of the search for culprits depends on these only.
 
     Attributes:
-        ordered: Passes run in the order in which they are given.
-        composable: A prefix of a pipeline is itself a meaningful pipeline.
-        single: Switching one pass on, all others off, is meaningful.
+        ordered: Passes run in the given order.
+        composable: A prefix of a pipeline is a valid pipeline.
+        single: A single pass, with all others off, is a valid pipeline.
         repeatable: A pass may be listed more than once.
-        max_model_bytes: Larger models cannot be given to it.
-        optimizes_on_load: Its artifact is optimized only when a session is made of it, so what
-            dies there died optimizing.
-        dialect: The models that it makes are for one runtime, and may hold operators of that
-            runtime's own, even under names of ONNX's domain that their operator set does not have,
-            and before IR version 4 weights that are not listed among the inputs. That is noted,
-            but does not make them malformed.
+        max_model_bytes: Maximal size of a model that it takes.
+        optimizes_on_load: The optimization takes place when a runtime loads the artifact, so a
+            crash at that stage is a crash of the optimizer.
+        dialect: Its models are for one runtime, and may have that runtime's own operators, even
+            under names of ONNX's domain that their operator set does not define, and, before IR
+            version 4, weights that are not listed among the inputs. This is reported as a note; the
+            model does not count as malformed.
         consumes: Format of the artifacts that it takes.
         produces: Format of the artifacts that it makes.
-        reference: Whose outputs are right. "original": those of the model as it was given, on the
-            runtime that runs the optimized one. "empty pipeline": those of the model that was
-            imported and exported alone, which are first compared with those of the original on
-            another runtime, so that what the import gets wrong is not blamed on a pass.
+        reference: What the optimized model is compared with. "original": the given model, on the
+            same runtime. "empty pipeline": the result of import and export without any pass. That
+            is first compared with the original on another runtime, so that a fault of the import
+            is not attributed to a pass.
     """
 
     ordered: bool = True
@@ -262,12 +262,12 @@ class Traits:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A model in some format: what an optimizer takes, and what it makes.
+    """A model in some format: input and output of an optimizer.
 
-    ``data`` is the serialized artifact (an ONNX model for format "onnx"). ``path`` is the file that
-    holds it instead where it is large; its weights may lie in files beside. ``handle`` is a live
-    object, or instructions for the runtime, for other formats; it never leaves its process.
-    ``fingerprint`` tells artifacts of one model and optimizer apart where ``data`` does not.
+    ``data`` is the serialized model (for format "onnx"). ``path`` is used for a large model
+    instead: the file of the model, with weights inside or in files beside it. ``handle`` is used by
+    other formats: a live object, or instructions for the runtime; it never leaves its process.
+    ``fingerprint`` identifies the content of an artifact if ``data`` does not.
     ``changing_passes`` are the passes that changed the model, as the optimizer itself reports;
     None if it reports none.
     """
@@ -282,14 +282,14 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Inner:
-    """One value inside of a model that is no ONNX model, and what makes it.
+    """A value inside a model of another format than ONNX, and the operator that computes it.
 
     Attributes:
-        names: What it is called; several if the model was made by merging values.
-        operator: What makes it, as the format calls it.
-        reads: First names of the values from which it is made, weights left out.
-        value: What it was in one run.
-        output: Its place among the outputs of the model, if it is one.
+        names: Its names; several if the conversion merged values.
+        operator: The operator that computes it, named as in that format.
+        reads: First names of the values that the operator reads, without weights.
+        value: The value in one run.
+        output: Its index among the outputs of the model; None if it is not an output.
     """
 
     names: tuple[str, ...]
@@ -311,10 +311,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Deferred:
-    """A sample that costs something to make, such as the decoding of an image.
+    """A sample that is made on demand, since making it is expensive, such as decoding an image.
 
-    ``make`` gives the sample, of the same id. What raises InputError there is bad data, which the
-    user may have refused or skipped; what is left out of the slice asked for is never made.
+    ``make`` returns the sample, with the same id. It raises InputError for bad data, which is an
+    error or is skipped, as the user chose. It is not called for samples that the user left out.
     """
 
     id: str
@@ -328,9 +328,9 @@ FailureKind = Literal["error", "abort", "timeout", "out-of-memory", "killed"]
 class Failure:
     """How a step in a worker failed.
 
-    ``kind`` "error" is an exception, "abort" the death of the process by ``signal`` or by exit.
-    "killed" is a death that somebody else may have caused: it is no evidence of anything.
-    ``message`` is the exception's text or the last lines the native code wrote.
+    ``kind`` is "error" for an exception, and "abort" if the process died by ``signal`` or exited.
+    "killed" means that another process may have killed it; that is no evidence of a fault.
+    ``message`` is the exception's text, or the last lines that native code wrote.
     """
 
     kind: FailureKind
@@ -342,7 +342,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model source says about one of its models, before it is fetched."""
+    """A model source's description of one of its models, before it is fetched."""
 
     name: str
     task: str | None = None

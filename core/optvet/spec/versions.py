@@ -1,4 +1,4 @@
-"""What is installed, by its metadata: every command asks, and importing a library takes seconds."""
+"""Versions of installed libraries, from their metadata: importing a library takes seconds."""
 
 from importlib import metadata
 
@@ -7,8 +7,8 @@ def version_of(distribution: str, *, extra: str) -> str:
     """Version of an installed distribution.
 
     Args:
-        distribution: As installers call it, such as "apache-tvm".
-        extra: What brings it, such as "optvet[tvm]".
+        distribution: Its name for installers, such as "apache-tvm".
+        extra: The requirement that installs it, such as "optvet[tvm]".
 
     Raises:
         ImportError: It is not installed; the message names ``extra``.

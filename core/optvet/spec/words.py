@@ -1,4 +1,4 @@
-"""Foreign text in what people read: names and messages out of models, files and libraries."""
+"""Making text from models, files and libraries safe to print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str, kept: str = "\n\t") -> str:
-    r"""``text`` without characters that a terminal or an editor obeys; line ends are kept.
+    r"""``text`` without control characters of terminals and editors; line ends are kept.
 
     >>> printable("a\x1b[2Jb")
     'a�[2Jb'
@@ -19,7 +19,7 @@ def printable(text: str, kept: str = "\n\t") -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""A JSON document with such characters escaped; to a parser it is the same.
+    r"""A JSON document with control characters escaped; its parsed value is the same.
 
     >>> printable_json('{"a": "\x9b"}')
     '{"a": "\\u009b"}'
@@ -31,19 +31,19 @@ def _escaped(match: re.Match[str]) -> str:
     character = match[0]
     if character.isprintable() or character in "\n\t":
         return character
-    # In JSON, what is beyond 16 bits is written as two halves.
+    # JSON escapes a character beyond 16 bits as a pair of surrogates.
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def shown(value: object, limit: int = 200) -> str:
-    """A value out of a file, for a message: escaped, and cut if long."""
+    """A value from a file, for an error message: escaped, and cut if it is long."""
     words = repr(value)
     return words if len(words) <= limit else f"{words[:limit]}…"
 
 
 def quoted(text: str, limit: int = 80) -> str:
-    """A name out of a file, for a message: in quotes, escaped, and cut in the middle if long.
+    """A name from a file, for an error message: quoted, escaped, and cut in the middle if long.
 
     >>> quoted("a" * 1000, 10)
     "'aaaa…aaaa'"

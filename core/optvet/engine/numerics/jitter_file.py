@@ -1,4 +1,4 @@
-"""A large model moved by rounding, from file to file: one weight at a time is in memory."""
+"""Perturbing a large model from file to file, with one weight at a time in memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from optvet.graph.weights import tensors_of
 
 
 def jitter_file(model: Path, folder: Path, seed: int, ulps: float = 1.0) -> Path:
-    """The model in a file, jittered as by ``jitter_bytes``.
+    """Write a model perturbed as by ``jitter_bytes``; returns the path of its file.
 
     Args:
-        model: Its file, which stays as it is.
-        folder: Where the new file goes, and its weights.
+        model: File of the model; it is not changed.
+        folder: Folder for the new file and its weights.
         seed: Seed of the signs.
         ulps: Step in units in the last place.
     """
     target = folder / "jittered.onnx"
-    # Named after the folder, whose name is new: no weight of the model lies in such a file.
+    # The folder has a new random name, so no existing weight file has this name.
     weights = folder / f"{folder.name}.bin"
     with weights.open("wb") as file:
         jitter = _FileJitter(seed, ulps, model.parent, Spill(file, weights.name))
         moved = jitter_model(outline_of(model), jitter.rng, ulps, jitter)
         for tensor in tensors_of(moved):
-            # What belongs to an operator is not moved by values, but moves along.
+            # Structural constants are not perturbed, but must be copied to the new file.
             if is_outside(tensor) and place_of(tensor, folder)[0] != weights:
                 jitter.move_along(tensor)
     target.write_bytes(moved.SerializeToString())
@@ -36,14 +36,14 @@ def jitter_file(model: Path, folder: Path, seed: int, ulps: float = 1.0) -> Path
 
 
 class _FileJitter(Jitter):
-    """Moves the values of tensors on their way from one file to another."""
+    """Perturbs tensors while copying them from one file to another."""
 
     def __init__(self, seed: int, ulps: float, folder: Path, spill: Spill) -> None:
         super().__init__(np.random.default_rng(seed), ulps)
         self._folder, self._spill = folder, spill
 
     def tensor(self, tensor: TensorProto) -> None:
-        """Move a tensor; one whose data is in a file goes to the other."""
+        """Perturb a tensor; external data is written to the new file."""
         if not is_outside(tensor):
             super().tensor(tensor)
             return
@@ -52,6 +52,6 @@ class _FileJitter(Jitter):
         self._spill.put(tensor, tensor.raw_data)
 
     def move_along(self, tensor: TensorProto) -> None:
-        """Copy the data of a tensor to the other file."""
+        """Copy the external data of a tensor to the new file, unchanged."""
         fetch(tensor, self._folder)
         self._spill.put(tensor, tensor.raw_data)

@@ -1,10 +1,10 @@
-"""The oracle: does a candidate's output say the same as the reference's?
+"""The oracle: does a candidate's output differ from the reference's by more than rounding?
 
-Three answers per output: *same* (bit for bit), *drift* (differs as rounding does), *fault*. Where
-something can round, the noise of this model on this input is measured, not assumed: the spread of
-the reference when its inputs and weights move by one unit of roundoff, and, where it can be had,
-its own error against a float64 evaluation. All thresholds stand in ``Thresholds``;
-``benchmarks/calibrate.py`` prints what they miss and what they flag falsely.
+Main answers per output: *same* (bit for bit), *drift* (a difference that rounding explains),
+*fault*. If rounding is possible, the noise of this model on this input is measured: the spread of
+the reference's outputs when its inputs and weights are perturbed by one unit of roundoff, and, if
+available, its own error against a float64 evaluation. All thresholds are in ``Thresholds``;
+``benchmarks/calibrate.py`` prints how many faults they miss and how many false alarms they raise.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ Call = Literal["same", "drift", "sensitivity", "fault", "unsure"]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where drift ends. Unitless factors; ``u`` is the unit roundoff of the output's dtype.
+    """Largest differences that count as drift. Unitless; ``u`` is the output dtype's roundoff.
 
     Attributes:
-        rounding: Differences below so many ``u`` of a slice's RMS (and so many ``u`` of its
-            largest element) are rounding, whatever the noise: no measurement is made.
-        jitter_rms: A slice's RMS difference may exceed the RMS spread under jitter so often.
-        jitter_max: The same for the largest element of a slice.
-        truth: The candidate's RMS error against float64 may exceed the reference's so often.
+        rounding: Differences below this many ``u`` of a slice's RMS (and this many ``u`` of its
+            largest element) are rounding without any measurement.
+        jitter_rms: Maximal ratio of a slice's RMS difference to its RMS spread under jitter.
+        jitter_max: The same ratio for the largest element of a slice.
+        truth: Maximal ratio of the candidate's RMS error against float64 to the reference's.
         reduction: Bound for legally re-ordered sums, in ``u * sqrt(n) * RMS``; n is the length
             of the longest reduction.
-        flips: Elements of a discontinuous output may change so often more than under jitter.
+        flips: Maximal ratio of the number of changed elements of a discontinuous output to that
+            under jitter.
     """
 
     rounding: float = 8.0
@@ -51,27 +52,28 @@ OTHER_KERNELS = replace(
     truth=4 * THRESHOLDS.truth,
     reduction=4 * THRESHOLDS.reduction,
 )
-"""For comparing two runtimes: every sum of the graph may be taken in another order."""
+"""For comparing two runtimes, which may compute every sum of the graph in another order."""
 _SLICE_ELEMENTS = 16
 _FLIP = 1024
-"""Behind a decision, a change by so many units of roundoff is a flip and no rounding."""
+"""Downstream of a discrete decision, a change by so many roundoffs counts as a flip."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What is known about the reference's own uncertainty on one sample.
+    """Numerical uncertainty of the reference on one sample.
 
     Attributes:
         jitters: Outputs of the reference under perturbations of one roundoff; by output name.
-        truth: float64 outputs, if they could be had and are trustworthy.
+        truth: float64 outputs, if they are available and trustworthy.
         longest_reduction: Number of terms of the longest sum in the graph.
-        exact: Outputs that nothing in the graph can round.
-        discontinuous: Outputs behind a decision (ArgMax, Floor, quantization, …) on rounded values.
-        steps: Step of the outputs that lie on a quantization grid.
-        tolerance: Relative error that a lossy pass declares to stay below.
-        measured: Whether the jitters were taken; without them the bound on re-ordered sums alone
-            can settle a difference, and what exceeds it stays unsure.
-        finite_inputs: The sample holds no NaN and no infinity, so any in the outputs was computed.
+        exact: Outputs that no operation in the graph can round.
+        discontinuous: Outputs that depend on a discrete decision (ArgMax, Floor, quantization, …)
+            on rounded values.
+        steps: Step of the quantization grid, for outputs that lie on one.
+        tolerance: Relative error that a lossy pass declares.
+        measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
+            available, and a difference beyond it is "unsure".
+        finite_inputs: The sample has no NaN and no infinity, so those in outputs were computed.
     """
 
     jitters: Sequence[Mapping[str, np.ndarray]] = ()
@@ -90,8 +92,8 @@ class Judgement:
     """Verdict on one output of one sample.
 
     ``error`` is the largest difference relative to the reference's largest magnitude; ``noise``
-    the same for the reference's own spread. ``exceeds`` is the error in units of what is allowed
-    (above 1: more than drift). ``structural`` tells that no noise level would change the answer:
+    the same for the reference's own spread. ``exceeds`` is the ratio of the error to the allowed
+    error (above 1: more than drift). ``structural``: the answer does not depend on noise, since
     dtype or shape differ, or nothing in the graph can round.
     """
 
@@ -110,7 +112,7 @@ def judge(
     noise: Noise | None = None,
     thresholds: Thresholds = THRESHOLDS,
 ) -> list[Judgement]:
-    """Judge every output that ``reference`` has; without ``noise`` doubtful ones are "unsure"."""
+    """Compare all outputs of ``reference``; without ``noise``, unclear ones are "unsure"."""
     return [
         _judge_output(name, expected, candidate.get(name), noise, thresholds)
         for name, expected in reference.items()
@@ -196,7 +198,7 @@ def _flips_explain(
     noise: Noise,
     limits: Thresholds,
 ) -> bool:
-    """Whether elements that are ``wrong`` also change when the reference is merely perturbed."""
+    """Whether as many elements as in ``wrong`` change when the reference is perturbed."""
     if ref.dtype.kind in "iuf" or is_float(ref.dtype):
         size = np.abs(_wide(ref)[wrong] - _wide(cand)[wrong])
         step = noise.steps.get(name)
@@ -207,8 +209,8 @@ def _flips_explain(
         return True
     truth = noise.truth.get(name)
     if truth is not None and truth.shape == ref.shape and not is_float(truth.dtype):
-        # The exact decision: where the reference itself decides otherwise, it sits on the edge.
-        # A model of integers hardly feels jitter, so there this is the only measure.
+        # Where the float64 evaluation decides differently, the reference is close to a threshold.
+        # Jitter hardly changes a model of integers, so for these this is the only measure.
         jitters.append(truth)
     flips = [np.asarray(_differs(ref, j)) for j in jitters]
     if not flips:
@@ -218,7 +220,7 @@ def _flips_explain(
         return True
     if wrong.size < 64 or ref.dtype.kind not in "iuf":
         return False
-    # Enough elements to compare rates: as many flips, and no larger ones, as under jitter.
+    # With enough elements, compare rates: no more flips, and no larger ones, than under jitter.
     rate = max(int(f.sum()) for f in flips)
     largest = max(
         (
@@ -254,7 +256,7 @@ def _judge_float(
     pattern = _pattern_differs(y, z)
     with np.errstate(invalid="ignore", over="ignore"):
         finite = np.isfinite(y) & np.isfinite(z)
-        # 1e308 - -1e308 overflows float64; the largest double stands for it.
+        # 1e308 - -1e308 overflows float64; use the largest double instead.
         d = np.where(finite, np.minimum(np.abs(y - z), np.finfo(np.float64).max), 0.0)
         scale = float(np.max(np.abs(y), where=finite, initial=0.0))
     error = float(d.max(initial=0.0)) / scale if scale else (math.inf if d.any() else 0.0)
@@ -270,7 +272,7 @@ def _judge_float(
         detail = "NaN or infinity in other places" if pattern.any() else ""
         return Judgement(name, "unsure", error, None, 1.0, detail)
     if name in noise.exact:
-        # Nothing rounds, so any difference of value is one; -0 for +0 was no difference above.
+        # Nothing rounds, so any difference in value is a fault; -0 and +0 compare equal above.
         detail = "nothing in the graph can round"
         return Judgement(name, "fault", error, 0.0, math.inf, detail, True)
     return _judge_against_noise(name, ref, y, z, d, pattern, finite, error, noise, limits)
@@ -295,17 +297,17 @@ def _judge_against_noise(
     clean = np.where(finite, y, 0.0)
     scale = float(np.max(np.abs(clean), initial=0.0))
     level = float(spread.max(initial=0.0)) / scale if scale else 0.0
-    # A slice of zeros has no scale of its own: kernels of Sigmoid give 0 where others give 1e-12.
-    # All slices share what one rounding of the largest value may move.
+    # A slice of zeros has no scale: some Sigmoid kernels give 0 where others give 1e-12. So every
+    # slice may differ by one roundoff of the tensor's largest value.
     spread = np.maximum(spread, u * scale / limits.jitter_max)
     truth = noise.truth.get(name)
     trusted = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
     exceeds = _exceeds(d, spread, clean, floor, limits)
     detail = ""
-    # Where finite inputs overflow in the reference but not in the candidate (log(softmax(x)) fused,
-    # say), float arithmetic ran out of range: worth telling, but nobody's fault.
+    # If the reference overflows on finite inputs and the candidate does not (a fused
+    # log(softmax(x)), say), the float range was exceeded: reported, but not as a fault.
     outgrown = pattern & np.isinf(y) & np.isfinite(z) if noise.finite_inputs else pattern & False
-    # What ran out of range lies beyond all that did not: 1/Relu(x) is infinite for another reason.
+    # An overflowed value is larger than all finite ones; 1/Relu(x) is infinite without overflow.
     outgrown &= (np.sign(z) == np.sign(y)) & (np.abs(z) >= scale)
     pattern = pattern & ~outgrown
     if outgrown.any() and not pattern.any() and exceeds <= 1:
@@ -330,8 +332,8 @@ def _judge_against_noise(
             right, own = verdict
             return Judgement(name, "drift", error, own, 0.9, right)
     if trusted and truth is not None and name in noise.discontinuous and not pattern.any():
-        # Decisions on exact ties (a quantizer fed k + 1/2) go either way, and scales are not
-        # jittered: then the reference's distance from the exact result is its noise.
+        # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
+        # jittered. So the reference's distance from the float64 result counts as noise too.
         own_error = np.where(np.isfinite(truth), np.abs(y - truth), 0.0)
         unmoved = all(np.array_equal(j, y, equal_nan=True) for j in jitters)
         if unmoved and _rms_all(d) <= 2 * _rms_all(own_error):
@@ -346,7 +348,7 @@ def _judge_against_noise(
 
 
 def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
-    """Largest change of an output under jitter, times what drift may exceed it; None if unknown."""
+    """Largest allowed change of an output, from its change under jitter; None if unknown."""
     jitters = [_wide(j[name]) for j in noise.jitters if name in j]
     jitters = [j for j in jitters if j.shape == reference.shape]
     if not jitters or not is_float(reference.dtype):
@@ -355,10 +357,10 @@ def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
 
 
 def uncertainty(name: str, reference: np.ndarray, noise: Noise) -> float | None:
-    """Largest difference of one element that may pass for rounding; None of what is not rounded.
+    """Largest difference of one element that counts as rounding; None if nothing is rounded.
 
-    In units of the output, for comparators: what the verdict calls drift must not read as a change.
-    Without jitters it is what a legal re-ordering of sums may move, which settles such a verdict.
+    In units of the output. Comparators use it, so that drift is not reported as a changed answer.
+    Without jitters it is the bound for re-ordered sums.
     """
     if not is_float(reference.dtype):
         return None
@@ -380,14 +382,14 @@ def largest_difference(y: np.ndarray, z: np.ndarray) -> float:
 
 
 def _pattern_differs(y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Where one is NaN or an infinity that the other is not."""
+    """Where exactly one of the two is NaN, or has an infinity that the other has not."""
     with np.errstate(invalid="ignore"):
         same = (np.isfinite(y) & np.isfinite(z)) | (np.isnan(y) & np.isnan(z)) | (y == z)
     return np.asarray(~same)
 
 
 def _spread(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:
-    """Elementwise RMS change of the reference under jitter; 0 where that is not finite."""
+    """Elementwise RMS change of the reference under jitter; 0 for elements that are not finite."""
     if not jitters:
         return np.zeros_like(y)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -396,10 +398,10 @@ def _spread(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _slices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Axes to reduce: over everything, and over all but one axis wherever that leaves enough.
+    """Axes to reduce: all axes, and all but one axis if enough elements are left.
 
-    One tensor may hold quantities of different size (box coordinates and scores, say); a bound
-    from the largest would hide every fault in the smallest.
+    A tensor may hold quantities of different size (box coordinates and scores, say); one bound from
+    the largest values would hide faults in the small ones.
     """
     axes = tuple(range(len(shape)))
     yield axes
@@ -441,7 +443,7 @@ def _exceeds(
     """Largest ratio of difference to allowance, over the whole tensor and its slices."""
     worst = 0.0
     for axes in _slices(d.shape):
-        # Few elements tell little about a slice's noise: the whole tensor's share backs it up.
+        # A slice of few elements is a poor estimate of its noise: add a share of the tensor's.
         rms = limits.jitter_rms * _rms(spread, axes) + floor * _rms(y, axes)
         top = limits.jitter_max * np.max(spread, axis=axes, keepdims=True, initial=0.0)
         top = top + floor * np.max(np.abs(y), axis=axes, keepdims=True, initial=0.0)
@@ -473,10 +475,10 @@ def _against_truth(
     floor: float,
     limits: Thresholds,
 ) -> tuple[str, float] | None:
-    """("why the candidate is right", the reference's error), or None if float64 does not say so.
+    """(reason, the reference's error) if float64 shows that the candidate is right, else None.
 
-    float64 acquits; it never convicts. An evaluator from which both differ beyond their noise is
-    not evidence, so one of the two must agree with it.
+    A difference from float64 alone never makes a fault. If both outputs differ from it beyond their
+    noise, the evaluator is not evidence: one of the two must agree with it.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         t = _wide(truth.astype(ref.dtype))
@@ -496,7 +498,7 @@ def _against_truth(
     if _pattern_differs(t, y).any():
         return None
     if _exceeds(of_candidate, of_reference, clean, floor, plausible) <= 1:
-        # Both far from float64: it is the reference's own error, unless the evaluator is off.
+        # Both far from float64: an error of the reference itself, unless the evaluator is wrong.
         if _exceeds(of_reference, own_noise, clean, floor, limits) <= 30:
             return "no further from the exact result than the reference", own
     return None

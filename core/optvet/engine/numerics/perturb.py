@@ -1,9 +1,8 @@
-"""Perturbations by one ulp, which tell what rounding can do to a model.
+"""Perturbations by one ulp, to measure the effect of rounding on a model.
 
-Moving every weight and input by at most one unit in the last place is the smallest change that
-float arithmetic cannot tell from its own rounding. The spread of the outputs under it estimates
-the noise floor of a model that cannot be evaluated in float64 (Parker, Monte Carlo Arithmetic,
-1997, perturbs in the same spirit).
+Every weight and input is changed by at most one unit in the last place, as rounding might do. The
+spread of the outputs estimates the noise floor of a model, even if it cannot be evaluated in
+float64 (compare Parker 1997, Monte Carlo Arithmetic).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from optvet.graph.walk import (
 
 Array = NDArray[Any]
 
-# Element type → integers of its width, mask of its exponent, significand bits with the hidden one.
+# Element type → integer type of its width, exponent mask, significand bits with the hidden bit.
 LAYOUTS: dict[int, tuple[type[np.signedinteger[Any]], int, int]] = {
     TensorProto.FLOAT16: (np.int16, 0x7C00, 11),
     TensorProto.BFLOAT16: (np.int16, 0x7F80, 8),
@@ -41,12 +40,12 @@ _TYPES_BY_NAME = {
 }
 FLOATS = frozenset(LAYOUTS)
 
-# One pattern of this length is repeated over all weights, from a fresh offset in each tensor:
-# drawing 25 million random numbers takes longer than running the model. A prime, so that rows
-# of weights, whose lengths are round numbers, do not repeat it in step.
+# One pattern of this length is repeated over all weights, from a random offset in each tensor:
+# drawing 25 million random numbers takes longer than running the model. It is a prime, so that
+# rows of weights, whose lengths are round numbers, do not all get the same signs.
 _PATTERN_LENGTH = 65_537
 
-# Inputs whose value is part of what the operator means, by position.
+# Inputs that act as parameters of the operator, by position.
 _STRUCTURAL: dict[str, tuple[int, ...]] = {
     "CenterCropPad": (1,),
     "Clip": (1, 2),
@@ -82,18 +81,18 @@ def jitter_model(
     """A copy of ``model`` with every floating weight moved by -1, 0 or +1 times ``ulps`` ulp.
 
     Initializers and Constant nodes are moved, in subgraphs and functions too, in the encoding in
-    which they are stored. These stay: zeros, infinities and NaN; numbers that belong to the
-    meaning of an operator (exponents, bounds, scales of Resize and of quantization, ranges, and
-    what is turned into a shape); and tensors of one element with a round value (2, 0.5, 255).
+    which they are stored. Not moved: zeros, infinities and NaN; parameters of operators (exponents,
+    bounds, scales of Resize and of quantization, ranges, and values that become shapes); and
+    tensors of one element with a round value (2, 0.5, 255).
 
     Args:
         model: A model with all its weights in memory.
         rng: Source of the signs; equal states give equal models.
         ulps: Step in units in the last place of each tensor's own type; rounded to whole ones.
-        jitter: What moves the tensors; None for one of ``rng`` and ``ulps``.
+        jitter: Moves the tensors; None for a ``Jitter`` made of ``rng`` and ``ulps``.
 
     Raises:
-        ValueError: A weight is stored outside of the model, or ``ulps`` is negative.
+        ValueError: A weight is external data, or ``ulps`` is negative.
     """
     jitter = jitter or Jitter(rng, ulps)
     copy = ModelProto()
@@ -112,8 +111,8 @@ def jitter_feeds(
 ) -> dict[str, Array]:
     """A copy of ``feeds`` with every float moved by -1, 0 or +1 times ``ulps`` ulp of its type.
 
-    Zeros, infinities, NaN and everything that is not a float stay. Inputs are taken by name in
-    sorted order, so that the order of ``feeds`` does not matter.
+    Zeros, infinities, NaN and everything that is not a float are not moved. Inputs are processed in
+    the order of their names, so that the order of ``feeds`` does not matter.
     """
     jitter = Jitter(rng, ulps)
     moved: dict[str, Array] = dict(feeds)
@@ -145,8 +144,8 @@ class Jitter:
     def move(self, bits: Array, kind: int) -> None:
         """Move the floats whose bit patterns are ``bits``, in place.
 
-        Adding 1 to the bits of a float makes its magnitude the next larger one, across powers of
-        two and among the subnormal numbers alike.
+        Adding 1 to the bits of a float gives the next larger magnitude, also across powers of two
+        and for subnormal numbers.
         """
         integer, exponent, _ = LAYOUTS[kind]
         offset = int(self.rng.integers(_PATTERN_LENGTH))
@@ -154,7 +153,7 @@ class Jitter:
         steps = np.resize(pattern, bits.shape)
         magnitude = bits & np.iinfo(integer).max
         largest = exponent - 1
-        # The step must neither pass zero nor reach infinity, and both of them stay.
+        # Skip numbers that the step would move past zero or to infinity, and those two themselves.
         inside = (magnitude > self.step) & (magnitude <= largest - self.step)
         bits += np.where(inside, steps, integer(0))
 
@@ -193,9 +192,9 @@ class Jitter:
 
 
 def _is_round(bits: Array, kind: int) -> bool:
-    """Whether these are the bits of one number that somebody chose: 2, 0.5, 255, not 0.1.
+    """Whether these are the bits of a single round number, such as 2, 0.5 or 255, but not 0.1.
 
-    A trained weight passes with a probability of about 2 to the minus half of its bits.
+    For a trained weight this is true with a probability of about 2 ** -(bits / 2).
     """
     if bits.size != 1:
         return False
@@ -251,7 +250,7 @@ def _jitter_constant(attribute: AttributeProto, jitter: Jitter) -> None:
 
 
 class _FunctionTable:
-    """Which inputs of each local function are structural inside of it."""
+    """The inputs of each local function that are structural inside the function."""
 
     def __init__(self, model: ModelProto) -> None:
         self.functions = {(f.domain, f.name): f for f in model.functions}
@@ -261,7 +260,7 @@ class _FunctionTable:
         key = (node.domain, node.op_type)
         if key in self.known or key not in self.functions:
             return self.known.get(key, ())
-        self.known[key] = ()  # ends the recursion that a faulty model may contain
+        self.known[key] = ()  # ends the recursion if a malformed model has a recursive function
         function = self.functions[key]
         names = _structural_names(function.node, None, self)
         self.known[key] = tuple(i for i, name in enumerate(function.input) if name in names)
@@ -271,11 +270,11 @@ class _FunctionTable:
 def _structural_names(
     nodes: Iterable[NodeProto], graph: GraphProto | None, functions: _FunctionTable
 ) -> frozenset[str]:
-    """Values that must not move: structural inputs and what they are computed from.
+    """Values that must not be moved: structural inputs and the values they are computed from.
 
-    The search goes backwards through values that are fixed before the model runs (constants,
-    shapes and arithmetic on them), so that a quantization scale measured at run time does not
-    protect the whole network in front of it.
+    The search goes backwards only through values that are known before the model runs (constants,
+    shapes and arithmetic on them). Otherwise a quantization scale that is measured at run time
+    would exclude the whole network before it.
     """
     every = [node for node in nodes for node in (node, *inner_nodes(node))]
     fixed = {""}
@@ -310,6 +309,6 @@ def _structural_names(
 
 def _structural_positions(node: NodeProto, fixed: set[str]) -> tuple[int, ...]:
     if node.op_type == "Cast" and attribute_of(node, "to") not in FLOATS:
-        # A fixed number on its way to an integer is a size, an index or an axis.
+        # A constant that is cast to an integer is a size, an index or an axis.
         return (0,) if node.input and node.input[0] in fixed else ()
     return _STRUCTURAL.get(node.op_type, ())

@@ -1,6 +1,6 @@
-"""What needs no tolerance: which outputs of a model can round, flip or be random.
+"""Which outputs of a model can be rounded, can flip, or are random; others must be equal.
 
-Three facts are followed through the graph, in one walk from the inputs to the outputs.
+These three facts are propagated in one walk from the inputs to the outputs of the graph.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from optvet.graph.weights import SHAPE_ELEMENTS, without_large_weights
 
 
 class _Fact(enum.Flag):
-    """What may have happened to a value on its way from the inputs."""
+    """Facts about how a value was computed from the inputs."""
 
     NONE = 0
     ROUNDED = enum.auto()
@@ -42,7 +42,7 @@ def can_round(model: ModelProto) -> frozenset[str]:
     """Graph outputs that floating-point rounding may change.
 
     The others are copies, selections and integer results: two correct implementations agree on
-    them bit for bit. Whatever is not known to be exact counts as rounding.
+    them bit for bit. Operators that are not known to be exact count as rounding.
     """
     return _outputs_with(model, _Fact.ROUNDED)
 
@@ -50,17 +50,17 @@ def can_round(model: ModelProto) -> frozenset[str]:
 def discontinuous(model: ModelProto) -> frozenset[str]:
     """Graph outputs behind a discrete decision (ArgMax, Less, Round, …) on a rounded value.
 
-    There a difference of one ulp may become one of any size, without anybody's fault.
+    There a difference of one ulp can legally become a difference of any size.
     """
     return _outputs_with(model, _Fact.DECIDED)
 
 
 def random_ops(model: ModelProto) -> frozenset[str]:
-    """Graph outputs that depend on a random operator, or on Dropout that may be training."""
+    """Graph outputs that depend on a random operator, or on Dropout in training mode."""
     return _outputs_with(model, _Fact.RANDOM)
 
 
-# They copy, select, count or compare; where they do arithmetic, it is on integers or exact.
+# Operators that copy, select, count or compare, or whose arithmetic is exact.
 _EXACT = frozenset(
     """
     Abs And ArgMax ArgMin ArrayFeatureExtractor AttributeHasValue Binarizer BitShift BitwiseAnd
@@ -77,7 +77,8 @@ _EXACT = frozenset(
     """.split()
 )
 
-# A small change of the input can change the output by a step; None: all outputs, else positions.
+# Operators whose output may jump when the input changes little. Values: the positions of such
+# outputs; None for all.
 _DECISIONS: dict[str, tuple[int, ...] | None] = dict.fromkeys(
     """
     ArgMax ArgMin BitCast Binarizer Ceil Compress Equal Floor Greater GreaterOrEqual Hardmax IsInf
@@ -87,7 +88,7 @@ _DECISIONS: dict[str, tuple[int, ...] | None] = dict.fromkeys(
 )
 _DECISIONS.update(MaxPool=(1,), TopK=(1,))
 
-# They round inside before they decide, whatever comes in.
+# The same for operators that round inside, so that even exact inputs give rounded decisions.
 _ROUNDING_DECISIONS: dict[str, tuple[int, ...] | None] = {
     "DynamicQuantizeLinear": None,
     "LinearClassifier": (0,),
@@ -128,7 +129,7 @@ class _Walk:
         if model.functions:
             try:
                 self.model = inline_local_functions(without_large_weights(model, SHAPE_ELEMENTS))
-            except Exception:  # what stays a function call is unknown, so it rounds
+            except Exception:  # a call that cannot be inlined is unknown, so it counts as rounding
                 self.model = model
         self.types = element_types(self.model)
         opsets = opset_versions(self.model)
@@ -152,7 +153,7 @@ class _Walk:
         if bodies:
             return self.control(node, bodies, incoming, facts)
         if node.op_type in ("Shape", "Size") and not incoming & _Fact.DECIDED:
-            incoming = _Fact.NONE  # only a decision upstream makes shapes depend on values
+            incoming = _Fact.NONE  # a shape depends on values only through a decision upstream
         if self.is_random(node) or (node.domain, node.op_type) in self.random_functions:
             incoming |= _Fact.RANDOM | _Fact.ROUNDED
         outgoing = incoming | (_Fact.ROUNDED if self.rounds(node) else _Fact.NONE)
@@ -169,11 +170,11 @@ class _Walk:
         incoming: _Fact,
         facts: Mapping[str, _Fact],
     ) -> list[_Fact]:
-        """Facts behind If, by output; behind loops and the like, of everything together."""
+        """Facts of each output of an If; for loops and others, the union of all facts."""
         if node.op_type == "If":
             inner = [(body, self.graph(body, facts)) for body in bodies]
             outputs = [[found[o.name] for o in b.output if o.name in found] for b, found in inner]
-            # One branch may return an outer value that has no facts: fall back on the union.
+            # A branch may return an outer value without facts: use the union then.
             if all(len(each) == len(node.output) for each in outputs):
                 return [incoming | _union(each) for each in zip(*outputs, strict=True)]
             return [incoming | _union(itertools.chain(*outputs))] * len(node.output)
@@ -221,7 +222,7 @@ class _Walk:
         return any(kind not in discrete for kind in kinds)
 
     def decisions(self, node: NodeProto, incoming: _Fact) -> Iterable[int]:
-        """Positions of the outputs that are discrete choices on rounded values."""
+        """Positions of the outputs that are discrete decisions on rounded values."""
         every = range(len(node.output))
         if node.op_type in _ROUNDING_DECISIONS:
             chosen = _ROUNDING_DECISIONS[node.op_type]

@@ -1,4 +1,4 @@
-"""Findings as they are kept, and judged again: ``optvet.finding/2`` and ``optvet.replay/2``."""
+"""A finding in a bundle, and its replay: ``optvet.finding/2`` and ``optvet.replay/2``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from optvet.spec.types import Symptom
 
 
 class Reproduction(Record):
-    """``finding.json``: what a bundle shows, and all that judging it again needs.
+    """``finding.json``: what a bundle shows, and everything that a replay needs.
 
-    ``finding`` is as seen on the model of the bundle; ``nodes`` counts before and after reducing.
-    ``normalized_message`` are the words of a failure without names and numbers. ``passes`` are
-    applied: the culprit with what the optimizer cannot do without. ``inputs`` and ``outputs`` name
-    the arrays of ``inputs.npz`` and ``expected.npz`` in their order. ``script_exit`` is what
-    ``repro.py`` ended with when the bundle was written; None if it did not end. ``timeout_s`` and
+    ``finding`` was observed on the model of the bundle; ``nodes`` are the numbers of nodes before
+    and after reducing. ``normalized_message`` is a failure's message without names and numbers.
+    ``passes`` are applied: the culprit and the required passes. ``inputs`` and ``outputs`` name the
+    arrays of ``inputs.npz`` and ``expected.npz``, in order. ``script_exit`` is the exit code of
+    ``repro.py`` when the bundle was written; None if it did not end. ``timeout_s`` and
     ``memory_bytes`` are the limits of one step.
     """
 
@@ -45,7 +45,7 @@ ReplayOutcome = Literal["fixed", "still there", "changed"]
 
 
 class Replayed(Record):
-    """What a bundle shows under the versions that are installed now."""
+    """The outcome of a replay: what a bundle shows under the installed versions."""
 
     schema_: Literal["optvet.replay/2"] = Field("optvet.replay/2", alias="schema")
     bundle: str

@@ -10,10 +10,10 @@ from optvet.spec.records.base import Record
 
 
 class Activation(Record):
-    """Statistics of a value in both models, over its finite elements, in its own unit.
+    """Statistics of a value in both models, over its finite elements, in the value's unit.
 
-    ``rms_difference`` is relative to the root mean square of the first; ``cosine`` is that of the
-    angle between the two. Both are None where shapes differ, or there is nothing to divide by.
+    ``rms_difference`` is relative to the first model's root mean square; ``cosine`` is the cosine
+    similarity of the two. Both are None if shapes differ or the divisor is 0.
     """
 
     mean: tuple[float, float]
@@ -25,10 +25,10 @@ class Activation(Record):
 
 
 class Parameter(Record):
-    """A weight that both nodes read at the same place.
+    """A weight that both nodes read at the same input position.
 
-    The differences, largest and root mean square, are relative to the first weight's largest
-    magnitude and root mean square; None where shapes differ.
+    The largest difference is relative to the first weight's largest magnitude, the root mean square
+    difference to its root mean square; None if shapes differ.
     """
 
     name: str
@@ -39,16 +39,16 @@ class Parameter(Record):
 
     @property
     def differs(self) -> bool:
-        """Whether any element does."""
+        """Whether any element differs."""
         return self.max_difference != 0
 
 
 class Layer(Record):
-    """A value that both models have, and the nodes that make it.
+    """A value that both models have, and the nodes that compute it.
 
-    ``error`` and ``noise`` are relative to the largest magnitude of the first model's value, which
-    is ``magnitude``. ``attributes`` says what differs between the two nodes, by name;
-    ``parameters`` are their weights, where both nodes are of one operator.
+    ``error`` and ``noise`` are relative to ``magnitude``, the largest magnitude of the first
+    model's value. ``attributes`` are the attributes that differ between the two nodes, by name;
+    ``parameters`` are the weights of the nodes, if both have the same operator.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Layer(Record):
 
 
 class ModelComparison(Record):
-    """Two models on one input; ``diverges_at`` names the earliest layer beyond its noise.
+    """Two models on one input; ``diverges_at`` names the first layer that differs beyond noise.
 
-    ``before`` and ``after`` are the nodes of the two models in the region that was rewritten there,
-    as text; ``agreeing`` the values that go into it and are still the same.
+    ``before`` and ``after`` are the nodes of the two models in the rewritten region around it, as
+    text; ``agreeing`` are the values that enter the region and are equal up to noise.
     """
 
     schema_: Literal["optvet.compare/1"] = Field("optvet.compare/1", alias="schema")

@@ -10,15 +10,15 @@ from optvet.spec.records.base import Record
 
 Status = Literal["ok", "absent", "warning", "broken"]
 STATUSES: tuple[Status, ...] = ("broken", "warning", "absent", "ok")
-"""From the worst."""
+"""From the most to the least serious."""
 
 
 class Check(Record):
-    """One thing that was looked at.
+    """The result of one check.
 
-    ``cure`` is what to do, a command where there is one; empty if all is well. ``about`` names the
-    distributions, or the module, that the check is about; of two checks with one ``name`` that are
-    about the same, a plugin's takes the place of the engine's.
+    ``cure`` is what to do, a command if there is one; empty if all is well. ``about`` names the
+    distributions, or the module, that the check is about. If a plugin and the engine make checks
+    with the same ``name`` and ``about``, the plugin's is used.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Check(Record):
 
 
 class Diagnosis(Record):
-    """All that was found out; ``libraries`` maps distributions to versions, None if absent."""
+    """All checks; ``libraries`` maps distributions to versions, None if absent."""
 
     schema_: Literal["optvet.doctor/1"] = Field("optvet.doctor/1", alias="schema")
     environment: dict[str, str]
@@ -38,5 +38,5 @@ class Diagnosis(Record):
 
     @property
     def broken(self) -> bool:
-        """Whether something does not work that should."""
+        """Whether a check has the status "broken"."""
         return any(c.status == "broken" for c in self.checks)

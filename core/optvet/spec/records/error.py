@@ -10,7 +10,7 @@ from optvet.spec.records.base import Record
 
 
 class ErrorSource(Record):
-    """What was asked about."""
+    """The model that was asked for."""
 
     source: str
 

@@ -1,4 +1,4 @@
-"""What is at hand: plugins, models, and what the cache holds, one document each."""
+"""Lists of plugins, of models, and of the cache's content: one document each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from optvet.spec.records.base import Record
 
 
 class PluginEntry(Record):
-    """A plugin, or why it cannot be used (``problem``), and the extras that bring what it lacks.
+    """A plugin; ``problem`` says why it cannot be used, and with which extras it could.
 
-    ``default`` tells that it is taken where the user names none of its family.
+    ``default``: it is used if the user names no plugin of its family.
     """
 
     family: str | None
@@ -120,7 +120,7 @@ class CacheKind(Record):
 
 
 class CacheContents(Record):
-    """What is kept between runs: what ``optvet cache info --json`` writes."""
+    """The content of the cache: what ``optvet cache info --json`` writes."""
 
     schema_: Literal["optvet.cache/1"] = Field("optvet.cache/1", alias="schema")
     path: str

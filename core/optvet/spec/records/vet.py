@@ -35,7 +35,7 @@ class OptimizerRecord(Record):
 
 
 class RuntimeRecord(Record):
-    """The runtime and the options under which it judged."""
+    """The runtime and its options."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class RuntimeRecord(Record):
 
 
 class Witness(Record):
-    """The sample that shows a finding; ``dataset`` and ``seed`` make it again."""
+    """The sample that shows a finding; it is reproduced by ``dataset`` and ``seed``."""
 
     dataset: str
     sample: str
@@ -51,11 +51,11 @@ class Witness(Record):
 
 
 class RewriteSite(Record):
-    """One of several places that a pass rewrote, which is wrong by itself.
+    """One of several places that a pass rewrote; rewriting it alone already shows the fault.
 
-    It is the ``number``-th of ``of`` places of this ``kind`` (the operators that went), in the
-    order of the original graph, beginning with 1. ``node`` is the name of the node there, or of
-    what it makes.
+    It is the ``number``-th of ``of`` places of this ``kind`` (the operators that were removed), in
+    the order of the original graph, beginning with 1. ``node`` is the name of the node there, or of
+    its output.
     """
 
     number: int
@@ -67,16 +67,16 @@ class RewriteSite(Record):
 
 
 class Divergence(Record):
-    """Where the optimized model begins to compute something else, and what was rewritten there.
+    """Where the optimized model begins to differ from the original, and what was rewritten there.
 
-    ``value`` is the earliest tensor beyond its own noise, by its name in the original; None where
-    there is none, of which ``note`` tells the reason. ``error`` and ``noise`` are relative to its
+    ``value`` is the first tensor that differs beyond its noise, by its name in the original; None
+    if there is none, for the reason in ``note``. ``error`` and ``noise`` are relative to its
     largest magnitude. ``before`` and ``after`` are the nodes of the original and of the optimized
-    model that make it from the values in ``agreeing``, as text; ``whole`` tells that these are all
-    nodes. ``differs`` names attributes and weights that were changed there. ``sites`` counts the
-    places that were rewritten independently, ``tried`` those put into the original one at a time;
-    ``wrong`` are those that show the fault alone, ``distinction`` what sets them apart from the
-    right ones of their kind.
+    model that compute it from the values in ``agreeing``, as text; ``whole``: these are all nodes.
+    ``differs`` lists attributes and weights that changed there. ``sites`` is the number of places
+    that were rewritten independently, ``tried`` how many of them were put into the original one at
+    a time; ``wrong`` are those that show the fault alone, and ``distinction`` lists properties that
+    these have and the correct ones of their kind do not.
     """
 
     value: str | None = None
@@ -95,13 +95,12 @@ class Divergence(Record):
 
 
 class CrossCheck(Record):
-    """What another runtime says of a finding.
+    """A finding tested on another runtime.
 
-    ``outcome`` is "fault" (with its ``symptom``) or "no-fault" where it could judge; "runs" or
-    "does-not-run" where the question is only whether it has the operators of the optimized model;
-    "not-judged" where it cannot run one of the two models, of which ``detail`` tells the reason.
-    ``same_original`` tells whether it computes the same of the original as the judging runtime
-    does; None where that is not known.
+    ``outcome`` is "fault" (with its ``symptom``) or "no-fault"; "runs" or "does-not-run" if the
+    question is only whether the runtime has the operators of the optimized model; "not-judged" if
+    it cannot run one of the two models, for the reason in ``detail``. ``same_original``: whether
+    its outputs of the original agree with those of the first runtime; None if not known.
     """
 
     runtime: str
@@ -171,7 +170,7 @@ class OutputRecord(Record):
 
 
 class ComparisonRecord(Record):
-    """What the comparator said of one sample."""
+    """The comparator's result for one sample."""
 
     sample: str
     metrics: dict[str, float | None]
@@ -181,7 +180,7 @@ class ComparisonRecord(Record):
 
 
 class Impact(Record):
-    """What the difference means on the model's task; ``chosen_by`` says why this comparator."""
+    """Effect of the difference on the task; ``chosen_by`` says why this comparator was used."""
 
     comparator: str
     chosen_by: str
@@ -213,9 +212,9 @@ class RequirementRecord(Record):
 class DatasetRecord(Record):
     """Where inputs came from.
 
-    ``name`` is what ``--dataset`` takes, ``chosen_by`` who chose it, ``samples`` the number that
-    it gave, and ``provenance`` what they depend on: a revision, the preprocessing, what of that was
-    inferred.
+    ``name`` is the value of ``--dataset``, ``chosen_by`` says why it was used, ``samples`` is the
+    number of samples that it gave, and ``provenance`` what they depend on: a revision, the
+    preprocessing, and which of that was inferred.
     """
 
     name: str
@@ -226,7 +225,7 @@ class DatasetRecord(Record):
 
 
 class Skipped(Record):
-    """A sample that was not judged, and why: bad data, or the original does not run on it."""
+    """A sample that was left out, and why: bad data, or the original does not run on it."""
 
     sample: str
     reason: str
@@ -235,8 +234,8 @@ class Skipped(Record):
 class Control(Record):
     """One check that the verdict rests on.
 
-    ``state`` is "passed" or "failed"; "limited" if it was made in part or under reservations;
-    "not-needed" if nothing depended on it. ``detail`` says more, in words.
+    ``state`` is "passed" or "failed"; "limited" if only a part could be checked; "not-needed" if
+    nothing depends on it. ``detail`` explains it.
     """
 
     name: str
@@ -245,26 +244,27 @@ class Control(Record):
 
 
 class StageCost(Record):
-    """Work done for one purpose; cached answers cost nothing and are not counted."""
+    """Work done for one purpose; results from the cache are not counted."""
 
     applications: int = 0
     inferences: int = 0
 
 
 class Cost(StageCost):
-    """Work done in all, and for each purpose (detect, control, noise, localize, confirm, …)."""
+    """Total work, and work for each purpose (detect, control, noise, localize, confirm, …)."""
 
     wall_s: float = 0.0
     by_purpose: dict[str, StageCost] = Field(default_factory=dict)
 
 
 class VetResult(Record):
-    """The whole answer.
+    """The result of ``vet``.
 
-    ``samples`` were judged; ``complete`` is False where a fault on these made it pointless to try
-    the others, and ``skipped`` are those that could not be judged. ``safe_pipeline`` is also told
-    as ``--pipeline`` takes it (``safe_option``) and as the optimizer's own call, the body of a
-    function of ``model`` in Python (``safe_code``; empty where the optimizer does not tell).
+    ``samples`` is the number of compared samples; ``complete`` is False if the others were not
+    tried because these already show a fault; ``skipped`` are samples that could not be used.
+    ``safe_option`` is ``safe_pipeline`` as a value of ``--pipeline``; ``safe_code`` is the same as
+    a call of the optimizer's own library: the Python body of a function of ``model`` (empty if the
+    optimizer gives none).
     """
 
     schema_: Literal["optvet.vet/3"] = Field("optvet.vet/3", alias="schema")
@@ -292,5 +292,5 @@ class VetResult(Record):
     cost: Cost
 
     def control(self, name: str) -> Control | None:
-        """The control of that name; None if there was none."""
+        """The control named ``name``; None if there is none."""
         return next((c for c in self.controls if c.name == name), None)

@@ -1,4 +1,4 @@
-"""Running ONNX's reference evaluator, its defects corrected."""
+"""Running ONNX's reference evaluator, with corrections of its known defects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optvet.graph.walk import nodes_of
 def evaluate(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of ``model`` for ``feeds``, computed in double precision.
 
-    Random operators are evaluated too; whoever calls leaves out the outputs that depend on them.
+    Random operators are evaluated too; callers must ignore the outputs that depend on them.
 
     Args:
         model: Any model; it is promoted first.
@@ -37,18 +37,18 @@ Evaluation = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
-    """``model`` made ready for many runs of ONNX's reference evaluator, its defects corrected.
+    """Prepare ``model`` for many runs of ONNX's reference evaluator, with its defects corrected.
 
     Args:
         model: Any model with all its weights in memory.
-        double: Compute in float64 and return floats as float64; else every tensor keeps its type.
+        double: Compute in float64 and return floats as float64; if false, types are unchanged.
 
     Returns:
         A function from inputs to outputs, both by name; it raises NotPromotable where the
         evaluator fails.
 
     Raises:
-        NotPromotable: The model cannot be evaluated, or only wrongly.
+        NotPromotable: The model cannot be evaluated correctly.
     """
     ready = promote(model) if double else _checked(model)
     opsets = {entry.domain: entry.version for entry in ready.opset_import}
@@ -57,7 +57,7 @@ def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
 
     def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            # Overflow and NaN are results here, to be compared like any other.
+            # Overflow and NaN are results to be compared, not errors.
             with np.errstate(all="ignore"):
                 session = ReferenceEvaluator(ready, new_ops=list(replacements(opsets, double)))
                 values = session.run(None, {name: widened(x) for name, x in feeds.items()})
@@ -72,7 +72,7 @@ def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
 
 
 def _checked(model: ModelProto) -> ModelProto:
-    """A copy of ``model`` for evaluation as it is; NotPromotable if that would go wrong."""
+    """A copy of ``model`` for evaluation in its own types; NotPromotable if that is not correct."""
     model = inlined(model)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     check = Promotion(opsets, True, {}, double=False)

@@ -1,4 +1,4 @@
-"""Operators that take the place of the reference evaluator's own; each says why."""
+"""Operators that replace the reference evaluator's own; each docstring says why."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batch_normalization(
     outputs: int = 1,
     **_: Any,
 ) -> Array:
-    """BatchNormalization before opset 14: the evaluator blends in statistics of the batch.
+    """BatchNormalization before opset 14: the evaluator also uses statistics of the batch.
 
     https://github.com/onnx/onnx/issues/5799; ResNet-50 is off by a factor of 154 there.
     """
@@ -68,7 +68,7 @@ def group_normalization(
 
 
 def lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int, **_: Any) -> Array:
-    """LRN: the evaluator's own counts channels up to the batch size."""
+    """LRN: the evaluator's own uses the batch size as the number of channels."""
     front = (size - 1) // 2
     around = [(0, 0), (front, size - 1 - front), *[(0, 0)] * (x.ndim - 2)]
     squares = np.pad(x**2, around)
@@ -77,7 +77,7 @@ def lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int, **_: Any
 
 
 def softmax_before_13(x: Array, *, axis: int = 1, **_: Any) -> Array:
-    """Softmax over all axes from ``axis`` on; the evaluator knows opset 13 only."""
+    """Softmax over all axes from ``axis`` on; the evaluator implements opset 13 only."""
     rows = _rows(x, axis)
     powers = np.exp(rows - rows.max(axis=1, keepdims=True, initial=-np.inf))
     return np.reshape(powers / powers.sum(axis=1, keepdims=True), x.shape)
@@ -104,7 +104,7 @@ def _rows(x: Array, axis: int) -> Array:
 
 
 def erf(x: Array, **_: Any) -> Array:
-    """Erf: the evaluator's own returns float32 in disguise."""
+    """Erf: the evaluator's own rounds its result to float32."""
     return np.asarray(special.erf(x))
 
 
@@ -123,7 +123,7 @@ def scatter(x: Array, indices: Array, updates: Array, *, axis: int = 0, **_: Any
 
 
 def gelu(x: Array, *, approximate: str = "none", **_: Any) -> Array:
-    """Gelu: the function in its schema goes through the evaluator's Erf."""
+    """Gelu: the function in its schema uses the evaluator's Erf."""
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
         return np.asarray(0.5 * x * (1 + np.tanh(inner)))
@@ -160,7 +160,7 @@ def dequantize_linear(
 
 
 def upsample(x: Array, scales: Any = None, *, mode: str = "nearest", **attributes: Any) -> Array:
-    """Upsample, and Resize of opset 10: the evaluator has whole-number repetition only."""
+    """Upsample, and Resize of opset 10: the evaluator supports integer factors only."""
     factors = [float(s) for s in (attributes["scales"] if scales is None else scales)]
     for axis, factor in enumerate(factors):
         if factor != 1:
@@ -261,7 +261,7 @@ def tree_classifier(
 ) -> tuple[Array, Array]:
     """TreeEnsembleClassifier of ai.onnx.ml 1 to 3, for three classes or more."""
     labels = np.array(classlabels_int64s or np.array(classlabels_strings, object))
-    # Of two classes, onnxruntime makes up the score that no leaf mentions: [3] becomes [-3, 3].
+    # For two classes, onnxruntime derives the score that no leaf has: [3] becomes [-3, 3].
     if post_transform != "NONE" or len(labels) == 2:
         raise NotImplementedError("trees for two classes or with a post-transform")
     scores = _leaf_sums(x, attributes, "class", len(labels))
@@ -350,7 +350,7 @@ class Loop(_StockLoop):
 
 
 def replacements(opsets: Mapping[str, int], double: bool = True) -> tuple[type[OpRun], ...]:
-    """What the evaluator uses in place of its own operators at these operator sets."""
+    """Replacements of the evaluator's operators at these operator sets."""
     return _replacements_of(
         opsets.get("", onnx.defs.onnx_opset_version()), opsets.get("ai.onnx.ml", 1), double
     )
@@ -358,7 +358,7 @@ def replacements(opsets: Mapping[str, int], double: bool = True) -> tuple[type[O
 
 @functools.cache
 def _replacements_of(opset: int, ml_opset: int, double: bool) -> tuple[type[OpRun], ...]:
-    """What the evaluator uses in place of its own operators, for one pair of opsets."""
+    """Replacements of the evaluator's operators, for one pair of opsets."""
     kernels: dict[str, Callable[..., Any]] = {
         "Affine": affine,
         "AveragePool": average_pool,

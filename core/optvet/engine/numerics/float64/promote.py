@@ -1,4 +1,4 @@
-"""Models in double precision: every float a double, what means float32 kept between Casts."""
+"""Models in double precision: every float becomes a double, with Casts where float32 is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from optvet.graph.weights import constant_tensors
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SINGLES = (TensorProto.FLOAT, *_HALVES)
 
-# Their schema fixes float32, but the evaluator only moves values about, so nothing is lost.
+# Their schema requires float32, but the evaluator only copies values, so they can take doubles.
 _EXACT_ML = frozenset(
     {
         "ArrayFeatureExtractor",
@@ -38,7 +38,7 @@ _SINGLE_INSIDE = frozenset({"AffineGrid", "CausalConvWithState", "GridSample", "
 
 _BINARY = frozenset("Add And Div Equal Greater Less Mul Or PRelu Pow Sub Xor".split())
 
-# What the evaluator's recurrent operators compute, whatever their attributes ask for.
+# The activations that the evaluator's recurrent operators use; it ignores their attributes.
 _RECURRENT = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"], "RNN": ["tanh"]}
 
 # Attributes that name the element type of an output. stash_type and softmax_precision are not
@@ -71,22 +71,22 @@ _FLOAT_BY_DEFAULT = frozenset(
 
 
 class NotPromotable(ValueError):
-    """There is no trustworthy float64 evaluation of this model; the message says why."""
+    """The model cannot be evaluated correctly in float64; the message says why."""
 
 
 def promote(model: ModelProto) -> ModelProto:
     """The same graph in double precision, with local functions inlined.
 
     Args:
-        model: A model with all its weights in memory; it is left as it is.
+        model: A model with all its weights in memory; it is not changed.
 
     Returns:
-        A model of equal input and output names in which every float32, float16 and bfloat16
-        tensor is a double, subgraphs included. Where an operator has no double version, Cast
-        nodes surround it.
+        A model with the same input and output names in which every float32, float16 and bfloat16
+        tensor is a double, also in subgraphs. An operator without a double version is surrounded by
+        Cast nodes.
 
     Raises:
-        NotPromotable: An operator cannot be evaluated, or only in single precision.
+        NotPromotable: An operator cannot be evaluated in double precision.
     """
     model = inlined(model)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
@@ -96,11 +96,11 @@ def promote(model: ModelProto) -> ModelProto:
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """A copy of ``model`` without local functions, its standard domain spelled ""."""
+    """A copy of ``model`` without local functions; ONNX's own domain is spelled ""."""
     if model.functions:
         try:
             copy = inline_local_functions(model)
-        except Exception as error:  # the inliner raises whatever its C++ side threw
+        except Exception as error:  # the inliner passes on any C++ exception
             raise NotPromotable(f"its functions cannot be inlined: {error}") from error
     else:
         copy = ModelProto()
@@ -115,7 +115,7 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def _keeps_half_casts(graph: GraphProto) -> bool:
-    """Whether a Cast to a half type is meant to round: no weight or input is a half itself."""
+    """Whether a Cast to a half type is meant to round, since no weight or input is a half."""
     for each in graphs(graph):
         inputs = (value.type.tensor_type.elem_type for value in each.input)
         weights = (tensor.data_type for tensor in (*each.initializer, *constant_tensors(each)))
@@ -155,7 +155,7 @@ class Promotion:
         graph.node.extend(nodes)
 
     def node(self, original: NodeProto) -> list[NodeProto]:
-        """What takes the place of a node: itself with doubles, perhaps between Casts."""
+        """The replacement of a node: the node with doubles, between Casts if necessary."""
         node = NodeProto()
         node.CopyFrom(original)
         if reason := self.refusal(node):
@@ -171,7 +171,7 @@ class Promotion:
         return self.surrounded(node)
 
     def refusal(self, node: NodeProto) -> str | None:
-        """Why ``node`` has no double-precision value, or None."""
+        """Why ``node`` cannot be evaluated in double precision; None if it can."""
         if self.opsets.get("", 7) < 7 and node.op_type in _BINARY:
             axis = any(each.name == "axis" for each in node.attribute)
             if axis or node.op_type == "PRelu":  # whose slopes lie along the channels there
@@ -199,7 +199,7 @@ class Promotion:
         return [node, widen]
 
     def surrounded(self, node: NodeProto) -> list[NodeProto]:
-        """``node`` between the Casts that its schema makes necessary."""
+        """``node`` between the Casts that its schema requires."""
         before: list[NodeProto] = []
         after: list[NodeProto] = []
         try:
@@ -207,7 +207,7 @@ class Promotion:
                 node.op_type, self.opsets.get(node.domain, 1), node.domain
             )
         except onnx.defs.SchemaError:
-            return [node]  # operators of other domains take doubles: they are this module's own
+            return [node]  # supported operators of other domains are our own, which take doubles
         for index, name in enumerate(node.input):
             if name and self.is_narrow(schema.inputs, index, name):
                 node.input[index] = self.name(name)
@@ -221,7 +221,7 @@ class Promotion:
         return [*before, node, *after]
 
     def is_narrow(self, formals: Sequence[Any], index: int, name: str) -> bool:
-        """Whether a float parameter may not be a double."""
+        """Whether the schema does not allow a double for this float parameter."""
         if not formals:
             return False
         allowed = formals[min(index, len(formals) - 1)].types
@@ -232,12 +232,12 @@ class Promotion:
         return kind in _SINGLES if kind is not None else allowed <= singles
 
     def name(self, base: str) -> str:
-        """A name that no value has."""
+        """A new name for a value, beginning with ``base``."""
         return f"{base}__float64_{next(self.fresh)}"
 
 
 def _ignored(node: NodeProto) -> str | None:
-    """What the evaluator silently ignores of a recurrent node, or None."""
+    """The attribute of a recurrent node that the evaluator silently ignores, or None."""
     if len(node.input) > 4 and node.input[4]:
         return "sequence_lens"
     for attribute in node.attribute:
@@ -269,7 +269,7 @@ def _promote_attributes(node: NodeProto) -> None:
         elif found is not None and found.i in _SINGLES:
             found.i = TensorProto.DOUBLE
     elif node.op_type in ("Attention", "DequantizeLinear"):
-        # They would round inside, or name a result type that is a double now.
+        # These would round to float32 inside, or name a result type that is a double now.
         kept = [
             each
             for each in node.attribute
@@ -324,6 +324,6 @@ def _is_implemented(op_type: str, opset: int, domain: str) -> bool:
         load_op(node.domain, op_type, opset, evaluator_cls=ReferenceEvaluator)
     except RuntimeContextError:
         return True  # a function whose body depends on the types of its inputs
-    except Exception:  # every way of not knowing it, which differ between versions of onnx
+    except Exception:  # onnx versions raise different errors for an unknown operator
         return False
     return True

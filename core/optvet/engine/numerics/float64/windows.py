@@ -1,4 +1,4 @@
-"""Convolution and pooling in double precision, as the operators that slide a window.
+"""Convolution and pooling in double precision.
 
 All take arrays of shape (batch, channels, *spatial), for any number of spatial axes.
 """
@@ -18,8 +18,8 @@ from optvet.engine.numerics.float64.arrays import Array, is_float
 
 Pads = list[tuple[int, int]]
 
-# A patch matrix of this size stays near the cache and bounds memory: unblocked, a convolution of
-# VGG-19 alone takes 230 MB and the model 7.7 GB.
+# Blocks of this size bound the memory of the patch matrix: without blocks one convolution of
+# VGG-19 takes 230 MB, and the model 7.7 GB.
 _PATCH_BYTES = 32 * 2**20
 
 
@@ -35,7 +35,7 @@ def conv(
     strides: Sequence[int] | None = None,
     **_: Any,
 ) -> Array:
-    """Conv as a product of matrices: the evaluator's own is 10 to 100 times slower."""
+    """Conv as a matrix product: the evaluator's own is 10 to 100 times slower."""
     kernel = w.shape[2:]
     strides, dilations = strides or [1] * len(kernel), dilations or [1] * len(kernel)
     x = _padded(x, _pads(x.shape[2:], kernel, strides, dilations, pads, auto_pad), 0)
@@ -53,7 +53,7 @@ def conv(
 def _depthwise(
     x: Array, w: Array, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Array:
-    # One kernel per channel: a matrix product would have rows of one element.
+    # Depthwise convolution: a matrix product would have rows of one element.
     y = np.zeros((*x.shape[:2], *sizes))
     taps = w.reshape(w.shape[0], -1)
     for tap, values in enumerate(_taps(x, w.shape[2:], sizes, strides, dilations)):
@@ -156,7 +156,7 @@ def max_pool(
     wide = _reaching(x, kernel_shape, sizes, strides, dilations, borders, lowest)
     taps = _taps(wide, kernel_shape, sizes, strides, dilations)
     y = functools.reduce(np.maximum, taps)
-    y = np.array(y)  # of a 1-wide kernel, the reduction is a view
+    y = np.array(y)  # a copy: for a kernel of size 1 the reduction is a view
     if outputs == 1:
         return (y,)
     positions = np.arange(x.size).reshape(x.shape)
@@ -188,7 +188,7 @@ def average_pool(
     strides: Sequence[int] | None = None,
     **_: Any,
 ) -> Array:
-    """AveragePool by shifted sums; what a window hangs over the padded input does not count."""
+    """AveragePool by shifted sums; elements beyond the padded input are not counted."""
     strides, dilations = strides or [1] * len(kernel_shape), dilations or [1] * len(kernel_shape)
     borders = _pads(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
     sizes = _pooled(x.shape[2:], kernel_shape, strides, dilations, borders, ceil_mode, auto_pad)
@@ -287,7 +287,7 @@ def _reaching(
     borders: Pads,
     fill: Any,
 ) -> Array:
-    """``x`` padded in front by ``borders`` and behind as far as the last window reaches."""
+    """``x`` padded in front by ``borders``, and behind up to the end of the last window."""
     ends = [
         max(0, (size - 1) * s + _extent(k, d) - n - front)
         for n, k, size, s, d, (front, _) in zip(
@@ -314,7 +314,7 @@ def _taps(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> Iterator[Array]:
-    """For each kernel element, the view of ``x`` that it meets, of spatial shape ``sizes``."""
+    """For each kernel element, the view of ``x`` that it is multiplied with; shape ``sizes``."""
     for offsets in itertools.product(*(range(k) for k in kernel)):
         starts = [offset * d for offset, d in zip(offsets, dilations, strict=True)]
         ends = [a + (n - 1) * s + 1 for a, n, s in zip(starts, sizes, strides, strict=True)]
