@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from optvet import UnknownName, __version__
 from optvet.cli.cache import app as cache
+from optvet.cli.campaign import app as campaign
 from optvet.cli.commands import add
 from optvet.cli.compare import command as compare
 from optvet.cli.doctor import command as doctor
@@ -95,6 +96,7 @@ add(app, "vet", no_args_is_help=True)(vet)
 add(app, "reduce", no_args_is_help=True)(reduce)
 add(app, "compare", no_args_is_help=True)(compare)
 add(app, "replay", no_args_is_help=True)(replay)
+app.add_typer(campaign, name="campaign")
 app.add_typer(plugins, name="plugins")
 app.add_typer(models, name="models")
 app.add_typer(cache, name="cache")

@@ -60,6 +60,11 @@ class Terminal:
         """Columns of stdout."""
         return self._out.width
 
+    @property
+    def messages(self) -> Console:
+        """What writes to stderr; for what is drawn again and again."""
+        return self._err
+
     def show(self, *parts: RenderableType, soft_wrap: bool = False) -> None:
         """Render ``parts`` to stdout, one below the other."""
         self.write(_rendered(self._out, parts, soft_wrap))

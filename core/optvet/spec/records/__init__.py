@@ -5,6 +5,15 @@ A document of an earlier version is read by ``reading.read_document``, which bri
 
 from optvet.spec.records.base import Record
 from optvet.spec.records.bundle import Replayed, ReplayOutcome, Reproduction
+from optvet.spec.records.campaign import (
+    CampaignState,
+    CampaignStatus,
+    CampaignSummary,
+    FindingGroup,
+    KnownFinding,
+    RunningJob,
+    TrialSummary,
+)
 from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
@@ -54,6 +63,8 @@ DOCUMENTS: dict[str, type[Record]] = {
     "finding": Reproduction,
     "replay": Replayed,
     "compare": ModelComparison,
+    "campaign": CampaignSummary,
+    "campaign-status": CampaignStatus,
     "doctor": Diagnosis,
     "error": ErrorRecord,
     "plugins": PluginList,
@@ -73,6 +84,9 @@ __all__ = [
     "CacheCleared",
     "CacheContents",
     "CacheKind",
+    "CampaignState",
+    "CampaignStatus",
+    "CampaignSummary",
     "Check",
     "ComparisonRecord",
     "Control",
@@ -84,7 +98,9 @@ __all__ = [
     "Divergence",
     "ErrorRecord",
     "Finding",
+    "FindingGroup",
     "Impact",
+    "KnownFinding",
     "Layer",
     "ModelComparison",
     "ModelDescription",
@@ -108,10 +124,12 @@ __all__ = [
     "Reproduction",
     "RequirementRecord",
     "RewriteSite",
+    "RunningJob",
     "RuntimeRecord",
     "Skipped",
     "StageCost",
     "Status",
+    "TrialSummary",
     "Verdict",
     "VetResult",
     "VetResults",

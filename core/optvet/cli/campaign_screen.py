@@ -1,0 +1,205 @@
+"""Campaigns as rich renderables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, worst
+from optvet.cli.render import count, headline, screen, table_of, text
+from optvet.cli.terminal import one_line
+from optvet.engine.campaign.documents import short_model
+from optvet.engine.campaign.results import Trial
+from optvet.spec.records.campaign import (
+    CampaignStatus,
+    CampaignSummary,
+    FindingGroup,
+    TrialSummary,
+)
+
+_COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
+_LISTED_MODELS = 3
+_COLUMNS = 6
+"""Beyond so many optimizers and pipelines, trials are a list in place of a matrix."""
+
+
+def exit_code(found: CampaignSummary) -> int:
+    """The exit code of a campaign: that of its worst job, known findings left out."""
+    codes = [FINDINGS] * any(group.counts for group in found.findings)
+    for trial in found.trials:
+        if trial.verdict is None or trial.verdict == "undecided":
+            codes.append(UNDECIDED)
+        elif trial.exit_code is not None:
+            codes.append(trial.exit_code)
+    return worst(codes) if codes else CLEAN
+
+
+def summary(found: CampaignSummary, *, quiet: bool) -> Iterator[RenderableType]:
+    """Verdicts as a matrix, findings as a list, and one line of totals."""
+    if not quiet:
+        yield _matrix(found.trials)
+        if shown := [g for g in found.findings if g.counts or g.known]:
+            yield Padding(_findings(shown), (1, 0, 0, 0))
+        if errors := [t for t in found.trials if t.error]:
+            yield Padding(_errors(errors), (1, 0, 0, 0))
+        yield Text()
+    yield _totals(found)
+
+
+def _totals(found: CampaignSummary) -> Text:
+    """``CAMPAIGN name  110 jobs: 80 clean, 20 drift, 10 faulty; 4 findings``."""
+    verdicts = Counter(t.verdict or t.state for t in found.trials)
+    new = [g for g in found.findings if g.counts]
+    line = text(found.name, "bold")
+    parts = ", ".join(f"{amount} {name}" for name, amount in sorted(verdicts.items()))
+    line.append_text(text(f"  {count(len(found.trials), 'job')}: {parts}", "not bold"))
+    known = sum(g.known for g in found.findings)
+    told = f"; {count(len(new), 'finding')}"
+    if known or found.fixed or found.unseen:
+        told = f"; {count(len(new), 'new finding')}, {known} known, {len(found.fixed)} fixed"
+    notes = sum(not (g.counts or g.known) for g in found.findings)
+    told += f", {count(notes, 'note')}" if notes else ""
+    return line.append_text(text(told, "not bold red" if new else "not bold"))
+
+
+# --- trials --------------------------------------------------------------------------------------
+
+
+def _matrix(trials: Sequence[TrialSummary]) -> Table:
+    """Models down, what they were vetted with across; a list where that would be too wide."""
+    rows = list(dict.fromkeys(t.model for t in trials))
+    columns = list(dict.fromkeys(_column(t) for t in trials))
+    if len(columns) > _COLUMNS:
+        return _list(trials)
+    cells: dict[tuple[str, tuple[str, ...]], TrialSummary] = {}
+    for trial in trials:
+        cells[trial.model, _column(trial)] = trial
+    table = table_of(("model", ""))
+    labels = _labels(columns)
+    for label in labels:
+        table.add_column(text(label), overflow="fold")
+    for model in rows:
+        found = (cells.get((model, column)) for column in columns)
+        table.add_row(text(short_model(model)), *map(_cell, found))
+    return table
+
+
+def _column(trial: TrialSummary) -> tuple[str, ...]:
+    return (trial.optimizer, trial.pipeline, trial.dataset, trial.runtime, trial.comparator)
+
+
+def _labels(columns: Sequence[tuple[str, ...]]) -> list[str]:
+    """What sets the columns apart; the optimizer in any case."""
+    differing = [len({column[i] for column in columns}) > 1 for i in range(5)]
+    differing[0] = True
+    return [
+        "\n".join(part for part, differs in zip(column, differing, strict=True) if differs)
+        for column in columns
+    ]
+
+
+def _cell(trial: TrialSummary | None) -> Text:
+    if trial is None:
+        return Text("")
+    if trial.verdict is None:
+        return Text(trial.state, "dim")
+    return Text(trial.verdict, _COLOURS.get(trial.verdict, "magenta"))
+
+
+def _list(trials: Sequence[TrialSummary]) -> Table:
+    table = table_of(("model", ""), ("optimizer", ""), ("pipeline", ""), ("verdict", ""))
+    for trial in trials:
+        if trial.verdict not in ("clean", "drift"):
+            cells = (text(trial.optimizer), text(one_line(trial.pipeline, 30)), _cell(trial))
+            table.add_row(text(short_model(trial.model)), *cells)
+    intact = sum(t.verdict in ("clean", "drift") for t in trials)
+    table.add_row(Text(f"{intact} others", "dim"), "", "", Text("intact", "green"))
+    return table
+
+
+def _errors(trials: Sequence[TrialSummary]) -> Table:
+    """Jobs without a result, those of one reason as one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for trial in trials:
+        words = one_line(trial.error, 200)
+        groups.setdefault((trial.optimizer, words), []).append(short_model(trial.model))
+    table = table_of(("no result", "magenta"), ("reason", ""), ("models", ""))
+    for (optimizer, words), models in groups.items():
+        table.add_row(text(optimizer), text(words), text(_several(models)))
+    return table
+
+
+# --- findings ------------------------------------------------------------------------------------
+
+
+def _findings(groups: Iterable[FindingGroup]) -> Table:
+    table = table_of(("finding", ""), ("optimizer", ""), ("what", ""), ("models", ""))
+    for group in groups:
+        what = text(f"{group.symptom}: ", "dim" if group.known else "red")
+        what.append_text(text(" → ".join(group.culprit) or "round trip", "bold not red"))
+        if group.known:
+            what.append(" (known)", "dim")
+        models = [short_model(model) for model in group.models]
+        cells = (text(group.optimizer), what, text(_several(models)))
+        table.add_row(text(group.fingerprint[:8]), *cells)
+    return table
+
+
+def _several(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED_MODELS
+    return "\n".join([*names[:_LISTED_MODELS], *([f"and {more} more"] if more > 0 else [])])
+
+
+def one_trial(trial: Trial) -> Iterator[RenderableType]:
+    """What ``optvet vet`` shows of it."""
+    if trial.result is not None:
+        yield headline(trial.result)
+        yield from screen(trial.result, trial.request)
+        return
+    line = Text(f"{(trial.verdict or trial.state).upper()}  ", "bold magenta")
+    yield line.append_text(text(trial.model, "not bold default"))
+    if trial.error is not None:
+        yield text(trial.error.message)
+
+
+# --- status --------------------------------------------------------------------------------------
+
+
+def status(found: CampaignStatus) -> Iterator[RenderableType]:
+    """Campaigns by number, and what runs now."""
+    table = table_of(("campaign", ""), ("number", "dim"), ("done", ""), ("", ""))
+    for item in found.campaigns:
+        total = item.queued + item.running + item.done + item.failed
+        states = {"failed": item.failed, "running": item.running, "queued": item.queued}
+        words = ", ".join(f"{amount} {state}" for state, amount in states.items() if amount)
+        if item.work_left_s and (item.queued or item.running):
+            words += f"; {duration(item.work_left_s)} of work left"
+        done = f"{item.done}/{total}"
+        table.add_row(text(item.name), str(item.number), done, text(words or "complete"))
+    yield table
+    if found.running:
+        yield Text()
+    for job in found.running:
+        owner = "" if job.alive else ", by a process that is gone"
+        words = f"{job.optimizer} on {short_model(job.model)}, for {duration(job.since_s)}{owner}"
+        yield text(f"running  {words}", "dim")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(7), duration(95), duration(7300)
+    ('7 s', '1 min 35 s', '2 h 2 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,61 @@
+"""Many models, many optimizers: a file says what to run, and a store keeps what came of it.
+
+::
+
+    campaign file ─> plan: jobs, each under a key of its content ─> store
+    store ─> claim ─> worker: VetRequest → VetResult ─> answer, findings, metrics ─> store
+
+What reports need is read by ``open_store``, ``find_campaign``, ``trials``, ``findings`` and
+``metrics``.
+"""
+
+from optvet.engine.campaign.answers import add_campaign, retry
+from optvet.engine.campaign.digests import Digests
+from optvet.engine.campaign.file import CampaignSource, read_campaign
+from optvet.engine.campaign.local import LocalExecutor
+from optvet.engine.campaign.plan import Plan, plan_campaign
+from optvet.engine.campaign.results import (
+    Campaign,
+    Metric,
+    StoredFinding,
+    Trial,
+    campaigns,
+    check_stored,
+    find_campaign,
+    findings,
+    metrics,
+    states,
+    trial,
+    trials,
+)
+from optvet.engine.campaign.run import Event, run_campaign
+from optvet.engine.campaign.selectors import expand_models
+from optvet.engine.campaign.store import Store, open_store
+
+__all__ = [
+    "Campaign",
+    "CampaignSource",
+    "Digests",
+    "Event",
+    "LocalExecutor",
+    "Metric",
+    "Plan",
+    "Store",
+    "StoredFinding",
+    "Trial",
+    "add_campaign",
+    "campaigns",
+    "check_stored",
+    "expand_models",
+    "find_campaign",
+    "findings",
+    "metrics",
+    "open_store",
+    "plan_campaign",
+    "read_campaign",
+    "retry",
+    "run_campaign",
+    "states",
+    "trial",
+    "trials",
+]

@@ -1,0 +1,189 @@
+"""Putting plans and answers into a store, each in one transaction."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+
+from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
+from optvet.engine.campaign.plan import Job, Plan
+from optvet.engine.campaign.results import Campaign, find_campaign
+from optvet.engine.campaign.store import Store
+from optvet.engine.work.cache import key
+from optvet.engine.work.trial import normalized_message
+from optvet.spec.errors import OptvetError
+from optvet.spec.records import ErrorRecord, Finding, VetResult
+
+_CALLED = re.compile(r"= ([\w.]+)")
+"""The operator of a node that is written as text."""
+_NUMBERS = ("applications", "inferences", "wall_s")
+
+
+def add_campaign(store: Store, plan: Plan, clock: Clock = time.time) -> Campaign:
+    """The campaign that ``plan`` is; made with its jobs if the store does not have it yet.
+
+    Jobs that an earlier campaign asked are not asked again.
+    """
+    with store.transaction() as database:
+        query = "SELECT id FROM campaigns WHERE plan = ?"
+        row = database.execute(query, (plan.digest,)).fetchone()
+        settings = json.dumps(plan.settings)
+        if row is not None:
+            # A new baseline or limit asks no other question.
+            update = "UPDATE campaigns SET source = ?, settings = ? WHERE id = ?"
+            database.execute(update, (plan.text, settings, row["id"]))
+            id = row["id"]
+        else:
+            id = database.execute(
+                "INSERT INTO campaigns (name, plan, source, settings, created) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (plan.name, plan.digest, plan.text, settings, clock()),
+            ).lastrowid
+            database.executemany(_INSERT_JOB, map(_job_row, plan.jobs))
+            positions = [(id, number, job.key) for number, job in enumerate(plan.jobs)]
+            database.executemany("INSERT INTO campaign_jobs VALUES (?, ?, ?)", positions)
+    return find_campaign(store, str(id))
+
+
+_INSERT_JOB = (
+    "INSERT OR IGNORE INTO jobs (key, cell, request, versions, model, model_digest, optimizer, "
+    "pipeline, dataset, runtime, comparator, bundles) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def _job_row(job: Job) -> tuple[object, ...]:
+    asked = job.request
+    return (
+        job.key,
+        job.cell,
+        asked.model_dump_json(),
+        json.dumps(job.versions),
+        asked.model,
+        job.model_digest,
+        asked.optimizer or "",
+        asked.pipeline,
+        " + ".join(asked.dataset),
+        asked.runtime or "",
+        asked.comparator or "",
+        int(job.bundles),
+    )
+
+
+def retry(store: Store, campaign: Campaign) -> int:
+    """Queue again the jobs of a campaign that failed; how many that are."""
+    with store.transaction() as database:
+        return database.execute(
+            "UPDATE jobs SET state = 'queued', owner = NULL, document = NULL, verdict = NULL "
+            "WHERE state = 'failed' AND key IN (SELECT job FROM campaign_jobs WHERE campaign = ?)",
+            (campaign.id,),
+        ).rowcount
+
+
+def record(
+    store: Store,
+    owner: Owner,
+    job: str,
+    answer: VetResult | ErrorRecord,
+    wall_s: float,
+    clock: Clock = time.time,
+) -> bool:
+    """Store what came of ``job``, all of it or nothing; False if ``owner`` lost its claim."""
+    failed = isinstance(answer, ErrorRecord) and answer.exit_code == OptvetError.exit_code
+    verdict = answer.verdict if isinstance(answer, VetResult) else "error"
+    code = answer.exit_code if isinstance(answer, ErrorRecord) else None
+    document = zlib.compress(answer.to_json().encode())
+    with store.transaction() as database:
+        if not owns(database, job, owner):
+            return False
+        state = "failed" if failed else "done"
+        database.execute(
+            "UPDATE jobs SET state = ?, owner = NULL, verdict = ?, exit_code = ?, wall_s = ?, "
+            "finished = ?, document = ? WHERE key = ?",
+            (state, verdict, code, wall_s, clock(), document, job),
+        )
+        end_attempt(database, job, "failed" if failed else "done", clock())
+        if isinstance(answer, VetResult):
+            _add_findings(database, job, answer)
+            _add_metrics(database, job, answer)
+    return True
+
+
+def finish(store: Store, campaign: Campaign, clock: Clock = time.time) -> None:
+    """Note that nothing of a campaign waits any more."""
+    with store.transaction() as database:
+        database.execute(
+            "UPDATE campaigns SET finished = ? WHERE id = ? AND finished IS NULL",
+            (clock(), campaign.id),
+        )
+
+
+def identity(result: VetResult, finding: Finding) -> str:
+    """What findings of one defect share: the fingerprint, or what comes nearest to one.
+
+    Without a fingerprint it is made of optimizer, culprit, symptom, stage, words without names and
+    numbers, and what makes the wrong value: findings of one defect in many models often agree.
+    """
+    if finding.fingerprint is not None:
+        return finding.fingerprint
+    shape: list[str] = []
+    if finding.divergence is not None:
+        shape = sorted(
+            {line.partition("(")[0].split("=")[-1] for line in finding.divergence.before}
+        )
+    words = "" if finding.stage == "compare" else normalized_message(finding.message)
+    about = (result.optimizer.name, finding.culprit, str(finding.symptom), finding.stage)
+    return key("finding", *about, words, shape)[:16]
+
+
+def _add_findings(database: sqlite3.Connection, job: str, result: VetResult) -> None:
+    rows = [
+        (
+            job,
+            number,
+            identity(result, finding),
+            str(finding.symptom),
+            finding.severity,
+            finding.stage,
+            json.dumps(finding.culprit),
+            int(finding.confirmed),
+            finding.error,
+            finding.noise_floor,
+            finding.message,
+            finding.model_dump_json(by_alias=True),
+        )
+        for number, finding in enumerate(result.findings)
+    ]
+    database.executemany(f"INSERT INTO findings VALUES ({', '.join('?' * 12)})", rows)
+
+
+def _add_metrics(database: sqlite3.Connection, job: str, result: VetResult) -> None:
+    unique = {(kind, name): value for kind, name, value in _metrics(result)}
+    rows = [(job, kind, name, value) for (kind, name), value in unique.items()]
+    database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", rows)
+
+
+def _metrics(result: VetResult) -> Iterable[tuple[str, str, float | None]]:
+    """Kind, name and value of each number of a result."""
+    yield from _of_impact(result)
+    for output in result.outputs:
+        yield "output", f"{output.name}.error", output.error
+        yield "output", f"{output.name}.noise_floor", output.noise_floor
+    for name in _NUMBERS:
+        yield "cost", name, float(getattr(result.cost, name))
+    yield "model", "nodes", result.model.nodes
+    yield "model", "size_bytes", result.model.size_bytes
+    yield "model", "samples", result.samples
+
+
+def _of_impact(result: VetResult) -> Iterator[tuple[str, str, float | None]]:
+    if result.impact is None:
+        return
+    yield "impact", "changed", result.impact.changed
+    yield "impact", "sensitive", result.impact.sensitive
+    yield "impact", "samples", result.impact.samples
+    for name, value in result.impact.metrics.items():
+        yield "impact", f"{result.impact.comparator}.{name}", value

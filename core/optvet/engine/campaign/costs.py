@@ -1,0 +1,62 @@
+"""How long what is left will take, by what was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from optvet.engine.campaign.results import Trial
+
+_OLD_S = 2.0
+
+
+@dataclass
+class Costs:
+    """Seconds of the jobs that are answered, and what the others are of."""
+
+    clock: Callable[[], float] = time.monotonic
+    took: dict[str, float] = field(default_factory=dict)
+    about: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _estimate: float | None = None
+    _at: float = float("-inf")
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial]) -> Costs:
+        """What is known of a campaign."""
+        costs = cls()
+        for trial in trials:
+            costs.about[trial.key] = (trial.model, trial.optimizer)
+            if trial.state in ("done", "failed"):
+                costs.took[trial.key] = trial.wall_s or 0.0
+        return costs
+
+    def learn(self, trial: Trial, wall_s: float) -> None:
+        """One more is answered."""
+        self.took[trial.key] = wall_s
+
+    def eta_s(self, workers: int) -> float | None:
+        """Seconds until all are answered by so many workers; None as long as none is answered."""
+        # Looked at by every event, and it looks at every job.
+        if self.clock() - self._at > _OLD_S:
+            self._estimate, self._at = self._look(), self.clock()
+        return None if self._estimate is None else self._estimate / workers
+
+    def _look(self) -> float | None:
+        if not self.took:
+            return None
+        overall = fmean(self.took.values())
+        by_model, by_optimizer = self._means(0), self._means(1)
+        left = [about for key, about in self.about.items() if key not in self.took]
+        # A slow model is slow for every optimizer: the two are taken to multiply.
+        return sum(
+            by_model.get(model, overall) * by_optimizer.get(optimizer, overall) / (overall or 1.0)
+            for model, optimizer in left
+        )
+
+    def _means(self, which: int) -> dict[str, float]:
+        groups: dict[str, list[float]] = {}
+        for key, took in self.took.items():
+            groups.setdefault(self.about[key][which], []).append(took)
+        return {name: fmean(values) for name, values in groups.items()}

@@ -1,0 +1,113 @@
+"""What models and data hold, without reading again what has not changed."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+
+import optvet
+from optvet.engine import contract
+from optvet.engine.discovery import Plugins
+from optvet.engine.models.sidecar import config_for
+from optvet.engine.work.cache import key
+from optvet.graph.outline import is_outside, outline_of, place_of
+from optvet.graph.weights import tensors_of
+from optvet.spec.errors import OptvetError
+from optvet.spec.files import file_sha256, private_folder
+
+_READ_BYTES = 64 << 20
+"""Data beyond this is known by its name, size and time of change."""
+_MOST_FILES = 100_000
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Digests of files, remembered in the database of a store while size and time stay."""
+
+    database: sqlite3.Connection
+
+    def of_model(self, reference: str, plugins: Plugins, cache_dir: Path) -> tuple[str, int]:
+        """Digest and size of what ``reference`` stands for; "" and 0 if it cannot be had.
+
+        A source is asked for the file of a name once: later runs need no network.
+        """
+        try:
+            path = self._file(reference, plugins, cache_dir)
+            files = _files_of(path)
+            config = config_for(path)
+            size_bytes = sum(file.stat().st_size for file in files)
+            return key([self.of_file(file) for file in files], config), size_bytes
+        except (OptvetError, OSError):
+            return "", 0
+
+    def _file(self, reference: str, plugins: Plugins, cache_dir: Path) -> Path:
+        scheme, colon, rest = reference.partition(":")
+        if not colon or scheme not in plugins.names("model source"):
+            return Path(reference).expanduser()
+        about = f"{optvet.__version__} {cache_dir} {reference}"
+        query = "SELECT path FROM models WHERE reference = ?"
+        row = self.database.execute(query, (about,)).fetchone()
+        if row is not None and Path(row[0]).is_file():
+            return Path(row[0])
+        private_folder(cache_dir / "models")
+        path = contract.files(plugins.model_source(scheme), rest, cache_dir / "models")[0]
+        insert = "INSERT OR REPLACE INTO models (reference, path) VALUES (?, ?)"
+        self.database.execute(insert, (about, str(path)))
+        return path
+
+    def of_file(self, path: Path) -> str:
+        """SHA-256 of a file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        about = path.stat()
+        row = self.database.execute(
+            "SELECT digest FROM files WHERE path = ? AND size = ? AND mtime_ns = ?",
+            (str(path.resolve()), about.st_size, about.st_mtime_ns),
+        ).fetchone()
+        if row is not None:
+            return str(row[0])
+        digest = file_sha256(path)
+        self.database.execute(
+            "INSERT OR REPLACE INTO files (path, size, mtime_ns, digest) VALUES (?, ?, ?, ?)",
+            (str(path.resolve()), about.st_size, about.st_mtime_ns, digest),
+        )
+        return digest
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The file of a model, and those that its weights are in."""
+    try:
+        outline = outline_of(path)
+        places = {place_of(t, path.parent)[0] for t in tensors_of(outline) if is_outside(t)}
+    except (DecodeError, ValueError, KeyError):
+        places = set()  # no model: the job says so
+    return [path, *sorted(place for place in places - {path} if place.is_file())]
+
+
+def digest_of_data(argument: str) -> str:
+    """What tells that the data which a dataset is given has changed; empty if it is no path."""
+    try:
+        path = Path(argument).expanduser()
+        if not argument or not path.exists():
+            return ""
+        if path.is_file() and path.stat().st_size <= _READ_BYTES:
+            return file_sha256(path)
+        files = [path] if path.is_file() else sorted(path.rglob("*"))[:_MOST_FILES]
+        return _stamps(path, files)
+    except OSError:
+        return ""
+
+
+def _stamps(root: Path, files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        about = file.stat()
+        digest.update(f"{file.relative_to(root)} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,137 @@
+"""What a store holds, as the documents that commands show and write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from optvet.engine.campaign.costs import Costs
+from optvet.engine.campaign.leases import Clock, running_jobs
+from optvet.engine.campaign.results import (
+    Campaign,
+    StoredFinding,
+    Trial,
+    campaigns,
+    findings,
+    states,
+    trials,
+)
+from optvet.engine.campaign.store import Store
+from optvet.spec.records.campaign import (
+    CampaignState,
+    CampaignStatus,
+    CampaignSummary,
+    FindingGroup,
+    RunningJob,
+    TrialSummary,
+)
+
+
+def status_of(store: Store, clock: Clock = time.time) -> CampaignStatus:
+    """How far the campaigns of a store are."""
+    now = clock()
+    return CampaignStatus(
+        schema="optvet.campaign-status/1",
+        store=str(store.path),
+        campaigns=[_state(store, campaign) for campaign in campaigns(store)],
+        running=[
+            RunningJob(
+                model=row["model"],
+                optimizer=row["optimizer"],
+                pipeline=row["pipeline"],
+                owner=row["owner"],
+                alive=alive,
+                since_s=max(0.0, now - row["started"]),
+            )
+            for row, alive in running_jobs(store, clock)
+        ],
+    )
+
+
+def _state(store: Store, campaign: Campaign) -> CampaignState:
+    return CampaignState(
+        name=campaign.name,
+        number=campaign.id,
+        created=campaign.created,
+        finished=campaign.finished,
+        **states(store, campaign),
+        work_left_s=Costs.of(trials(store, campaign)).eta_s(1),
+    )
+
+
+def summary_of(store: Store, campaign: Campaign) -> CampaignSummary:
+    """A campaign as a whole."""
+    versions: dict[str, str] = {}
+    listed: list[TrialSummary] = []
+    for trial in trials(store, campaign):
+        versions |= trial.versions
+        listed.append(summary_of_trial(trial))
+    return CampaignSummary(
+        schema="optvet.campaign/1",
+        name=campaign.name,
+        number=campaign.id,
+        created=campaign.created,
+        finished=campaign.finished,
+        versions=dict(sorted(versions.items())),
+        trials=listed,
+        findings=groups_of(findings(store, campaign), set(campaign.settings["fail_on"])),
+    )
+
+
+def summary_of_trial(trial: Trial) -> TrialSummary:
+    """A job and its answer in short."""
+    result, error = trial.result, trial.error
+    faults = [f for f in result.findings if f.severity == "fault"] if result else []
+    return TrialSummary(
+        key=trial.key,
+        model=trial.model,
+        optimizer=trial.optimizer,
+        pipeline=trial.pipeline,
+        dataset=trial.dataset,
+        runtime=trial.runtime,
+        comparator=trial.comparator,
+        state=trial.state,
+        verdict=trial.verdict,
+        reason=result.reason if result else "",
+        error=error.message if error else "",
+        exit_code=trial.exit_code,
+        faults=[f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in faults],
+        wall_s=trial.wall_s,
+        attempts=trial.attempts,
+    )
+
+
+def groups_of(found: Iterable[StoredFinding], counted: set[str]) -> list[FindingGroup]:
+    """Findings of one fingerprint as one; faults first, then those in most models.
+
+    Args:
+        found: All findings.
+        counted: Notes that count as faults do.
+    """
+    groups: dict[str, list[StoredFinding]] = {}
+    for row in found:
+        groups.setdefault(row.fingerprint, []).append(row)
+    made = [_group(rows, counted) for rows in groups.values()]
+    return sorted(made, key=lambda g: (not g.counts, -len(g.models)))
+
+
+def _group(rows: list[StoredFinding], counted: set[str]) -> FindingGroup:
+    first = rows[0].finding
+    return FindingGroup(
+        fingerprint=rows[0].fingerprint,
+        optimizer=rows[0].optimizer,
+        symptom=first.symptom,
+        severity=first.severity,
+        stage=first.stage,
+        culprit=first.culprit,
+        message=first.message,
+        models=list(dict.fromkeys(row.model for row in rows)),
+        trials=list(dict.fromkeys(row.trial for row in rows)),
+        counts=first.severity == "fault" or str(first.symptom) in counted,
+    )
+
+
+def short_model(reference: str) -> str:
+    """A model as tables show it: of a path, the file."""
+    return Path(reference).name if "/" in reference else reference

@@ -1,0 +1,231 @@
+"""Reading a campaign file: what is wrong with it is told with the file, the line and the key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from optvet.engine.discovery import Family, Plugins
+from optvet.engine.options import parse_options
+from optvet.engine.trust import check_request, located
+from optvet.spec.campaign import CampaignFile, JobSet
+from optvet.spec.errors import InputError, OptvetError, UsageError
+from optvet.spec.parsing import read_bytes, read_toml
+from optvet.spec.request import VetRequest
+from optvet.spec.toml_lines import dotted, line_of
+from optvet.spec.words import shown
+
+Key = tuple[str | int, ...]
+
+_AXES: Mapping[str, str] = {
+    "model": "models",
+    "optimizer": "optimizers",
+    "pipeline": "pipelines",
+    "dataset": "datasets",
+    "runtime": "runtimes",
+    "comparator": "comparators",
+}
+"""What a request has one of, by the key that lists them."""
+_ELSEWHERE: Mapping[str, str] = {
+    "out": "bundles are kept in the store; say bundles = true beside 'models'",
+    "trust": "no file says that files are trusted; say --trust on the command line",
+    "jobs": "say --jobs on the command line",
+    "cache_dir": "say --cache-dir on the command line",
+}
+_NAMED: Sequence[tuple[str, Family]] = (
+    ("optimizers", "optimizer"),
+    ("runtimes", "runtime"),
+    ("comparators", "comparator"),
+)
+_OPTIONS: Mapping[str, Family] = {
+    "optimizer_options": "optimizer",
+    "runtime_options": "runtime",
+    "comparator_options": "comparator",
+}
+
+
+@dataclass(frozen=True)
+class CampaignSource:
+    """A campaign file that was read.
+
+    Attributes:
+        path: The file.
+        text: What it holds.
+        content: What that says.
+        sets: Its sets of jobs, each complete.
+        baseline: The file of known findings, if it names one.
+    """
+
+    path: Path
+    text: str
+    content: CampaignFile
+    sets: tuple[JobSet, ...]
+    baseline: Path | None
+
+    @property
+    def name(self) -> str:
+        """What the campaign is called."""
+        return self.content.name or self.path.stem
+
+    def refusal(self, key: Key, words: str) -> UsageError:
+        """The error for the value of ``key``."""
+        line = line_of(self.text, key)
+        where = f"{self.path}:{line}" if line else str(self.path)
+        return UsageError(f"{where}: key {dotted(key)!r}: {words}")
+
+    def place(self, number: int, key: str) -> Key:
+        """Where set ``number`` has ``key`` from: its own table, or the whole file."""
+        parts = tuple(key.split("."))
+        if self.content.jobs:
+            value: Any = self.content.jobs[number]
+            for part in parts:
+                given = value.model_fields_set if isinstance(value, JobSet) else value
+                if part not in given:
+                    return parts
+                value = getattr(value, part) if isinstance(value, JobSet) else value[part]
+            return ("jobs", number, *parts)
+        return parts
+
+
+def read_campaign(path: Path, plugins: Plugins, *, trust: bool = False) -> CampaignSource:
+    """The campaign in the file ``path``, checked as far as it can be without its models.
+
+    Args:
+        path: A TOML file.
+        plugins: What is installed.
+        trust: Whether options of it may name code and commands.
+
+    Raises:
+        UsageError: It cannot be read or says what cannot be; the message tells where.
+    """
+    document = read_toml(path, "listing")
+    text = read_bytes(path, "listing").decode("utf-8")
+    empty = CampaignSource(path, text, CampaignFile(), (), None)
+    try:
+        content = CampaignFile.model_validate(document)
+    except ValidationError as error:
+        raise _invalid(empty, error) from error
+    sets = tuple(_complete(content, jobs) for jobs in content.jobs) or (content,)
+    baseline = content.baseline and path.parent / content.baseline.expanduser()
+    source = CampaignSource(path, text, content, sets, baseline)
+    for number, jobs in enumerate(sets):
+        _check(source, number, jobs, plugins, trust=trust)
+    return source
+
+
+def _invalid(source: CampaignSource, error: ValidationError) -> UsageError:
+    first = error.errors()[0]
+    # Positions below a list of texts are of no use to a reader; those of tables are.
+    key = tuple(p for i, p in enumerate(first["loc"]) if not isinstance(p, int) or i == 1)
+    if first["type"] == "extra_forbidden":
+        known = CampaignFile.model_fields if len(key) == 1 else JobSet.model_fields
+        return source.refusal(key, f"unknown; {_nearest(str(key[-1]), known)}")
+    return source.refusal(key, _words(first))
+
+
+_EXPECTED: Mapping[str, str] = {
+    "tuple_type": "expected a list of texts",
+    "model_type": "expected a table",
+    "dict_type": "expected a table",
+    "string_type": "expected a text",
+}
+
+
+def _words(error: Any) -> str:
+    """What pydantic says of a value, and the value if that is not told by it."""
+    told = shown(error["input"])
+    if error["type"] == "value_error":
+        return str(error["msg"].removeprefix("Value error, "))
+    return f"{told}: {_EXPECTED.get(error['type'], error['msg'])}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"known: {', '.join(sorted(known))}"
+
+
+def _complete(whole: CampaignFile, jobs: JobSet) -> JobSet:
+    """``jobs``, with what is said for the whole file where it does not say it."""
+    general = {n: getattr(whole, n) for n in JobSet.model_fields if n not in jobs.model_fields_set}
+    return jobs.model_copy(update={**general, "vet": {**whole.vet, **jobs.vet}})
+
+
+# --- one set of jobs -----------------------------------------------------------------------------
+
+
+def _check(
+    source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
+) -> None:
+    """Refuse now what every job of the set would fail with."""
+    for name in jobs.vet:
+        key = source.place(number, f"vet.{name}")
+        if name in _ELSEWHERE:
+            raise source.refusal(key, _ELSEWHERE[name])
+        if name in _AXES and getattr(jobs, _AXES[name]):
+            raise source.refusal(key, f"{_AXES[name]!r} says this already; leave one out")
+        if name not in VetRequest.model_fields:
+            nearest = _nearest(name, VetRequest.model_fields)
+            raise source.refusal(key, f"unknown option of optvet vet; {nearest}")
+    if not jobs.models:
+        raise source.refusal(("models",), "missing or empty; name files, folders or 'zoo:all'")
+    try:
+        VetRequest.model_validate({"model": "", **jobs.vet})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = source.place(number, ".".join(["vet", *map(str, first["loc"][:1])]))
+        raise source.refusal(key, _words(first)) from error
+    _check_names(source, number, jobs, plugins)
+    if not trust:
+        try:
+            check_request(str(source.path), jobs.vet, plugins)
+        except InputError as error:
+            words = str(error).removeprefix(f"{source.path}: ")
+            name = next((t for t in jobs.vet if f"{t}." in words), "vet")
+            raise source.refusal(source.place(number, f"vet.{name}"), words) from error
+
+
+def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins) -> None:
+    """Refuse names that no plugin has, and options that a plugin does not take."""
+    named: dict[Family, Sequence[str]] = {}
+    for axis, family in _NAMED:
+        single = next(s for s, listed in _AXES.items() if listed == axis)
+        key = axis if getattr(jobs, axis) else f"vet.{single}"
+        named[family] = getattr(jobs, axis) or [n for n in [jobs.vet.get(single)] if n]
+        if family == "optimizer":
+            named[family] = named[family] or [plugins.default(family)]
+        for name in named[family]:
+            _try(source, source.place(number, key), lambda f=family, n=name: _plugin(plugins, f, n))
+    for table, family in _OPTIONS.items():
+        given = jobs.vet.get(table)
+        for name in named[family] if isinstance(given, dict) else ():
+            plugin = _plugin(plugins, family, name)
+            key_ = source.place(number, f"vet.{table}")
+            _try(source, key_, lambda p=plugin, g=given: parse_options(p.name, p.options, g))
+
+
+def _plugin(plugins: Plugins, family: Family, name: str) -> Any:
+    return getattr(plugins, family)(name)
+
+
+def _try(source: CampaignSource, key: Key, act: Any) -> None:
+    try:
+        act()
+    except OptvetError as error:
+        raise source.refusal(key, str(error)) from error
+
+
+def inputs_of(jobs: JobSet, folder: Path) -> tuple[tuple[str, ...], ...]:
+    """The datasets of ``jobs``, with paths of theirs from ``folder`` as they are opened."""
+    return tuple(tuple(_dataset(text, folder) for text in choice) for choice in jobs.datasets)
+
+
+def _dataset(text: str, folder: Path) -> str:
+    name, colon, argument = text.partition(":")
+    return f"{name}:{located(folder, argument)}" if colon else text

@@ -1,0 +1,189 @@
+"""Who runs which job: claimed once, given back, taken back from the dead.
+
+A claim names its *owner*: a process, by machine, boot, process namespace, number and time of start,
+so that a number that was used again is not taken for it. Where the owner can be looked at, it is
+dead when it is gone. Elsewhere (another machine, another container) it is dead when it has not
+given a sign of life for ``SILENCE_S``.
+
+An answer is taken only from the owner of the claim. So whoever was thought dead and was not (a
+machine that slept) cannot answer a job that another process has taken over.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from optvet.engine.campaign.store import Store
+
+SILENCE_S = 120.0
+BEAT_S = 5.0
+
+End = Literal["done", "failed", "lost", "released"]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process that runs jobs."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: int
+
+    @property
+    def id(self) -> str:
+        """Its name in the store."""
+        return f"{self.host}/{self.boot[:8]}/{self.namespace}/{self.pid}/{self.started}"
+
+    @property
+    def is_gone(self) -> bool | None:
+        """Whether it has ended; None where it cannot be seen from here."""
+        here = this_process()
+        if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
+            return None
+        return _started(self.pid) != self.started
+
+
+def this_process() -> Owner:
+    """The owner that this process is."""
+    pid = os.getpid()
+    return Owner(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
+
+
+def _boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return "unknown"
+
+
+def _namespace() -> str:
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return "unknown"
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started, in ticks since boot; None if there is none."""
+    try:
+        about = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name stands in parentheses and may hold anything.
+    fields = about.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def join(store: Store, owner: Owner, clock: Clock = time.time) -> None:
+    """Let ``owner`` claim jobs."""
+    row = (owner.id, owner.host, owner.boot, owner.namespace, owner.pid, owner.started, clock())
+    with store.transaction() as database:
+        database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def beat(store: Store, owner: Owner, clock: Clock = time.time) -> None:
+    """Give a sign of life."""
+    with store.transaction() as database:
+        database.execute("UPDATE owners SET beat = ? WHERE id = ?", (clock(), owner.id))
+
+
+def claim(store: Store, campaign: int, owner: Owner, clock: Clock = time.time) -> str | None:
+    """The key of the next job that waits, from now on run by ``owner``; None if none waits."""
+    with store.transaction() as database:
+        row = database.execute(
+            "SELECT job FROM campaign_jobs JOIN jobs ON key = job "
+            "WHERE campaign = ? AND state = 'queued' ORDER BY position LIMIT 1",
+            (campaign,),
+        ).fetchone()
+        if row is None:
+            return None
+        job = str(row["job"])
+        database.execute(
+            "UPDATE jobs SET state = 'running', owner = ? WHERE key = ?", (owner.id, job)
+        )
+        database.execute(
+            "INSERT INTO attempts (job, number, owner, started) "
+            "SELECT ?, count(*) + 1, ?, ? FROM attempts WHERE job = ?",
+            (job, owner.id, clock(), job),
+        )
+    return job
+
+
+def owns(database: sqlite3.Connection, job: str, owner: Owner) -> bool:
+    """Whether ``owner`` still has its claim on ``job``; to be asked within a transaction."""
+    query = "SELECT 1 FROM jobs WHERE key = ? AND owner = ? AND state = 'running'"
+    return database.execute(query, (job, owner.id)).fetchone() is not None
+
+
+def end_attempt(database: sqlite3.Connection, job: str, end: End, now: float) -> None:
+    """Note how the last attempt at ``job`` ended; to be called within a transaction."""
+    database.execute(
+        "UPDATE attempts SET ended = ?, end = ? WHERE job = ? AND end IS NULL", (now, end, job)
+    )
+
+
+def release(
+    store: Store,
+    owner: Owner,
+    jobs: Iterable[str],
+    end: End = "released",
+    clock: Clock = time.time,
+) -> None:
+    """Let others run ``jobs``, which ``owner`` has claimed and does not finish."""
+    with store.transaction() as database:
+        for job in jobs:
+            if owns(database, job, owner):
+                _queue(database, job, end, clock())
+
+
+def take_back(store: Store, clock: Clock = time.time) -> int:
+    """Queue again what dead owners had claimed; how many jobs that were."""
+    with store.transaction() as database:
+        query = "SELECT *, started AS owner_started FROM owners"
+        owners = {row["id"]: row for row in database.execute(query)}
+        claims = database.execute("SELECT key, owner FROM jobs WHERE state = 'running'").fetchall()
+        dead = {id for id, row in owners.items() if _is_dead(row, clock())}
+        lost = [row["key"] for row in claims if row["owner"] in dead or row["owner"] not in owners]
+        for job in lost:
+            _queue(database, job, "lost", clock())
+        database.executemany("DELETE FROM owners WHERE id = ?", [(id,) for id in dead])
+    return len(lost)
+
+
+def running_jobs(store: Store, clock: Clock = time.time) -> list[tuple[sqlite3.Row, bool]]:
+    """Jobs that are claimed, each with whether its owner lives."""
+    query = (
+        "SELECT j.model, j.optimizer, j.pipeline, j.owner, a.started, o.host, o.boot, "
+        "o.namespace, o.pid, o.started AS owner_started, o.beat FROM jobs j "
+        "JOIN attempts a ON a.job = j.key AND a.end IS NULL "
+        "LEFT JOIN owners o ON o.id = j.owner WHERE j.state = 'running' ORDER BY a.started"
+    )
+    return [(row, not _is_dead(row, clock())) for row in store.database.execute(query)]
+
+
+def leave(store: Store, owner: Owner) -> None:
+    """Take ``owner``, which runs nothing any more, off the list."""
+    with store.transaction() as database:
+        database.execute("DELETE FROM owners WHERE id = ?", (owner.id,))
+
+
+def _queue(database: sqlite3.Connection, job: str, end: End, now: float) -> None:
+    end_attempt(database, job, end, now)
+    database.execute("UPDATE jobs SET state = 'queued', owner = NULL WHERE key = ?", (job,))
+
+
+def _is_dead(row: sqlite3.Row, now: float) -> bool:
+    if row["host"] is None:
+        return True
+    owner = Owner(row["host"], row["boot"], row["namespace"], row["pid"], row["owner_started"])
+    gone = owner.is_gone
+    return now - row["beat"] > SILENCE_S if gone is None else gone

@@ -1,0 +1,261 @@
+"""Worker processes on this machine: started once, kept while they serve, replaced when they die.
+
+A worker is a Python process of its own, so whatever happens to it stops no other. It ends with its
+parent, however that ends: it holds the reading end of a pipe whose other end only the parent has.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import queue
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from optvet.spec.executor import Report, WorkerLost
+
+T = TypeVar("T")
+
+JOB_BYTES = 2 << 30
+"""Memory that one job is counted with; most take less."""
+_KEPT_BYTES = 1 << 30
+"""A worker that holds more than this after a job is replaced by a new one."""
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_END_S = 3.0
+
+
+class LocalOptions(BaseModel):
+    """There is nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LocalExecutor:
+    """Processes of this machine, as many as it has processors and memory for."""
+
+    name = "local"
+    options: BaseModel = LocalOptions()
+    shares_disk = True
+
+    def start(self, options: BaseModel, *, jobs: int | None) -> LocalWorkers:
+        """Workers; the processes are started with the first jobs."""
+        return LocalWorkers(jobs or fitting_jobs())
+
+
+def fitting_jobs() -> int:
+    """How many jobs fit: one per processor, and no more than memory has room for."""
+    processors = len(os.sched_getaffinity(0))
+    return max(1, min(processors, memory_bytes() // JOB_BYTES))
+
+
+def memory_bytes() -> int:
+    """Memory of this machine, or what its control group may use of that."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            return min(whole, int(Path(file).read_text()))
+    return whole
+
+
+@dataclass
+class _Task:
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    report: Report | None
+    future: Future[Any] = field(default_factory=Future)
+
+
+class LocalWorkers:
+    """``count`` processes, each fed by a thread."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._processes: set[_Process] = set()
+        self._closed = False
+
+    def submit(
+        self, function: Callable[..., T], /, *arguments: Any, report: Report | None = None
+    ) -> Future[T]:
+        """Run ``function(*arguments, report)`` in a worker; see ``Workers``."""
+        task = _Task(function, arguments, report)
+        self._tasks.put(task)
+        if len(self._threads) < self.count:
+            thread = threading.Thread(target=self._serve, name="optvet-worker", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return cast("Future[T]", task.future)
+
+    def close(self) -> None:
+        """End all workers."""
+        self._closed = True
+        for _ in self._threads:
+            self._tasks.put(None)
+        for process in list(self._processes):
+            process.hang_up()
+        for thread in self._threads:
+            thread.join(timeout=2 * _END_S)
+
+    def _serve(self) -> None:
+        process: _Process | None = None
+        while (task := self._tasks.get()) is not None:
+            if self._closed:
+                task.future.set_exception(WorkerLost("the workers were closed"))
+                continue
+            try:
+                if process is None:
+                    process = _Process()
+                    self._processes.add(process)
+                    if self._closed:
+                        process.hang_up()
+                kept = process.run(task)
+            except (OSError, EOFError) as error:
+                status = process.end() if process is not None else None
+                task.future.set_exception(WorkerLost(_words(status, error)))
+                kept = False
+            except BaseException as error:
+                task.future.set_exception(error)
+                kept = False
+            if not kept and process is not None:
+                process.end()
+                self._processes.discard(process)
+                process = None
+        if process is not None:
+            process.end()
+
+
+def _words(status: int | None, error: Exception) -> str:
+    if status is None:
+        return f"a worker could not be started: {error}"
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return f"the worker of this job {how}"
+
+
+class _Process:
+    """The parent's side of one worker process."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        held, self._life = os.pipe()
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from optvet.engine.campaign import local; "
+            f"local.serve({theirs.fileno()}, {held})"
+        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), held],
+                env={**dict.fromkeys(_THREADS, "1"), **os.environ},
+                start_new_session=True,  # Ctrl-C is for the parent, which then ends the workers.
+            )
+        except BaseException:
+            ours.close()
+            os.close(self._life)
+            self._life = -1
+            raise
+        finally:
+            theirs.close()
+            os.close(held)
+        self._channel = Connection(ours.detach())
+        self._lock = threading.Lock()
+
+    def run(self, task: _Task) -> bool:
+        """Give ``task`` to the worker and its future the result; whether it can serve another.
+
+        Raises:
+            OSError, EOFError: The worker is gone.
+        """
+        self._channel.send((task.function, task.arguments))
+        while True:
+            kind, value, more = self._channel.recv()
+            if kind == "report":
+                if task.report is not None:
+                    task.report(value)
+            elif kind == "raised":
+                task.future.set_exception(value)
+                return True
+            else:
+                task.future.set_result(value)
+                return bool(more < _KEPT_BYTES)
+
+    def hang_up(self) -> None:
+        """Tell the worker that it shall end, whatever it does."""
+        with self._lock:
+            if self._life >= 0:
+                os.close(self._life)
+                self._life = -1
+
+    def end(self) -> int:
+        """End the worker; its status."""
+        self.hang_up()
+        try:
+            status = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        with suppress(OSError):
+            self._channel.close()
+        return status
+
+
+# --- in the worker -------------------------------------------------------------------------------
+
+
+def serve(channel_fd: int, held_fd: int) -> None:
+    """Run one task after the other until the parent hangs up."""
+    for fd in (channel_fd, held_fd):
+        os.set_inheritable(fd, False)
+    # Whatever the parent does with Ctrl-C: here it is how the parent's end is told.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_end_with, args=(held_fd,), daemon=True).start()
+    channel = Connection(channel_fd)
+    lock = threading.Lock()
+
+    def send(kind: str, value: Any, more: int = 0) -> None:
+        with lock:
+            channel.send((kind, value, more))
+
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        while True:
+            function, arguments = channel.recv()
+            try:
+                result = function(*arguments, lambda text: send("report", text))
+            except Exception as error:
+                send("raised", error)
+            else:
+                send("result", result, _resident_bytes())
+    os._exit(0)
+
+
+def _end_with(held_fd: int) -> None:
+    """End this process when the parent has hung up: in order if it can, else at once."""
+    os.read(held_fd, 1)
+    timer = threading.Timer(_END_S * 0.8, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+    _thread.interrupt_main()
+
+
+def _resident_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * resource.getpagesize()

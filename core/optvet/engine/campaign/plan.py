@@ -1,0 +1,208 @@
+"""From a campaign file to jobs: every question that it asks, each under a key of its content."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import optvet
+from optvet.engine.campaign.digests import Digests, digest_of_data
+from optvet.engine.campaign.file import CampaignSource, inputs_of
+from optvet.engine.campaign.selectors import expand_models
+from optvet.engine.discovery import Plugins
+from optvet.engine.options import parse_options
+from optvet.engine.work.cache import key
+from optvet.engine.work.facts import CODE_VERSION
+from optvet.engine.work.roles import choose_runtime, configured, reference_for
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.spec.campaign import JobSet
+from optvet.spec.errors import OptvetError, UsageError
+from optvet.spec.request import VetRequest
+
+_NO_ANSWER = frozenset({"jobs", "cache", "cache_dir", "trust", "out", "fail_on"})
+"""Fields of a request on which its answer does not depend."""
+_LIMITS = frozenset({"timeout", "memory"})
+
+Told = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One question of a campaign.
+
+    Attributes:
+        key: Over everything that the answer depends on: the request, what the model and the data
+            hold, and the versions of what takes part.
+        cell: Over the question alone, which is the same for other versions and contents.
+        request: The question.
+        model_digest: Of the model's file and the files of its weights; empty if it could not be
+            had, in which case the job tells why.
+        versions: Of what takes part.
+        bundles: Whether a bundle per finding is wanted.
+    """
+
+    key: str
+    cell: str
+    request: VetRequest
+    model_digest: str
+    versions: Mapping[str, str]
+    bundles: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A campaign that is ready to run."""
+
+    name: str
+    text: str
+    jobs: tuple[Job, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """What tells that two campaigns ask the same of the same."""
+        return key(self.name, [job.key for job in self.jobs])
+
+
+def plan_campaign(
+    source: CampaignSource,
+    plugins: Plugins,
+    digests: Digests,
+    *,
+    cache_dir: Path,
+    trust: bool = False,
+    told: Told = lambda text, done, total: None,
+) -> Plan:
+    """The jobs of a campaign, those of one optimizer together and large models first.
+
+    Args:
+        source: The file.
+        plugins: What is installed.
+        digests: What is known of files already.
+        cache_dir: Where models of sources are kept.
+        trust: Whether what came with models and the file may name code.
+        told: Called with what is being done.
+
+    Raises:
+        UsageError: A selector means no model.
+    """
+    settled = {"cache_dir": cache_dir, "trust": trust}
+    requests = list(requests_of(source, plugins, settled))
+    versions = _Versions(plugins)
+    jobs: dict[str, Job] = {}
+    sizes: dict[str, int] = {}
+    known: dict[str, tuple[str, int]] = {}
+    wanted = list(dict.fromkeys(request.model for request in requests))
+    for number, reference in enumerate(wanted):
+        told(f"reading {reference}", number, len(wanted))
+        known[reference] = digests.of_model(reference, plugins, cache_dir)
+    for request in requests:
+        digest, size_bytes = known[request.model]
+        job = _job(request, digest, versions, source.content.bundles or request.reduce)
+        jobs.setdefault(job.key, job)
+        sizes[job.key] = size_bytes
+    # The original's own results are computed once for all optimizers, and remembered. So jobs of
+    # one model stand apart, and no two workers compute them at the same time.
+    names = list(dict.fromkeys(str(job.request.optimizer) for job in jobs.values()))
+    ordered = sorted(
+        jobs.values(),
+        key=lambda job: (names.index(str(job.request.optimizer)), -sizes[job.key]),
+    )
+    settings = {
+        "baseline": source.baseline and str(source.baseline),
+        "store_size": source.content.store_size,
+        "fail_on": sorted({note for r in requests for note in r.fail_on}),
+    }
+    return Plan(source.name, source.text, tuple(ordered), settings)
+
+
+def requests_of(
+    source: CampaignSource, plugins: Plugins, settled: Mapping[str, Any] | None = None
+) -> Iterator[VetRequest]:
+    """What the file asks, one request per combination; ``settled`` holds for all of them."""
+    folder = source.path.parent
+    for number, jobs in enumerate(source.sets):
+        try:
+            models = expand_models(jobs.models, plugins, folder=folder, exclude=jobs.exclude)
+        except UsageError as error:
+            raise source.refusal(source.place(number, "models"), str(error)) from error
+        for combination in itertools.product(
+            _axis(jobs, "optimizers", [plugins.default("optimizer")]),
+            _axis(jobs, "pipelines"),
+            inputs_of(jobs, folder) or [None],
+            _axis(jobs, "runtimes"),
+            _axis(jobs, "comparators"),
+            models,
+        ):
+            given = dict(zip(_FIELDS, combination, strict=True))
+            options: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
+            # A default for the axis gives way to what is said among the options.
+            yield VetRequest.model_validate({"jobs": 1, **options, **jobs.vet, **(settled or {})})
+
+
+_FIELDS = ("optimizer", "pipeline", "dataset", "runtime", "comparator", "model")
+
+
+def _axis(jobs: JobSet, name: str, default: Sequence[str | None] = (None,)) -> Sequence[str | None]:
+    return getattr(jobs, name) or default
+
+
+def question(request: VetRequest, leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Fields of a request on which its answer depends, as JSON has them."""
+    return request.model_dump(mode="json", exclude=set(_NO_ANSWER | leave_out))
+
+
+def _job(request: VetRequest, digest: str, versions: _Versions, bundles: bool) -> Job:
+    data = {text: digest_of_data(text.partition(":")[2]) for text in request.dataset}
+    used = versions.of(request)
+    return Job(
+        key=key(question(request), digest, data, used, CODE_VERSION, bundles),
+        cell=key(question(request, _LIMITS)),
+        request=request,
+        model_digest=digest,
+        versions=used,
+        bundles=bundles,
+    )
+
+
+class _Versions:
+    """Versions of what takes part in a job; each combination is looked up once."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self._known: dict[str, Mapping[str, str]] = {}
+
+    def of(self, request: VetRequest) -> Mapping[str, str]:
+        """By name; of a plugin that cannot be used, which the job will tell, "unknown"."""
+        about = key(question(request.model_copy(update={"model": ""})))
+        if about not in self._known:
+            self._known[about] = self._look(request)
+        return self._known[about]
+
+    def _look(self, request: VetRequest) -> Mapping[str, str]:
+        plugins = self._plugins
+        found = {"optvet": optvet.__version__}
+        found |= {name: metadata.version(name) for name in ("numpy", "onnx")}
+        named: list[Any] = []
+        with suppress(OptvetError):
+            optimizer = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
+            named.append(optimizer)
+            options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
+            optimizer = configured(optimizer, options)
+            runtime = choose_runtime(plugins, optimizer, request.runtime)
+            named.append(runtime)
+            judge = RuntimeConfig(runtime, runtime.options)
+            named.append(reference_for(plugins, optimizer, judge).runtime)
+            named += [plugins.runtime(name) for name in request.cross_check]
+        for plugin in named:
+            try:
+                version = str(plugin.version())
+            except Exception:  # the job meets the same error, and tells it
+                version = "unknown"
+            found[plugin.name] = version
+        return found

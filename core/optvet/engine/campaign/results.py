@@ -1,0 +1,281 @@
+"""What a store holds, as values: campaigns, trials with their answers, findings, metrics.
+
+This is what reports are made of. Answers are the records of ``vet``: a ``VetResult``, or an
+``ErrorRecord`` where there is none; those of earlier versions of optvet are brought up to date::
+
+    with open_store(Path("store")) as store:
+        campaign = find_campaign(store)
+        for trial in trials(store, campaign):
+            print(trial.model, trial.optimizer, trial.verdict)
+        for row in findings(store, campaign):
+            print(row.fingerprint, row.finding.culprit, row.trial)
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from optvet.engine.campaign.store import Store
+from optvet.engine.discovery import Plugins
+from optvet.engine.trust import check_request
+from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.records import ErrorRecord, Finding, VetResult
+from optvet.spec.records.reading import read_document
+from optvet.spec.request import VetRequest
+
+State = Literal["queued", "running", "done", "failed"]
+STATES: tuple[State, ...] = ("queued", "running", "done", "failed")
+
+_TRIAL = (
+    "key, cell, request, versions, model, model_digest, optimizer, pipeline, dataset, runtime, "
+    "comparator, bundles, state, verdict, exit_code, wall_s, finished, document, "
+    "(SELECT count(*) FROM attempts WHERE job = key) AS attempts"
+)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """One campaign of a store.
+
+    Attributes:
+        id: Its number, from 1.
+        name: What it is called; later campaigns may have the same name.
+        source: The text of its file.
+        settings: ``baseline``, ``store_size``, ``fail_on``.
+        created: Seconds since 1970, as is ``finished``.
+        finished: When its last job was answered; None while some wait.
+    """
+
+    id: int
+    name: str
+    source: str
+    settings: Mapping[str, Any]
+    created: float
+    finished: float | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One job of a campaign, and its answer if there is one.
+
+    ``model``, ``optimizer``, ``pipeline``, ``dataset``, ``runtime`` and ``comparator`` are as they
+    were asked for; where nothing was asked, the text is empty and the answer says what was chosen.
+    ``verdict`` is that of the answer, "error" if it is an ``ErrorRecord``, None without an answer.
+    ``attempts`` counts how often it was started, ``wall_s`` the seconds of the last time.
+    """
+
+    key: str
+    cell: str
+    model: str
+    model_digest: str
+    optimizer: str
+    pipeline: str
+    dataset: str
+    runtime: str
+    comparator: str
+    versions: Mapping[str, str]
+    bundles: bool
+    state: State
+    verdict: str | None
+    exit_code: int | None
+    wall_s: float | None
+    finished: float | None
+    attempts: int
+    request_json: str
+    compressed: bytes | None
+
+    @cached_property
+    def request(self) -> VetRequest:
+        """What was asked."""
+        return VetRequest.model_validate_json(self.request_json)
+
+    @cached_property
+    def answer(self) -> VetResult | ErrorRecord | None:
+        """What came of it."""
+        return None if self.document is None else answer_from(self.document)
+
+    @property
+    def document(self) -> str | None:
+        """The answer as it was written, JSON."""
+        return None if self.compressed is None else zlib.decompress(self.compressed).decode()
+
+    @property
+    def result(self) -> VetResult | None:
+        """The answer, if it is none of an error."""
+        return self.answer if isinstance(self.answer, VetResult) else None
+
+    @property
+    def error(self) -> ErrorRecord | None:
+        """Why there is no result, if there is none."""
+        return self.answer if isinstance(self.answer, ErrorRecord) else None
+
+
+@dataclass(frozen=True)
+class StoredFinding:
+    """One finding: which trial it is of (its key), its place in the answer, and itself."""
+
+    trial: str
+    number: int
+    fingerprint: str
+    model: str
+    optimizer: str
+    pipeline: str
+    runtime: str
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of an answer: ``kind`` is "impact", "output", "cost" or "model"."""
+
+    trial: str
+    kind: str
+    name: str
+    value: float | None
+
+
+def answer_from(document: str) -> VetResult | ErrorRecord:
+    """The answer that a JSON document is; of an earlier version, brought up to date."""
+    data = json.loads(document)
+    kind: type[VetResult] | type[ErrorRecord] = VetResult
+    if str(data.get("schema")).startswith("optvet.error/"):
+        kind = ErrorRecord
+    return read_document(kind, data)
+
+
+def campaigns(store: Store) -> list[Campaign]:
+    """All campaigns of a store, the first first."""
+    return [_campaign(row) for row in store.database.execute("SELECT * FROM campaigns ORDER BY id")]
+
+
+def find_campaign(store: Store, name: str = "") -> Campaign:
+    """The campaign of that number or name, of several with one name the last; else the last.
+
+    Raises:
+        UsageError: There is none.
+    """
+    found = campaigns(store)
+    if not found:
+        raise UsageError(f"store {store.path} has no campaign; run one with --store {store.path}")
+    fitting = [c for c in found if name in ("", c.name, str(c.id))]
+    if not fitting:
+        raise UnknownName("campaign", name, {c.name for c in found}, f"(in {store.path})")
+    return fitting[-1]
+
+
+def trials(store: Store, campaign: Campaign) -> Iterator[Trial]:
+    """The jobs of a campaign in the order of its plan; one answer is in memory at a time."""
+    query = (
+        f"SELECT {_TRIAL} FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ? "
+        "ORDER BY position"
+    )
+    for row in store.database.execute(query, (campaign.id,)):
+        yield _trial(row)
+
+
+def trial(store: Store, key: str) -> Trial:
+    """The job of that key, or of the only key that begins so.
+
+    Raises:
+        UnknownName: There is none.
+    """
+    query = f"SELECT {_TRIAL} FROM jobs WHERE substr(key, 1, ?) = ?"
+    rows = store.database.execute(query, (len(key), key)).fetchall()
+    if len(rows) != 1:
+        raise UnknownName("trial", key, [], f"(in {store.path})")
+    return _trial(rows[0])
+
+
+def findings(store: Store, campaign: Campaign) -> Iterator[StoredFinding]:
+    """All findings of a campaign, notes too, in the order of its plan."""
+    query = (
+        "SELECT f.*, model, optimizer, pipeline, runtime FROM campaign_jobs c "
+        "JOIN jobs ON key = c.job JOIN findings f ON f.job = c.job WHERE campaign = ? "
+        "ORDER BY position, number"
+    )
+    for row in store.database.execute(query, (campaign.id,)):
+        yield StoredFinding(
+            row["job"],
+            row["number"],
+            row["fingerprint"],
+            row["model"],
+            row["optimizer"],
+            row["pipeline"],
+            row["runtime"],
+            Finding.model_validate_json(row["document"]),
+        )
+
+
+def metrics(store: Store, campaign: Campaign) -> Iterator[Metric]:
+    """All numbers of a campaign's answers, in the order of its plan."""
+    query = (
+        "SELECT m.* FROM campaign_jobs c JOIN metrics m ON m.job = c.job WHERE campaign = ? "
+        "ORDER BY position, kind, name"
+    )
+    for row in store.database.execute(query, (campaign.id,)):
+        yield Metric(row["job"], row["kind"], row["name"], row["value"])
+
+
+def check_stored(store: Store, campaign: Campaign, plugins: Plugins) -> None:
+    """Refuse to run what waits in a store if it may run code: anybody may have made the store.
+
+    Raises:
+        InputError: A request says that files are trusted, or names code.
+    """
+    query = (
+        "SELECT DISTINCT request FROM campaign_jobs JOIN jobs ON key = job "
+        "WHERE campaign = ? AND state != 'done'"
+    )
+    for (request,) in store.database.execute(query, (campaign.id,)):
+        check_request(str(store.path), json.loads(request), plugins)
+
+
+def states(store: Store, campaign: Campaign) -> dict[State, int]:
+    """How many jobs of a campaign are in which state."""
+    query = (
+        "SELECT state, count(*) FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ? "
+        "GROUP BY state"
+    )
+    counted = dict(store.database.execute(query, (campaign.id,)).fetchall())
+    return {state: counted.get(state, 0) for state in STATES}
+
+
+def _campaign(row: sqlite3.Row) -> Campaign:
+    return Campaign(
+        row["id"],
+        row["name"],
+        row["source"],
+        json.loads(row["settings"]),
+        row["created"],
+        row["finished"],
+    )
+
+
+def _trial(row: sqlite3.Row) -> Trial:
+    return Trial(
+        key=row["key"],
+        cell=row["cell"],
+        model=row["model"],
+        model_digest=row["model_digest"],
+        optimizer=row["optimizer"],
+        pipeline=row["pipeline"],
+        dataset=row["dataset"],
+        runtime=row["runtime"],
+        comparator=row["comparator"],
+        versions=json.loads(row["versions"]),
+        bundles=bool(row["bundles"]),
+        state=row["state"],
+        verdict=row["verdict"],
+        exit_code=row["exit_code"],
+        wall_s=row["wall_s"],
+        finished=row["finished"],
+        attempts=row["attempts"],
+        request_json=row["request"],
+        compressed=row["document"],
+    )

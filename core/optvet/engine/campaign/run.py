@@ -1,0 +1,219 @@
+"""Running what waits in a campaign: claim, run, store, until nothing waits any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from optvet.engine.campaign import leases
+from optvet.engine.campaign.answers import finish, record
+from optvet.engine.campaign.costs import Costs
+from optvet.engine.campaign.job import BUG, JobAnswer, run_job
+from optvet.engine.campaign.leases import BEAT_S, Owner, this_process
+from optvet.engine.campaign.results import Campaign, Trial, answer_from, states, trial, trials
+from optvet.engine.campaign.store import Store
+from optvet.spec.errors import OptvetError
+from optvet.spec.executor import WorkerLost, Workers
+from optvet.spec.records import ErrorRecord, VetResult
+from optvet.spec.records.error import ErrorSource
+
+_LOOK_S = 0.5
+LOSSES = 3
+"""A job whose worker was lost so often is recorded as failed."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened while a campaign ran.
+
+    Attributes:
+        kind: A job was started; tells what it does; was answered; lost its worker and waits again;
+            or others run what is left.
+        trial: The job; with its answer if that is there. None where others are waited for.
+        slot: Which of the workers it has, from 0.
+        text: What it does, or why it was lost.
+        left: Jobs of the campaign that are not answered.
+        eta_s: Seconds until all are, by what others have taken; None while that is unknown.
+    """
+
+    kind: Literal["started", "progress", "answered", "lost", "waiting"]
+    trial: Trial | None = None
+    slot: int = 0
+    text: str = ""
+    left: int = 0
+    eta_s: float | None = None
+
+
+@dataclass
+class _Running:
+    trial: Trial
+    slot: int
+    started: float
+
+
+@dataclass
+class _Runner:
+    store: Store
+    campaign: Campaign
+    workers: Workers
+    owner: Owner
+    told: Callable[[Event], None]
+    costs: Costs
+    running: dict[Future[JobAnswer], _Running] = field(default_factory=dict)
+    losses: dict[str, int] = field(default_factory=dict)
+    beaten: float = 0.0
+
+    def run(self) -> None:
+        """Until every job of the campaign has an answer."""
+        while True:
+            self._beat()
+            self._fill()
+            if self.running:
+                timeout_s = _LOOK_S if self._idle else BEAT_S
+                done, _ = wait(self.running, timeout_s, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._take(future)
+                continue
+            left = states(self.store, self.campaign)
+            if not left["queued"] and not left["running"]:
+                return
+            # Somebody else runs what is left; if that dies, its jobs come back.
+            self._tell("waiting", text=f"{left['running']} jobs are run by another process")
+            time.sleep(_LOOK_S)
+
+    @property
+    def _idle(self) -> bool:
+        return len(self.running) < self.workers.count
+
+    def _beat(self) -> None:
+        if time.monotonic() - self.beaten > BEAT_S:
+            leases.beat(self.store, self.owner)
+            leases.take_back(self.store)
+            self.beaten = time.monotonic()
+
+    def _fill(self) -> None:
+        while self._idle:
+            key = leases.claim(self.store, self.campaign.id, self.owner)
+            if key is None:
+                return
+            asked = trial(self.store, key)
+            taken = {r.slot for r in self.running.values()}
+            slot = next(n for n in range(self.workers.count) if n not in taken)
+            self._tell("started", asked, slot)
+
+            def report(text: str, asked: Trial = asked, slot: int = slot) -> None:
+                self.told(Event("progress", asked, slot, text))
+
+            future = self.workers.submit(run_job, asked.request, report=report)
+            self.running[future] = _Running(asked, slot, time.monotonic())
+
+    def _take(self, future: Future[JobAnswer]) -> None:
+        """Store what came of a job."""
+        about = self.running.pop(future)
+        waited_s = time.monotonic() - about.started
+        try:
+            answer = future.result()
+        except WorkerLost as error:
+            self._lost(about, error)
+        except Exception as error:  # the executor's fault, or a bug
+            words = f"{type(error).__name__}: {error}"
+            self._record(about, _failed(about.trial, BUG, words), waited_s)
+        else:
+            self._record(about, answer_from(answer.document), answer.wall_s)
+
+    def _lost(self, about: _Running, error: WorkerLost) -> None:
+        """Let a job whose worker was lost be run again, unless that goes on and on."""
+        key = about.trial.key
+        self.losses[key] = self.losses.get(key, 0) + 1
+        if self.losses[key] < LOSSES:
+            leases.release(self.store, self.owner, [key], "lost")
+            self._tell("lost", about.trial, about.slot, text=str(error))
+            return
+        words = f"{error}, each of {LOSSES} times; look for what kills processes here"
+        failed = _failed(about.trial, "WorkerLost", words)
+        self._record(about, failed, time.monotonic() - about.started)
+
+    def _record(self, about: _Running, answer: VetResult | ErrorRecord, wall_s: float) -> None:
+        record(self.store, self.owner, about.trial.key, answer, wall_s)
+        self.costs.learn(about.trial, wall_s)
+        self._tell("answered", trial(self.store, about.trial.key), about.slot)
+
+    def _tell(
+        self,
+        kind: Literal["started", "answered", "lost", "waiting"],
+        about: Trial | None = None,
+        slot: int = 0,
+        text: str = "",
+    ) -> None:
+        counts = states(self.store, self.campaign)
+        left = counts["queued"] + counts["running"]
+        eta_s = self.costs.eta_s(self.workers.count)
+        self.told(Event(kind, about, slot, text, left, eta_s))
+
+
+def run_campaign(
+    store: Store,
+    campaign: Campaign,
+    start: Callable[[], Workers],
+    *,
+    told: Callable[[Event], None] = lambda event: None,
+) -> None:
+    """Answer every job of ``campaign`` that has no answer yet.
+
+    Other processes may do the same at the same time; each job is run by one of them. Ctrl-C ends
+    it, and so does any exception of ``told``: what was answered is kept, what was not is queued.
+
+    Args:
+        store: Where the campaign is.
+        campaign: What to run.
+        start: Starts the workers; not called where nothing waits.
+        told: Called with what happens, in any thread.
+
+    Raises:
+        InfrastructureError: No worker can be started, or the store cannot be written.
+    """
+    leases.take_back(store)
+    counts = states(store, campaign)
+    if counts["queued"] or counts["running"]:
+        with _owner(store) as owner, _started(start) as workers:
+            costs = Costs.of(trials(store, campaign))
+            runner = _Runner(store, campaign, workers, owner, told, costs)
+            try:
+                runner.run()
+            finally:
+                left = [about.trial.key for about in runner.running.values()]
+                leases.release(store, owner, left)
+    finish(store, campaign)
+
+
+@contextmanager
+def _owner(store: Store) -> Iterator[Owner]:
+    owner = this_process()
+    leases.join(store, owner)
+    try:
+        yield owner
+    finally:
+        leases.leave(store, owner)
+
+
+@contextmanager
+def _started(start: Callable[[], Workers]) -> Iterator[Workers]:
+    workers = start()
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+def _failed(asked: Trial, error: str, words: str) -> ErrorRecord:
+    return ErrorRecord(
+        schema="optvet.error/1",
+        model=ErrorSource(source=asked.model),
+        error=error,
+        message=words,
+        exit_code=OptvetError.exit_code,
+    )

@@ -1,0 +1,90 @@
+"""Several models as they are named: files, folders, globs, ``zoo:all``, ``zoo:resnet*``."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from optvet.engine import contract
+from optvet.engine.discovery import Plugins
+from optvet.spec.errors import InputError, UsageError
+
+_ALL = "all"
+
+
+def expand_models(
+    selectors: Sequence[str],
+    plugins: Plugins,
+    *,
+    folder: Path | None = None,
+    exclude: Iterable[str] = (),
+) -> list[str]:
+    """References to single models, each once, in the order of the selectors.
+
+    Args:
+        selectors: As a user names models.
+        plugins: What is installed.
+        folder: Where relative paths begin, if not here.
+        exclude: Patterns of references, file names and names of models that are left out.
+
+    Raises:
+        UsageError: A selector means no model.
+    """
+    found: dict[str, None] = {}
+    for selector in selectors:
+        found |= dict.fromkeys(_expanded(selector, plugins, folder))
+    patterns = tuple(exclude)
+    return [r for r in found if not any(_is_meant(r, pattern) for pattern in patterns)]
+
+
+def _is_meant(reference: str, pattern: str) -> bool:
+    names = {reference, Path(reference).name, Path(reference).stem, reference.partition(":")[2]}
+    return any(fnmatchcase(name, pattern) for name in names if name)
+
+
+def _expanded(selector: str, plugins: Plugins, folder: Path | None) -> list[str]:
+    scheme, colon, rest = selector.partition(":")
+    if colon and scheme in plugins.names("model source"):
+        return _listed(selector, scheme, rest, plugins)
+    path = Path(selector).expanduser()
+    if folder is not None and not path.is_absolute() and not _looks_foreign(selector):
+        path = folder / path
+    if not path.exists() and glob.has_magic(selector):
+        files = sorted(p for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        if not files:
+            raise UsageError(f"{path}: no file matches; check the pattern")
+        return files
+    if path.is_dir():
+        source = plugins.model_source(plugins.default("model source"))
+        return [str(file) for file in contract.files(source, str(path), Path())]
+    # What is wrong with a single model is told by the job that opens it.
+    return [str(path)] if path.exists() or folder is None else [_missing(selector, path)]
+
+
+def _missing(selector: str, path: Path) -> str:
+    if _looks_foreign(selector):
+        return selector
+    raise UsageError(f"{path}: no such file or folder")
+
+
+def _looks_foreign(selector: str) -> bool:
+    """Whether it is the name of a model source that is not installed, rather than a path."""
+    scheme, colon, _ = selector.partition(":")
+    return bool(colon) and scheme.isalpha() and len(scheme) > 1
+
+
+def _listed(selector: str, scheme: str, rest: str, plugins: Plugins) -> list[str]:
+    """Models that a source lists, by pattern; a plain name as it is."""
+    if rest != _ALL and not glob.has_magic(rest):
+        return [selector]
+    source = plugins.model_source(scheme)
+    names = [card.name for card in source.models()]
+    if rest in names:
+        return [selector]
+    meant = [n for n in names if rest == _ALL or fnmatchcase(n, rest)]
+    if not meant:
+        words = f"{len(names)} models, none" if names else "no models, so none"
+        raise InputError(f"{selector}: {scheme} lists {words} that matches; see: optvet models")
+    return [f"{scheme}:{name}" for name in meant]

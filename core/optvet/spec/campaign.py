@@ -1,0 +1,63 @@
+"""What a campaign file says: which models are vetted by which optimizers, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from optvet.spec.request import Names, Texts, bytes_of
+
+STORE_BYTES = 20 << 30
+
+
+def _choices(value: object) -> object:
+    """Alternatives, each a text or a list of texts that belong together."""
+    if isinstance(value, str):
+        return ((value,),)
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple((item,) if isinstance(item, str) else item for item in value)
+
+
+class JobSet(BaseModel):
+    """Models × optimizers × pipelines × datasets × runtimes × comparators: one job each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    models: Texts = ()
+    """Files, folders, globs, `SOURCE:NAME`, and `SOURCE:all` or `SOURCE:PATTERN`."""
+    exclude: Texts = ()
+    """Patterns of models that are left out."""
+    optimizers: Names = ()
+    """Optimizers; by default the one that comes with optvet."""
+    pipelines: Texts = ()
+    """Pipelines of the optimizers: names, or passes separated by commas."""
+    datasets: Annotated[tuple[Texts, ...], BeforeValidator(_choices)] = ()
+    """Where inputs come from; a list within the list is used in one job."""
+    runtimes: Names = ()
+    """What runs the models."""
+    comparators: Names = ()
+    """What says what a difference means."""
+    vet: dict[str, Any] = Field(default_factory=dict)
+    """Options of `optvet vet` that hold for all of these jobs."""
+
+
+class CampaignFile(JobSet):
+    """A whole campaign.
+
+    What is said outside of `jobs` holds for each of them that does not say it itself; without
+    `jobs`, it is the one set of jobs.
+    """
+
+    name: str = ""
+    """What the campaign is called; by default the name of the file."""
+    jobs: tuple[JobSet, ...] = ()
+    """Sets of jobs."""
+    bundles: bool = False
+    """Whether to store a bundle per finding; implied by `reduce` of `vet`."""
+    baseline: Path | None = None
+    """Known findings, which do not make the campaign fail."""
+    store_size: Annotated[int, BeforeValidator(bytes_of)] = STORE_BYTES
+    """Bytes that artifacts may take; beyond it, the oldest go."""

@@ -1,0 +1,119 @@
+"""What campaigns found: documents ``optvet.campaign/1`` and ``optvet.campaign-status/1``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from optvet.spec.records.base import Record
+from optvet.spec.types import Stage, Symptom
+
+
+class TrialSummary(Record):
+    """One job of a campaign: what was asked, and what came of it in short.
+
+    Texts of what was asked are empty where nothing was. ``verdict`` is "error" where there is no
+    result, of which ``error`` tells the reason and ``exit_code`` what it alone would have given;
+    None as long as there is no answer. ``faults`` are symptom and culprit of each fault.
+    """
+
+    key: str
+    model: str
+    optimizer: str
+    pipeline: str
+    dataset: str = ""
+    runtime: str = ""
+    comparator: str = ""
+    state: Literal["queued", "running", "done", "failed"]
+    verdict: str | None = None
+    reason: str = ""
+    error: str = ""
+    exit_code: int | None = None
+    faults: list[str] = Field(default_factory=list)
+    wall_s: float | None = None
+    attempts: int = 0
+
+
+class FindingGroup(Record):
+    """Findings of one fingerprint as one: what is wrong, and where it was found.
+
+    ``trials`` are keys of jobs. ``counts`` tells whether it makes the campaign fail: a fault, or a
+    note that was asked for, and not ``known`` from the baseline.
+    """
+
+    fingerprint: str
+    optimizer: str
+    symptom: Symptom
+    severity: Literal["fault", "note"]
+    stage: Stage
+    culprit: list[str]
+    message: str
+    models: list[str]
+    trials: list[str]
+    known: bool = False
+    counts: bool = True
+
+
+class KnownFinding(Record):
+    """One finding of a baseline; ``models`` are where it was found."""
+
+    fingerprint: str
+    optimizer: str
+    symptom: Symptom
+    culprit: list[str]
+    models: list[str] = Field(default_factory=list)
+    note: str = ""
+
+
+class CampaignSummary(Record):
+    """A campaign as a whole.
+
+    ``fixed`` are findings of the baseline that are gone where they were found before; ``unseen``
+    are those of which that is not known, since not all of these jobs have a result.
+    """
+
+    schema_: Literal["optvet.campaign/1"] = Field("optvet.campaign/1", alias="schema")
+    name: str
+    number: int
+    created: float
+    finished: float | None
+    versions: dict[str, str]
+    trials: list[TrialSummary]
+    findings: list[FindingGroup]
+    fixed: list[KnownFinding] = Field(default_factory=list)
+    unseen: list[KnownFinding] = Field(default_factory=list)
+
+
+class CampaignState(Record):
+    """How far one campaign is: jobs by state; seconds that what is left will take, as measured."""
+
+    name: str
+    number: int
+    created: float
+    finished: float | None
+    queued: int
+    running: int
+    done: int
+    failed: int
+    work_left_s: float | None = None
+
+
+class RunningJob(Record):
+    """A job that is being run, by which process, for how many seconds."""
+
+    model: str
+    optimizer: str
+    pipeline: str
+    owner: str
+    alive: bool
+    since_s: float
+
+
+class CampaignStatus(Record):
+    """The campaigns of a store."""
+
+    schema_: Literal["optvet.campaign-status/1"] = Field("optvet.campaign-status/1", alias="schema")
+    store: str
+    campaigns: list[CampaignState]
+    running: list[RunningJob]

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.campaign.conftest import Run
+
+from optvet.engine.campaign import find_campaign, findings, metrics, open_store, trials
+from optvet.spec.records.campaign import CampaignStatus, CampaignSummary
+
+FILE = """
+name = "small"
+models = ["models/"]
+optimizers = ["onnxoptimizer"]
+pipelines = ["default", "eliminate_identity"]
+"""
+
+
+def test_a_campaign_is_run_kept_and_answered_from_its_store(
+    run: Run, models: Path, place: Path
+) -> None:
+    (place / "small.toml").write_text(FILE)
+    first = run("campaign", "run", "small.toml")
+    assert first.code == 1, first.err
+    assert "[4/4]" in first.err
+    assert "optimizer-error: fuse_transpose_into_gemm" in first.out
+    assert "4 jobs" in first.out
+    again = run("campaign", "run", "small.toml", "--json", "out.json")
+    assert (again.code, again.out, again.err) == (1, first.out, "")
+    summary = CampaignSummary.model_validate_json((place / "out.json").read_text())
+    verdicts = {(Path(t.model).stem, t.pipeline): t.verdict for t in summary.trials}
+    assert verdicts[("faulty", "default")] == "faulty"
+    assert verdicts[("faulty", "eliminate_identity")] == "clean"
+    assert [t.attempts for t in summary.trials] == [1, 1, 1, 1]
+    (group,) = [g for g in summary.findings if g.counts]
+    assert group.culprit == ["fuse_transpose_into_gemm"]
+
+    with open_store(place / "small.store") as store:
+        campaign = find_campaign(store)
+        stored = list(trials(store, campaign))
+        assert all(t.result is not None for t in stored)
+        rows = [row for row in findings(store, campaign) if row.finding.severity == "fault"]
+        assert [row.fingerprint for row in rows] == [group.fingerprint]
+        kinds = {m.kind for m in metrics(store, campaign)}
+        assert {"cost", "model", "output"} <= kinds
+
+    shown = run("campaign", "show", "small.store", rows[0].trial[:12])
+    assert "FAULTY" in shown.out
+    assert "controls" in shown.out
+    status = run("campaign", "status", "small.store", "--json", "-")
+    found = CampaignStatus.model_validate_json(status.out)
+    assert (found.campaigns[0].done, found.running) == (4, [])
+
+    # A model that changed is asked again, and it alone.
+    (models / "clean.onnx").write_bytes((models / "faulty.onnx").read_bytes())
+    changed = run("campaign", "run", "small.toml")
+    assert "[4/4]" in changed.err
+    assert "[2/4]" not in changed.err
+    status = run("campaign", "status", "small.store", "--json", "-")
+    assert len(CampaignStatus.model_validate_json(status.out).campaigns) == 2
+
+
+def test_what_cannot_be_vetted_is_told_and_stops_nothing(
+    run: Run, models: Path, place: Path
+) -> None:
+    (models / "broken.onnx").write_bytes(b"no model")
+    (place / "small.toml").write_text('models = ["models/*.onnx"]\n')
+    ran = run("campaign", "run", "small.toml", "--store", "elsewhere")
+    assert ran.code == 2
+    assert "broken.onnx" in ran.out
+    assert "3 jobs: 1 clean, 1 error, 1 faulty" in ran.out
+
+
+def test_init_writes_a_file_that_runs_and_replaces_none(run: Run, place: Path) -> None:
+    assert run("campaign", "init", "mine.toml").code == 0
+    again = run("campaign", "init", "mine.toml")
+    assert again.code == 2
+    assert "is there already" in again.err
+
+
+def test_commands_on_a_folder_that_is_no_store_say_so(run: Run, place: Path) -> None:
+    for command in ("status", "show", "resume"):
+        ran = run("campaign", command, "nowhere")
+        assert ran.code == 2
+        assert "nowhere is no store" in ran.err
+    assert not (place / "nowhere").exists()

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel
+
+from optvet import Sensitive, UsageError
+from optvet.engine.campaign.file import read_campaign
+from optvet.engine.campaign.plan import requests_of
+from optvet.engine.campaign.selectors import expand_models
+from optvet.engine.campaign.template import template
+from optvet.engine.discovery import Plugins
+
+PLUGINS = Plugins()
+
+
+def requests(place: Path, text: str) -> list[tuple[str, str | None, str, tuple[str, ...]]]:
+    file = place / "campaign.toml"
+    file.write_text(text)
+    source = read_campaign(file, PLUGINS)
+    return [
+        (Path(r.model).name, r.optimizer, r.pipeline, r.dataset)
+        for r in requests_of(source, PLUGINS)
+    ]
+
+
+def test_every_combination_is_asked_once(models: Path, place: Path) -> None:
+    asked = requests(
+        place,
+        """
+        models = ["models/"]
+        optimizers = ["onnxoptimizer", "onnxruntime"]
+        pipelines = ["default", "all"]
+        datasets = ["random", ["random", "auto:models"]]
+        """,
+    )
+    assert len(asked) == len(set(asked)) == 2 * 2 * 2 * 2
+    assert ("faulty.onnx", "onnxruntime", "all", ("random", f"auto:{models}")) in asked
+
+
+def test_a_set_of_jobs_takes_from_the_whole_what_it_does_not_say(models: Path, place: Path) -> None:
+    file = place / "campaign.toml"
+    file.write_text(
+        """
+        models = ["models/clean.onnx"]
+        [vet]
+        timeout = 7
+        limit = 3
+        [[jobs]]
+        optimizers = ["onnxoptimizer"]
+        [[jobs]]
+        optimizers = ["onnxruntime"]
+        [jobs.vet]
+        limit = 5
+        """
+    )
+    made = requests_of(read_campaign(file, PLUGINS), PLUGINS)
+    assert [(r.optimizer, r.timeout, r.limit) for r in made] == [
+        ("onnxoptimizer", 7.0, 3),
+        ("onnxruntime", 7.0, 5),
+    ]
+
+
+WRONG = {
+    'models = ["m"]\noptimizer = ["a"]': r":2: key 'optimizer': .*mean 'optimizers'",
+    'models = ["m"]\n\noptimizers = ["onnxoptimiser"]': r":3: .*mean 'onnxoptimizer'",
+    'models = ["m"]\n[vet]\ntimeout = "abc"': r":3: key 'vet.timeout': 'abc' is no number",
+    'models = ["m"]\n[[jobs]]\n[[jobs]]\n[jobs.vet]\nlimt = 4': r":5: key 'jobs\[2\]\.vet\.limt'",
+    'models = ["m"]\n[vet]\ntrust = true': r":3: key 'vet.trust': .*say --trust",
+    'models = ["m"]\n[vet]\nout = "x"': r":3: key 'vet.out': .*bundles = true",
+    'models = ["m"]\nruntimes = ["onnxruntime"]\n[vet]\nruntime = "x"': r":4: .*'runtimes' says",
+    'models = ["m"]\n[vet]\noptimizer_options = { nope = 1 }': r":3: .*_options'.*'nope'",
+    "models = []": r":1: key 'models': missing or empty",
+    "name = 'x'": r"key 'models': missing or empty",
+    "models = 3": r":1: key 'models': 3: expected a list",
+    "jobs = [3]": r":1: key 'jobs\[1\]': 3: expected a table",
+    'models = ["m"\nx': r"campaign.toml cannot be read: .*line 2",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_is_told_with_file_line_and_key(text: str, place: Path) -> None:
+    file = place / "campaign.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=WRONG[text]) as caught:
+        read_campaign(file, PLUGINS)
+    assert str(caught.value).startswith(str(file))
+
+
+def test_a_selector_that_means_nothing_is_told_with_its_line(place: Path) -> None:
+    with pytest.raises(UsageError, match=r"campaign.toml:2: key 'models': .*no file matches"):
+        requests(place, '\nmodels = ["none/*.onnx"]')
+
+
+class Options(BaseModel):
+    hooks: Annotated[tuple[str, ...], Sensitive("runs Python code")] = ()
+
+
+def test_options_that_run_code_need_trust(models: Path, place: Path) -> None:
+    plugins = Plugins().register("optimizer", replace_options("onnxoptimizer", Options()))
+    file = place / "campaign.toml"
+    file.write_text(
+        'models = ["models/"]\noptimizers = ["hooked"]\n'
+        '[vet]\noptimizer_options = { hooks = ["evil:code"] }\n'
+    )
+    with pytest.raises(UsageError, match=r":4: key 'vet.optimizer_options': .*say --trust"):
+        read_campaign(file, plugins)
+    read_campaign(file, plugins, trust=True)
+
+
+def replace_options(name: str, options: BaseModel) -> Any:
+    """The optimizer ``name`` as "hooked", with other options."""
+    plugin = copy.copy(PLUGINS.optimizer(name))
+    plugin.name, plugin.options = "hooked", options
+    return plugin
+
+
+def test_models_are_named_by_file_folder_glob_and_source(models: Path, place: Path) -> None:
+    (place / "deep" / "er").mkdir(parents=True)
+    os.link(models / "clean.onnx", place / "deep" / "er" / "third.onnx")
+    selectors = ["models/", "models/clean.onnx", "deep/**/*.onnx", "zoo:digits-*"]
+    found = expand_models(selectors, PLUGINS)
+    assert [Path(f).name for f in found] == [
+        "clean.onnx",
+        "faulty.onnx",
+        "third.onnx",
+        "zoo:digits-cnn",
+        "zoo:digits-mlp",
+    ] or found[-2:] == ["zoo:digits-cnn", "zoo:digits-mlp"]
+    every = expand_models(["zoo:all"], PLUGINS)
+    assert len(every) == len(list(PLUGINS.model_source("zoo").models()))
+    assert expand_models(["zoo:all"], PLUGINS, exclude=["*-ir3"]) == [
+        name for name in every if not name.endswith("-ir3")
+    ]
+
+
+def test_the_file_of_init_is_a_campaign(place: Path) -> None:
+    file = place / "campaign.toml"
+    file.write_text(template("campaign"))
+    source = read_campaign(file, PLUGINS)
+    assert [r.model for r in requests_of(source, PLUGINS)] == ["zoo:digits-cnn", "zoo:digits-mlp"]
+    # What is commented out is right as well, but for the names that stand for others.
+    text = "\n".join(
+        line.removeprefix("#") if "=" in line or "[[" in line or "[jobs" in line else line
+        for line in template("campaign").splitlines()
+        if "NAME" not in line and "KEY" not in line and 'models = ["models/' not in line
+    )
+    file.write_text(text)
+    assert read_campaign(file, PLUGINS).content.bundles

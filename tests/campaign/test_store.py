@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optvet import UsageError, VetRequest
+from optvet.engine.campaign import Store, add_campaign, open_store, states, trials
+from optvet.engine.campaign.answers import record, retry
+from optvet.engine.campaign.leases import (
+    SILENCE_S,
+    Owner,
+    claim,
+    join,
+    leave,
+    release,
+    running_jobs,
+    take_back,
+    this_process,
+)
+from optvet.engine.campaign.plan import Job, Plan
+from optvet.engine.campaign.results import Campaign, find_campaign
+from optvet.engine.campaign.store import DATABASE
+from optvet.spec.records import ErrorRecord
+from optvet.spec.records.error import ErrorSource
+
+HERE = this_process()
+ELSEWHERE = replace(HERE, host="other", pid=1, started=1)
+
+
+def plan_of(count: int, name: str = "c") -> Plan:
+    jobs = [
+        Job(f"{name}{n:03}", f"cell{n}", VetRequest(model=f"m{n}.onnx"), "digest", {"onnx": "1"})
+        for n in range(count)
+    ]
+    return Plan(name, "models = []", tuple(jobs), {"fail_on": []})
+
+
+def error(code: int = 2) -> ErrorRecord:
+    source = ErrorSource(source="m")
+    return ErrorRecord(
+        schema="optvet.error/1", model=source, error="InputError", message="no", exit_code=code
+    )
+
+
+def attempts(store: Store) -> list[tuple[str, str | None]]:
+    rows = store.database.execute("SELECT job, end FROM attempts ORDER BY job, number")
+    return [(row["job"], row["end"]) for row in rows]
+
+
+def test_each_job_is_claimed_once_in_the_order_of_the_plan(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(3))
+    join(store, HERE)
+    assert [claim(store, campaign.id, HERE) for _ in range(4)] == ["c000", "c001", "c002", None]
+    assert states(store, campaign) == {"queued": 0, "running": 3, "done": 0, "failed": 0}
+
+
+def test_what_a_dead_process_had_is_claimed_again(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(2))
+    dead = replace(HERE, started=HERE.started + 1)  # its number is in use by another process
+    join(store, dead)
+    assert claim(store, campaign.id, dead) == "c000"
+    assert [alive for _, alive in running_jobs(store)] == [False]
+    assert take_back(store) == 1
+    join(store, HERE)
+    assert claim(store, campaign.id, HERE) == "c000"
+    assert attempts(store) == [("c000", "lost"), ("c000", None)]
+
+
+def test_what_a_living_process_has_is_left_to_it(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(1))
+    join(store, HERE)
+    claim(store, campaign.id, HERE)
+    assert take_back(store, clock=lambda: 4e9) == 0
+    assert [alive for _, alive in running_jobs(store)] == [True]
+
+
+def test_a_process_of_another_machine_is_dead_when_it_was_silent_for_long(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(1))
+    join(store, ELSEWHERE, clock=lambda: 1000.0)
+    claim(store, campaign.id, ELSEWHERE)
+    assert take_back(store, clock=lambda: 1000.0 + SILENCE_S) == 0
+    assert take_back(store, clock=lambda: 1001.0 + SILENCE_S) == 1
+
+
+def test_an_answer_is_taken_from_the_owner_of_the_claim_alone(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(1))
+    join(store, ELSEWHERE, clock=lambda: 0.0)
+    claim(store, campaign.id, ELSEWHERE)
+    take_back(store)
+    join(store, HERE)
+    claim(store, campaign.id, HERE)
+    assert not record(store, ELSEWHERE, "c000", error(), 1.0)
+    assert record(store, HERE, "c000", error(), 1.0)
+    assert not record(store, HERE, "c000", error(), 1.0)
+    assert attempts(store) == [("c000", "lost"), ("c000", "done")]
+    (trial,) = trials(store, campaign)
+    assert (trial.state, trial.verdict, trial.attempts) == ("done", "error", 2)
+    assert trial.error == error()
+
+
+def test_a_job_that_is_given_back_waits_again(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(1))
+    join(store, HERE)
+    claim(store, campaign.id, HERE)
+    release(store, HERE, ["c000"])
+    leave(store, HERE)
+    assert states(store, campaign)["queued"] == 1
+    assert attempts(store) == [("c000", "released")]
+
+
+def test_errors_of_optvet_are_failures_and_run_again_on_request(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(2))
+    join(store, HERE)
+    for code in (3, 5):
+        job = claim(store, campaign.id, HERE)
+        assert job is not None
+        record(store, HERE, job, error(code), 1.0)
+    assert states(store, campaign) == {"queued": 0, "running": 0, "done": 1, "failed": 1}
+    assert retry(store, campaign) == 1
+    assert states(store, campaign) == {"queued": 1, "running": 0, "done": 1, "failed": 0}
+
+
+def test_the_same_plan_is_the_same_campaign_and_another_shares_its_jobs(store: Store) -> None:
+    first = add_campaign(store, plan_of(2))
+    join(store, HERE)
+    claim(store, first.id, HERE)
+    record(store, HERE, "c000", error(), 1.0)
+    again = add_campaign(store, plan_of(2))
+    assert again.id == first.id
+    more = add_campaign(store, plan_of(3))
+    assert more.id != first.id
+    assert states(store, more) == {"queued": 2, "running": 0, "done": 1, "failed": 0}
+    assert find_campaign(store, "c") == more
+    assert find_campaign(store, str(first.id)).id == first.id
+    with pytest.raises(UsageError, match="unknown campaign 'd'"):
+        find_campaign(store, "d")
+
+
+def claim_all(path: Path, campaign: int, results: Any) -> None:
+    """Claim and answer until nothing waits, as a process of its own."""
+    with open_store(path) as store:
+        owner: Owner = this_process()
+        join(store, owner)
+        taken = []
+        while (job := claim(store, campaign, owner)) is not None:
+            assert record(store, owner, job, error(), 0.0)
+            taken.append(job)
+    results.put(taken)
+
+
+def test_two_processes_answer_every_job_once(store: Store) -> None:
+    campaign: Campaign = add_campaign(store, plan_of(200))
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    processes = [
+        context.Process(target=claim_all, args=(store.path, campaign.id, results)) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    taken = list(itertools.chain.from_iterable(results.get() for _ in processes))
+    for process in processes:
+        process.join()
+    assert sorted(taken) == [f"c{n:03}" for n in range(200)]
+    assert attempts(store) == [(job, "done") for job in sorted(taken)]
+    assert store.database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_a_store_of_a_later_version_is_refused(tmp_path: Path, store: Store) -> None:
+    store.database.execute("PRAGMA user_version = 99")
+    with pytest.raises(UsageError, match=r"later version of optvet .* upgrade"):
+        open_store(store.path)
+
+
+def test_what_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is no store; `optvet campaign run"):
+        open_store(tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()
+    (tmp_path / DATABASE).write_bytes(b"no database" * 100)
+    with pytest.raises(Exception, match="cannot be opened"):
+        open_store(tmp_path)
+
+
+def test_an_answer_and_its_findings_are_stored_together_or_not_at_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = add_campaign(store, plan_of(1))
+    join(store, HERE)
+    claim(store, campaign.id, HERE)
+    from optvet.engine.campaign import answers
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(answers, "end_attempt", full)
+    with pytest.raises(Exception, match=r"cannot be written: .*full; make room"):
+        record(store, HERE, "c000", error(), 1.0)
+    assert states(store, campaign)["running"] == 1
