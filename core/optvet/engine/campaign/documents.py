@@ -82,7 +82,7 @@ def summary_of(store: Store, campaign: Campaign) -> CampaignSummary:
 def summary_of_trial(trial: Trial) -> TrialSummary:
     """A job and its answer in short."""
     result, error = trial.result, trial.error
-    faults = [f for f in result.findings if f.severity == "fault"] if result else []
+    faults = [f for f in result.findings if f.severity != "note"] if result else []
     return TrialSummary(
         key=trial.key,
         model=trial.model,
@@ -128,7 +128,7 @@ def _group(rows: list[StoredFinding], counted: set[str]) -> FindingGroup:
         message=first.message,
         models=list(dict.fromkeys(row.model for row in rows)),
         trials=list(dict.fromkeys(row.trial for row in rows)),
-        counts=first.severity == "fault" or str(first.symptom) in counted,
+        counts=first.severity != "note" or str(first.symptom) in counted,
     )
 
 

@@ -45,7 +45,7 @@ class FindingGroup(Record):
     fingerprint: str
     optimizer: str
     symptom: Symptom
-    severity: Literal["fault", "note"]
+    severity: Literal["fault", "note", "requirement"]
     stage: Stage
     culprit: list[str]
     message: str
