@@ -11,9 +11,12 @@ one that ``--python`` names, else one that is made. How to read the output, one 
 - *checks*: candidates that were judged; *s*: seconds for reducing, judging again and writing;
 - *kept*: whether vetting the reduced model on the recorded inputs, with the culprit as the
   pipeline, blames the same culprit for the same symptom;
-- *script*: what ``repro.py`` exited with there, which should be 1.
+- *script*: what ``repro.py`` exited with there, which should be 1;
+- *issue*: what the script in ``ISSUE.md`` exited with and its lines: taken out of the text, put
+  into an empty folder, run by an interpreter with nothing but what its own ``pip install`` names.
 
-The aims: median at most 3 nodes; at most 4,096 elements and 10 kB each; all kept, all scripts 1.
+The aims: median at most 3 nodes; at most 4,096 elements and 10 kB each; all kept, all scripts 1;
+median at most 40 lines in an issue.
 ``--twice`` reduces all of it with another number of jobs too, and counts equal fingerprints.
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -42,7 +46,7 @@ from optvet.engine.discovery import Plugins
 from optvet.spec.request import VetRequest
 
 LIBRARIES = ("onnx", "numpy", "onnxruntime")
-AIM_NODES, AIM_ELEMENTS, AIM_BYTES = 3, 4096, 10_000
+AIM_NODES, AIM_ELEMENTS, AIM_BYTES, AIM_LINES = 3, 4096, 10_000, 40
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Row:
     seconds: float
     kept: str
     script: str
+    issue: str
+    lines: int
     fingerprint: str
     note: str
 
@@ -74,6 +80,40 @@ def fresh_python(folder: Path, optimizer: str) -> Path:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     subprocess.run([*command, *wanted], check=True)
     return python
+
+
+def issue_script(bundle: Path) -> str:
+    """The script in ``ISSUE.md``; empty if it has none that can be run alone."""
+    text = (bundle / "ISSUE.md").read_text("utf-8")
+    found = re.search(r"^(`{3,})python\n(# .*?)^\1$", text, re.MULTILINE | re.DOTALL)
+    return found[2] if found and "# pip install" in found[2] else ""
+
+
+def python_for(script: str) -> Path:
+    """An interpreter that has what the script's own ``pip install`` names; made once."""
+    names = re.search(r"^# pip install (.*)$", script, re.MULTILINE)
+    wanted = names[1] if names else ""
+    folder = Path(tempfile.gettempdir()) / f"optvet-alone-{re.sub('[^A-Za-z0-9.]+', '-', wanted)}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        venv.create(folder, with_pip=False, clear=True)
+        command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+        subprocess.run([*command, *wanted.split()], check=True)
+        (folder / "complete").touch()
+    return python
+
+
+def run_alone(script: str) -> str:
+    """What the script exits with in an empty folder; a remark if that does not show the fault."""
+    if not script:
+        return "none"
+    with tempfile.TemporaryDirectory(prefix="optvet-alone-") as folder:
+        (Path(folder) / "issue.py").write_text(script, "utf-8")
+        command = [str(python_for(script)), "issue.py"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode == 1 and re.search("^actual", done.stdout, re.MULTILINE):
+        return "1"
+    return f"{done.returncode} ({' '.join((done.stdout + done.stderr).split())[-150:]})"
 
 
 def cases_of(where: str, optimizer: str, pipeline: str) -> list[Case]:
@@ -200,6 +240,7 @@ def measure(
         script += f" ({' '.join((done.stdout + done.stderr).split())[-150:]})"
     feeds = read_arrays(bundle.path / "inputs.npz", bundle.record.inputs)
     finding = bundle.record.finding
+    alone = issue_script(bundle.path)
     return Row(
         case.id,
         ",".join(finding.culprit) or "-",
@@ -212,6 +253,8 @@ def measure(
         round(seconds, 1),
         still(bundle, asked, out),
         script,
+        run_alone(alone),
+        len(alone.splitlines()),
         bundle.record.fingerprint,
         bundle.note,
     )
@@ -221,7 +264,8 @@ def line(row: Row) -> str:
     """One row of the table."""
     text = f"{row.case:<34} {row.symptom:<16} {row.before:>5} {row.nodes:>3} {row.elements:>6}"
     text += f" {row.size_bytes / 1000:>6.1f} {row.checks:>5} {row.seconds:>6.1f}"
-    text += f"  {row.kept if row.kept == 'yes' else 'NO'}  {row.script}  {row.culprit}"
+    text += f"  {row.kept if row.kept == 'yes' else 'NO'}  {row.script}"
+    text += f"  {row.issue}/{row.lines}  {row.culprit}"
     remarks = [row.note] + ([row.kept] if row.kept != "yes" else [])
     return text + "".join(f"\n    {words}" for words in remarks if words)
 
@@ -245,11 +289,17 @@ def summarise(rows: Sequence[Row]) -> bool:
     )
     kept, ran = sum(r.kept == "yes" for r in rows), sum(r.script == "1" for r in rows)
     print(f"culprit and symptom kept: {kept} of {len(rows)}; scripts that exit 1: {ran}")
+    alone = sum(r.issue == "1" for r in rows)
+    lines = median(r.lines for r in rows)
+    print(
+        f"issues whose script alone exits 1: {alone} of {len(rows)}; "
+        f"median {lines:g} lines, most {max(r.lines for r in rows)}"
+    )
     groups = len({r.fingerprint for r in rows})
     print(f"{groups} distinct fingerprints")
     small = all(r.elements <= AIM_ELEMENTS and r.size_bytes <= AIM_BYTES for r in rows)
     few = median(r.nodes for r in rows) <= AIM_NODES
-    return few and small and kept == ran == len(rows)
+    return few and small and lines <= AIM_LINES and kept == ran == alone == len(rows)
 
 
 def main() -> int:
@@ -271,7 +321,8 @@ def main() -> int:
     cases = [c for c in cases if not wanted or c.id in wanted]
     found = machine.environment()
     print(machine.describe(found), flush=True)
-    print(f"\n{'case':<34} {'symptom':<16} before left elements kB checks s kept script culprit")
+    print(f"\n{'case':<34} {'symptom':<16} before left elements kB checks s", end="")
+    print(" kept script issue/lines culprit")
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="optvet-bundles-") as scratch:
         python = options.python or fresh_python(Path(scratch) / "fresh", options.optimizer)

@@ -38,7 +38,7 @@ def vetted(
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
     model = open_model(path, str(path), folder / "cache")
-    asked = VetRequest(model="model", limit=2, cache_dir=folder / "cache", **settings)
+    asked = VetRequest(model="model", limit=4, cache_dir=folder / "cache", **settings)
     return vet_model(model, asked, plugins, sandbox=sandbox)
 
 
@@ -156,3 +156,21 @@ def test_an_optimizer_that_saves_its_graph_is_explained_by_it(
     assert found.value == "y"
     assert [line.split(" = ")[1].split()[0] for line in found.before] == ["Div", "Mul"]
     assert [line.split(" = ")[1].split()[0] for line in found.after] == ["Div"]
+
+
+def test_explaining_takes_no_more_inferences_than_detection_and_localization(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    adds = "".join(f"a{i + 1} = Add(t{i}, c)  t{i + 1} = Tanh(a{i + 1})  " for i in range(30))
+    text = f"""g (float[4] t0) => (float[4] y) <float[4] c = {{1, 2, 3, 4}}> {{
+        {adds} y = Add(t30, t0) }}"""
+    result = vetted(text, tmp_path, sandbox, Planted(default=("add_to_sub",)))
+    spent = {name: cost.inferences for name, cost in result.cost.by_purpose.items()}
+    explaining = spent.pop("explain")
+    spent.pop("noise")
+    assert 6 < explaining <= sum(spent.values())
+    found = divergence(result)
+    assert (found.value, found.sites) == ("y", 31)
+    assert 0 < found.tried < 31
+    # There is no room for all of them, so the one that makes the first wrong value comes first.
+    assert [site.node for site in found.wrong] == ["y"]

@@ -11,6 +11,7 @@ Everything happens in one task of a worker, so that the values never leave it.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ from optvet.graph.walk import reads
 from optvet.graph.weights import clear_large_weights, constants_of
 from optvet.spec.memory import in_units
 from optvet.spec.protocols import Saves
-from optvet.spec.records import Divergence, RewriteSite
+from optvet.spec.records import Divergence, ModelComparison, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
 VERSION = 4
@@ -71,8 +72,18 @@ EXPLAINED = frozenset(
 """Symptoms of a model that was made, and so can be looked at."""
 
 
+AT_LEAST = 5
+"""Inferences that finding one wrong value took before: both models, the original once more in
+another process, and the confirmation of both. So many may be spent on explaining it."""
+
+
 def explain(
-    lab: Lab, symptom: Symptom, outputs: Sequence[str], passes: Sequence[str], sample: Sample
+    lab: Lab,
+    symptom: Symptom,
+    outputs: Sequence[str],
+    passes: Sequence[str],
+    sample: Sample,
+    inferences: int | None = None,
 ) -> Divergence | None:
     """Where in the graph a fault is; None if there is no optimized graph to look at.
 
@@ -82,6 +93,7 @@ def explain(
         outputs: Which outputs are, if outputs are compared.
         passes: The culprit with what the optimizer cannot do without.
         sample: The witness.
+        inferences: How many it may take, ``AT_LEAST`` or more; None for as many as sites need.
     """
     if symptom not in EXPLAINED:
         return None
@@ -93,6 +105,9 @@ def explain(
     if lab.subject(None).scratch is not None:
         size = in_units(lab.model.size_bytes)
         return Divergence(note=f"the values inside of a model of {size} are not looked at")
+    compares = symptom == Symptom.WRONG_OUTPUT
+    jitters = JITTERS if inferences is None else min(JITTERS, inferences - 2)
+    fixed = 2 + jitters if compares else 1
     task = Task(
         lab.subject(None),
         lab.subject(passes),
@@ -103,6 +118,8 @@ def explain(
         symptom,
         tuple(outputs),
         lab.case.checks.full,
+        jitters if compares else 0,
+        2 * MAX_SITES if inferences is None else inferences - fixed,
     )
     about = (list(passes), symptom, list(outputs), lab.case.checks.full)
     key = caching.key(
@@ -112,15 +129,16 @@ def explain(
     if kept is not None:
         return kept
     outcome = lab.submit(task.optimized, locate, task).result()
-    lab.ledger.add("explain", applications=1, inferences=2 + JITTERS)
+    lab.ledger.add("explain", applications=1, inferences=fixed)
     if outcome.value is None:
         if outcome.failure is not None and outcome.failure.stage == "build":
             return None
         words = describe(outcome.failure) if outcome.failure else "no answer"
         return Divergence(note=f"could not be looked at: {' '.join(words.split())[:300]}")
-    lab.ledger.add("explain", inferences=outcome.value.tried)
-    lab.cache.put(key, "divergence", outcome.value.model_dump_json().encode())
-    return outcome.value
+    found, tried = outcome.value
+    lab.ledger.add("explain", inferences=tried)
+    lab.cache.put(key, "divergence", found.model_dump_json().encode())
+    return found
 
 
 def divergence_text(found: Divergence) -> str:
@@ -240,10 +258,20 @@ class Task:
     symptom: Symptom
     outputs: tuple[str, ...]
     full_check: bool
+    jitters: int
+    max_runs: int
 
 
-def locate(artifact: Artifact, task: Task) -> Divergence:
-    """The divergence, and the wrong sites, of what was built. Called in a worker."""
+def locate(artifact: Artifact, task: Task) -> tuple[Divergence, int]:
+    """The divergence of what was built, and on how many models sites were tried.
+
+    Called in a worker.
+    """
+    tried: Counter[str] = Counter()
+    return _located(artifact, task, tried), tried.total()
+
+
+def _located(artifact: Artifact, task: Task, tried: Counter[str]) -> Divergence:
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
@@ -263,24 +291,25 @@ def locate(artifact: Artifact, task: Task) -> Divergence:
         for name, value in task.feeds.items()
     }
     try:
-        first = recorded(before.SerializeToString(), task.feeds, task.config, JITTERS)
+        first = recorded(before.SerializeToString(), task.feeds, task.config, task.jitters)
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
         note = f"the original does not run with all values as outputs: {_line(error)}"
-        return _with_note(_sites(task, before, after, None), note)
-    sites = _sites(task, before, after, first)
+        return _with_note(_sites(task, before, after, None, tried), note)
     if task.symptom != Symptom.WRONG_OUTPUT:
-        return sites
+        return _sites(task, before, after, first, tried)
     try:
         second = recorded(data, feeds, task.config, 0)
     except Exception as error:
         if isinstance(error, MemoryError):
             raise
         note = f"the optimized model does not run with all values as outputs: {_line(error)}"
-        return _with_note(sites, note)
+        return _with_note(_sites(task, before, after, first, tried), note)
     enter("compare")
-    return _first_difference(before, after, first, second, task.outputs, sites)
+    found = compare_values(before, after, first, second, outputs=task.outputs)
+    sites = _sites(task, before, after, first, tried, found.diverges_at)
+    return _first_difference(before, after, found, sites)
 
 
 def _with_note(divergence: Divergence, note: str) -> Divergence:
@@ -293,14 +322,8 @@ def _line(error: Exception) -> str:
 
 
 def _first_difference(
-    before: ModelProto,
-    after: ModelProto,
-    first: RecordedValues,
-    second: RecordedValues,
-    outputs: Sequence[str],
-    sites: Divergence,
+    before: ModelProto, after: ModelProto, found: ModelComparison, sites: Divergence
 ) -> Divergence:
-    found = compare_values(before, after, first, second, outputs=outputs)
     if found.diverges_at is None:
         note = "no value is beyond its noise once all values are outputs"
         return _with_note(sites, note)
@@ -349,8 +372,14 @@ class _Trials:
 
 
 def _sites(
-    task: Task, before: ModelProto, after: ModelProto, first: RecordedValues | None
+    task: Task,
+    before: ModelProto,
+    after: ModelProto,
+    first: RecordedValues | None,
+    tried: Counter[str],
+    wrong: str | None = None,
 ) -> Divergence:
+    """The sites, and which are wrong; those that make the value ``wrong`` are tried first."""
     sites = rewritten(before, after)
     if len(sites) < 2:
         region = sites[0] if sites else Site((), ())
@@ -360,12 +389,13 @@ def _sites(
             after=_lines(after, region.after),
             whole=len(region.before) == len(before.graph.node),
         )
-    fails = _test(task, first)
-    trials = _tried(before, after, sites, fails) if fails else _Trials([], [])
-    tried = len(trials.wrong) + len(trials.right)
+    fails = _test(task, first, tried)
+    few = _affordable(before, after, sites, wrong, task.max_runs)
+    trials = _tried(before, after, few, fails) if fails else _Trials([], [])
+    count = len(trials.wrong) + len(trials.right)
     kinds = {site: kind_of(before, after, site) for site in sites}
     if not _come_apart(trials, kinds):
-        trials, tried = _Trials([], []), 0
+        trials, count = _Trials([], []), 0
     values = first.values if first is not None else {}
     wrong_sites = [_wrong_site(before, after, site, sites, kinds) for site in trials.wrong]
     blamed = {kinds[site] for site in trials.wrong}
@@ -379,7 +409,7 @@ def _sites(
     everywhere = [i for s in sites for i in s.before], [i for s in sites for i in s.after]
     return Divergence(
         sites=len(sites),
-        tried=tried,
+        tried=count,
         wrong=wrong_sites,
         distinction=apart,
         before=wrong_sites[0].before if wrong_sites else _lines(before, everywhere[0]),
@@ -421,8 +451,11 @@ def _wrong_site(
 Fails = Callable[[ModelProto], bool | None]
 
 
-def _test(task: Task, first: RecordedValues | None) -> Fails | None:
-    """Whether a model shows the symptom on the witness; None where it cannot be said."""
+def _test(task: Task, first: RecordedValues | None, tried: Counter[str]) -> Fails | None:
+    """Whether a model shows the symptom on the witness; None where it cannot be said.
+
+    ``tried`` counts the models that were looked at.
+    """
     stage = {
         Symptom.INVALID_MODEL: "check",
         Symptom.LOAD_FAILURE: "load",
@@ -434,6 +467,7 @@ def _test(task: Task, first: RecordedValues | None) -> Fails | None:
     outputs = [o.name for o in task.model.outputs if not task.outputs or o.name in task.outputs]
 
     def fails(model: ModelProto) -> bool | None:
+        tried["models"] += 1
         data = model.SerializeToString()
         at = "check"
         try:
@@ -454,12 +488,29 @@ def _test(task: Task, first: RecordedValues | None) -> Fails | None:
     return fails
 
 
+def _affordable(
+    before: ModelProto, after: ModelProto, sites: Sequence[Site], wrong: str | None, runs: int
+) -> list[Site]:
+    """Sites that can be tried with so many runs, in their order.
+
+    Those that hang together are tried all or not at all: one of them alone may be half a rewrite.
+    """
+    groups = list(_adjacent(before, after, sites[:MAX_SITES]))
+    groups.sort(key=lambda group: not any(_makes(before, s.before, wrong) for s in group))
+    chosen: set[Site] = set()
+    for group in groups:
+        runs -= len(group) + len(group) // 2  # those that are wrong, once more together
+        if runs >= 0:
+            chosen.update(group)
+    return [site for site in sites if site in chosen]
+
+
 def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: Fails) -> _Trials:
     """Each site alone; those that are wrong only because they were parted are not wrong."""
     end = time.monotonic() + SITES_S
     wrong: list[Site] = []
     right: list[Site] = []
-    for site in sites[:MAX_SITES]:
+    for site in sites:
         if time.monotonic() > end:
             break
         answer = _alone(before, after, site, fails)

@@ -13,12 +13,13 @@ from optvet.engine.vet.demand import demand
 from optvet.engine.vet.deployed import judge_as_deployed
 from optvet.engine.vet.detect import detect, wrong_in_rest
 from optvet.engine.vet.examine import Examination
-from optvet.engine.vet.explain import explain
+from optvet.engine.vet.explain import AT_LEAST, explain
 from optvet.engine.vet.meter import Meter
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session, open_session
 from optvet.engine.vet.study import is_wanted, study
+from optvet.engine.work.facts import FINDING
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.errors import Unsupported
@@ -83,7 +84,7 @@ def _run(session: Session, started: float) -> VetResult:
         records = study(session, detected, safe)
     if sound and session.request.as_deployed:
         safe = judge_as_deployed(session, detected, safe)
-    _explain(session, samples)
+    _explain(session, samples, detected.judged)
     take_notes(session, detected)
     cross_check(session, samples)
     return assemble(
@@ -98,15 +99,27 @@ def _run(session: Session, started: float) -> VetResult:
     )
 
 
-def _explain(session: Session, samples: Sequence[Sample]) -> None:
-    """Where in the graph each fault is."""
+def _explain(session: Session, samples: Sequence[Sample], judged: int) -> None:
+    """Where in the graph each fault is, for no more inferences than it took to find it.
+
+    Where that is remembered and took none, so is mostly the explanation; else it is as much as
+    finding takes at least: ``judged`` samples on both models, and the confirmation of each finding.
+    One that is going to be reduced is explained in full.
+    """
     by_id = {s.id: s for s in samples}
     ledger, passes = session.ledger, session.case.passes
-    for i, finding in enumerate(ledger.findings):
-        sample = by_id.get(finding.witness.sample) if finding.witness else samples[0]
-        if finding.severity != "fault" or finding.as_deployed or sample is None:
-            continue
+    wanted = [
+        (i, finding, sample)
+        for i, finding in enumerate(ledger.findings)
+        if (sample := by_id.get(finding.witness.sample) if finding.witness else samples[0])
+        and finding.severity == "fault"
+        and not finding.as_deployed
+    ]
+    spent = session.lab.ledger.inferences(FINDING)
+    least = 2 * max(judged - 1, 0) + AT_LEAST * len(wanted)
+    share = None if session.request.reduce else max(spent, least) // max(len(wanted), 1)
+    for i, finding, sample in wanted:
         session.lab.progress(f"explaining {finding.symptom}", i + 1, len(ledger.findings))
         applied = passes.complete(finding.culprit) if finding.culprit else passes.base
-        found = explain(session.lab, finding.symptom, finding.outputs, applied, sample)
+        found = explain(session.lab, finding.symptom, finding.outputs, applied, sample, share)
         ledger.amend(i, {"divergence": found})

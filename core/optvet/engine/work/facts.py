@@ -41,6 +41,12 @@ Purpose = Literal[
 ]
 
 
+FINDING: AbstractSet[Purpose] = frozenset(
+    {"reference", "detect", "control", "walk", "localize", "each", "confirm", "verify"}
+)
+"""Detection and localization: what it takes to know that there is a fault, and whose it is."""
+
+
 @dataclass(frozen=True)
 class Build:
     """What a pass sequence makes of the model."""
@@ -79,6 +85,10 @@ class Ledger:
         count = self._counts.setdefault(purpose, [0, 0])
         count[0] += applications
         count[1] += inferences
+
+    def inferences(self, purposes: AbstractSet[str]) -> int:
+        """How many were made for these purposes."""
+        return sum(made for purpose, (_, made) in self._counts.items() if purpose in purposes)
 
     def cost(self, wall_s: float) -> Cost:
         """The sums, as they are reported."""
