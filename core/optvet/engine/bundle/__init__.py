@@ -9,7 +9,6 @@
 
 from optvet.engine.bundle.files import (
     Bundle,
-    fingerprint,
     read_arrays,
     read_record,
     write_arrays,
@@ -27,7 +26,6 @@ __all__ = [
     "Bundle",
     "Draw",
     "Interrupted",
-    "fingerprint",
     "is_written",
     "read_arrays",
     "read_record",

@@ -5,8 +5,6 @@ A folder is written beside its place and renamed into it, so that it is there wh
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import re
@@ -29,13 +27,11 @@ from optvet.engine.bundle.repro import ReproContext, carried, script
 from optvet.engine.bundle.standalone import standalone
 from optvet.engine.vet.explain import divergence_text
 from optvet.engine.work.case import Case
-from optvet.graph.identity import structure_of
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.memory import check_size
 from optvet.spec.parsing import read_json
 from optvet.spec.records import Finding, Reproduction
 from optvet.spec.records.reading import read_document
-from optvet.spec.types import Symptom
 from optvet.spec.words import printable, quoted
 
 _REPRO_S = 300.0
@@ -57,21 +53,6 @@ class Bundle:
     after: str
     note: str = ""
     known: bool = False
-
-
-def fingerprint(
-    optimizer: str, finding: Finding, proto: ModelProto, normalized_message: str = ""
-) -> str:
-    """Equal for findings of one optimizer, culprit, symptom and structure; 16 hexadecimal digits.
-
-    A structure is what operators read from what operators; names, sizes, values and the order of
-    nodes that do not depend on each other are no part of it. Where metadata change,
-    ``normalized_message`` says which, and that is what counts: any node will do to show it.
-    """
-    metadata = finding.symptom == Symptom.METADATA_CHANGE and normalized_message
-    structure = [normalized_message] if metadata else structure_of(proto)
-    about = [optimizer, list(finding.culprit), str(finding.symptom), structure]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
 def write_folder(

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.bundle.files import Bundle, fingerprint, write_folder
+from optvet.engine.bundle.files import Bundle, write_folder
 from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
@@ -20,12 +20,14 @@ from optvet.engine.reduce.oracle import REDUCIBLE, reduce_finding
 from optvet.engine.reduce.search import Budget, Reduction
 from optvet.engine.vet.blame import search_timeout
 from optvet.engine.vet.examine import finite
+from optvet.engine.vet.fingerprints import fingerprint
 from optvet.engine.vet.session import Session, default_jobs, open_session
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.graph.cost import total_nodes
+from optvet.graph.identity import structure_of
 from optvet.spec.errors import UsageError
 from optvet.spec.records import Finding, Reproduction, VetResult
 from optvet.spec.request import VetRequest
@@ -179,7 +181,8 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
         note = note or f"did not show again: judged once more, the model {words}"
     else:
         finding = _as_observed(finding, evidence)
-    record = _record(task, case, finding, proto, list(feeds), evidence, nodes)
+    reduced = end is not None
+    record = _record(task, case, finding, proto, list(feeds), evidence, nodes, reduced=reduced)
     more, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
     bundle = write_folder(task.out, task.index, record, proto, feeds, evidence, case, note, more)
@@ -209,11 +212,13 @@ def _record(
     inputs: list[str],
     evidence: Evidence,
     nodes: int,
+    *,
+    reduced: bool,
 ) -> Reproduction:
     normalized_message = evidence.observed.signature.words if evidence.observed is not None else ""
     return Reproduction(
         schema="optvet.finding/2",
-        fingerprint=fingerprint(case.optimizer.name, finding, proto, normalized_message),
+        fingerprint=_fingerprint(case, finding, proto, normalized_message, reduced=reduced),
         finding=finding,
         normalized_message=normalized_message,
         # A path tells of the machine it is on; a name says enough.
@@ -230,6 +235,16 @@ def _record(
         timeout_s=case.checks.timeout_s or task.limits.timeout_s,
         memory_bytes=task.limits.memory_bytes,
     )
+
+
+def _fingerprint(
+    case: Case, finding: Finding, proto: ModelProto, words: str, *, reduced: bool
+) -> str:
+    """That of the reduced model: any node will do to show changed metadata, so they alone count."""
+    if not reduced and finding.fingerprint is not None:
+        return finding.fingerprint
+    metadata = finding.symptom == Symptom.METADATA_CHANGE and words
+    return fingerprint(case.optimizer.name, finding, [words] if metadata else structure_of(proto))
 
 
 def _pictures(

@@ -10,6 +10,7 @@ Everything happens in one task of a worker, so that the values never leave it.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from optvet.engine.work.trial import (
     visible,
 )
 from optvet.graph import structure
+from optvet.graph.identity import structure_of
 from optvet.graph.interface import align
 from optvet.graph.sites import (
     Site,
@@ -59,7 +61,7 @@ from optvet.spec.protocols import Saves
 from optvet.spec.records import Divergence, ModelComparison, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
-VERSION = 4
+VERSION = 5
 """Raised when the meaning of a remembered divergence changes."""
 MAX_SITES = 128
 SITES_S = 30.0
@@ -384,6 +386,7 @@ def _sites(
     if len(sites) < 2:
         region = sites[0] if sites else Site((), ())
         return Divergence(
+            form=_form(before, after, sites),
             sites=len(sites),
             before=_lines(before, region.before),
             after=_lines(after, region.after),
@@ -406,8 +409,10 @@ def _sites(
             [features_of(before, s, values) for s in trials.wrong],
             [features_of(before, s, values) for s in same_kind],
         )
+    guilty = [s for s in sites if _makes(before, s.before, wrong)] or trials.wrong or sites
     everywhere = [i for s in sites for i in s.before], [i for s in sites for i in s.after]
     return Divergence(
+        form=_form(before, after, guilty),
         sites=len(sites),
         tried=count,
         wrong=wrong_sites,
@@ -415,6 +420,18 @@ def _sites(
         before=wrong_sites[0].before if wrong_sites else _lines(before, everywhere[0]),
         after=wrong_sites[0].after if wrong_sites else _lines(after, everywhere[1]),
     )
+
+
+def _form(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> str:
+    """A digest of what was rewritten in ``sites``, each form of them once; empty for none."""
+    forms = set()
+    for site in sites:
+        model, nodes = (before, site.before) if site.before else (after, site.after)
+        part = ModelProto()
+        part.graph.node.extend(model.graph.node[i] for i in nodes)
+        forms.add("".join(structure_of(part)))
+    digest = hashlib.sha256("|".join(sorted(forms)).encode()).hexdigest()
+    return digest[:16] if any(forms) else ""
 
 
 def _come_apart(trials: _Trials, kinds: Mapping[Site, str]) -> bool:

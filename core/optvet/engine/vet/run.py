@@ -14,6 +14,7 @@ from optvet.engine.vet.deployed import judge_as_deployed
 from optvet.engine.vet.detect import detect, wrong_in_rest
 from optvet.engine.vet.examine import Examination
 from optvet.engine.vet.explain import AT_LEAST, explain
+from optvet.engine.vet.fingerprints import fingerprint_in_place
 from optvet.engine.vet.meter import Meter
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
@@ -87,6 +88,8 @@ def _run(session: Session, started: float) -> VetResult:
     _explain(session, samples, detected.judged)
     take_notes(session, detected)
     cross_check(session, samples)
+    for i, finding in enumerate(ledger.findings):
+        ledger.amend(i, {"fingerprint": fingerprint_in_place(session.lab, finding)})
     return assemble(
         session,
         detected,

@@ -76,7 +76,8 @@ class Divergence(Record):
     ``differs`` lists attributes and weights that changed there. ``sites`` is the number of places
     that were rewritten independently, ``tried`` how many of them were put into the original one at
     a time; ``wrong`` are those that show the fault alone, and ``distinction`` lists properties that
-    these have and the correct ones of their kind do not.
+    these have and the correct ones of their kind do not. ``form`` is a digest of the operators that
+    were rewritten there and of how they read from each other; empty where that is not known.
     """
 
     value: str | None = None
@@ -91,6 +92,7 @@ class Divergence(Record):
     tried: int = 0
     wrong: list[RewriteSite] = Field(default_factory=list)
     distinction: list[str] = Field(default_factory=list)
+    form: str = ""
     note: str = ""
 
 
@@ -124,8 +126,9 @@ class Finding(Record):
     ``severity`` is "requirement" where the user's ``requirement`` is not met, which says nothing
     against the optimizer; ``measured`` is what the culprit alone comes to.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
-    ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and (reduced)
-    structure, and ``bundle`` the name of its folder; None where no bundle was written.
+    ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and form of the place
+    at fault, after a reduction of the reduced model; None in documents of old, which have none
+    without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
     """
 
     symptom: Symptom
