@@ -1,1 +1,1 @@
-"""What happens: discovery, sandbox, trial, oracle, localization."""
+"""The engine: finds plugins, runs trials in worker processes, judges outputs, finds culprits."""

@@ -17,9 +17,9 @@ Run = Callable[[Feeds], Mapping[str, np.ndarray]]
 
 @runtime_checkable
 class Comparator(Protocol[OptionsT]):
-    """Says what a difference means on the model's task. It adds impact; the oracle judges.
+    """Measures what a difference means for the model's task. It does not change the verdict.
 
-    It is asked only where the shapes of all outputs agree, unless it is ``Ragged``.
+    It is called only if the shapes of all outputs agree, unless it is ``Ragged``.
 
     Attributes:
         name: Unique among comparators.
@@ -32,8 +32,8 @@ class Comparator(Protocol[OptionsT]):
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
         """How well it understands the model, from 0 (not at all) to 1.
 
-        1 means that the declared task is its own; what is merely inferred from the shapes and
-        values of ``outputs`` (the reference's, on one sample) stays below 0.9.
+        1 means that it is made for the declared task; a guess from the shapes and values of
+        ``outputs`` (the reference's, on one sample) is below 0.9.
         """
         ...
 
@@ -50,13 +50,13 @@ class Comparator(Protocol[OptionsT]):
         """Compare one sample's outputs.
 
         Args:
-            model: What made them.
-            sample: The inputs, with a label where there is one.
+            model: The original model.
+            sample: The inputs, with a label if there is one.
             reference: Outputs of the original, by name.
             candidate: Outputs of the optimized model, by the same names.
             options: The comparator's options.
-            noise: Absolute uncertainty of the reference per output; a choice between scores that
-                are closer than this is no choice.
+            noise: Absolute uncertainty of the reference per output; two scores that are closer
+                than this count as equal.
 
         Raises:
             InputError: The outputs are not what the comparator understands.
@@ -64,16 +64,16 @@ class Comparator(Protocol[OptionsT]):
         ...
 
     def summarise(self, comparisons: Sequence[Comparison], options: OptionsT) -> Summary:
-        """All samples together; ``comparisons`` is not empty."""
+        """The result over all samples; ``comparisons`` is not empty."""
         ...
 
 
 @runtime_checkable
 class Ragged(Protocol):
-    """Optional part of a comparator of answers that vary in size, such as detections and texts.
+    """Optional part of a comparator of outputs that vary in size, such as detections and texts.
 
     Attributes:
-        ragged: Whether it compares outputs of different shapes.
+        ragged: Whether it can compare outputs of different shapes.
     """
 
     ragged: bool
@@ -94,10 +94,10 @@ class TellsMetrics(Protocol[OptionsT_contra]):
 
 @runtime_checkable
 class TakesSuggestions(Protocol):
-    """Optional part of a comparator: which suggestions of a catalogue mean it.
+    """Optional part of a comparator: the suggestions of model catalogues that select it.
 
     Attributes:
-        suggestions: The kinds that it takes.
+        suggestions: The kinds of suggestion that it implements.
     """
 
     suggestions: Sequence[Suggestion]
@@ -105,25 +105,26 @@ class TakesSuggestions(Protocol):
 
 @runtime_checkable
 class Decodes(Protocol[OptionsT_contra]):
-    """Optional part of a comparator: answers that take more than one run, such as a text.
+    """Optional part of a comparator: answers that need several runs, such as generated text.
 
-    ``compare`` then gets what ``decode`` returned in place of the outputs; ``noise`` remains that
-    of the outputs of one run on the sample.
+    ``compare`` then gets the results of ``decode`` in place of outputs; ``noise`` is still that of
+    the outputs of one run on the sample.
     """
 
     def decode(
         self, model: Model, sample: Sample, run: Run, options: OptionsT_contra
     ) -> Mapping[str, np.ndarray]:
-        """The answer of one model to one sample, a pure function of its arguments.
+        """The answer of one model to one sample; a pure function of its arguments.
 
-        Called in a worker process, for the original and the optimized model by turns, within the
-        limits of time and memory of one task. Strings are arrays of dtype object.
+        Called in a worker process, once for the original and once for the optimized model, within
+        the time and memory limits of one task. Strings are arrays of dtype object.
 
         Args:
-            model: The original, whichever of the two ``run`` runs.
-            sample: The inputs; without a label, on which no answer may depend.
+            model: The original model, also if ``run`` runs the optimized one.
+            sample: The inputs, without a label: the answer must not depend on one.
             run: Runs the model; may be called any number of times, with inputs of any shape that
-                the model takes. What it raises need not be caught: it is the sample's failure.
+                the model takes. Its exceptions need not be caught: they count as failures of the
+                sample.
             options: The comparator's options.
 
         Raises:
@@ -132,8 +133,8 @@ class Decodes(Protocol[OptionsT_contra]):
         ...
 
     def decoder(self, model: Model, options: OptionsT_contra) -> str:
-        """What ``decode`` depends on beside its arguments: its version, files that it reads.
+        """What ``decode`` depends on besides its arguments: its version, files that it reads.
 
-        Answers are kept under this text, and are asked for once.
+        Answers are cached under this text.
         """
         ...

@@ -1,1 +1,1 @@
-"""What all judging is made of: cases, and trials of them."""
+"""Cases (one optimizer on one model) and the trials that are made of them."""

@@ -1,4 +1,4 @@
-"""Results that outlive the process: bytes under a key that names everything they depend on.
+"""The cache of results on disk: bytes under a key that covers everything they depend on.
 
 Small values live in an SQLite database, large ones in files beside it. A cache may be lost but
 must not lie and must not stop the work, so every value carries its digest: what is damaged or
@@ -39,8 +39,8 @@ T = TypeVar("T")
 _INLINE_BYTES = 64 << 10
 _MAX_BYTES = 4 << 30
 _BUSY_S = 10.0
-_USED_S = 600.0  # A use is noted this coarsely, else every read would be a write.
-_ORPHAN_S = 3600.0  # No writer needs longer between its file and its row.
+_USED_S = 600.0  # The time of the last use is updated this rarely: not every read shall be a write.
+_ORPHAN_S = 3600.0  # A writer adds its row well within this time after its file.
 _RECOUNT = 256
 _MAGIC = b"optvet-arrays-1\n"
 _LENGTH = struct.Struct("<Q")
@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS entries (
 
 
 def cache_root() -> Path:
-    """The user's cache folder for optvet; it need not exist."""
+    """The user's cache folder for optvet; it may not exist yet."""
     return platformdirs.user_cache_path("optvet")
 
 
@@ -67,14 +67,14 @@ def key(*parts: object) -> str:
     models, bytes and arrays; equal parts have equal keys in every process and on every machine.
 
     Raises:
-        TypeError: A part is of a type whose equality is not known.
+        TypeError: A part is of another type.
     """
     text = json.dumps(_canonical(list(parts)), separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _canonical(part: object) -> JSON:
-    """``part`` as JSON in which only what stands for a typed value is an object."""
+    """``part`` as JSON in which objects are used for typed values only."""
     if isinstance(part, enum.Enum):
         return {type(part).__qualname__: _canonical(part.value)}
     if part is None or isinstance(part, (bool, int, float, str)):
@@ -114,7 +114,7 @@ def _canonical_array(array: np.ndarray) -> JSON:
 
 @dataclass(frozen=True)
 class KindInfo:
-    """How many values of one kind there are, and their bytes."""
+    """Number of values of one kind, and their total bytes."""
 
     entries: int
     size_bytes: int
@@ -129,12 +129,12 @@ class CacheInfo:
 
     @property
     def entries(self) -> int:
-        """Values in all."""
+        """Total number of values."""
         return sum(kind.entries for kind in self.kinds.values())
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in all."""
+        """Total number of bytes."""
         return sum(kind.size_bytes for kind in self.kinds.values())
 
 
@@ -142,13 +142,14 @@ class Cache:
     """A folder of values; safe for several threads and processes at once.
 
     Args:
-        root: The folder, made if need be, for the user alone. None: nothing is stored.
-        max_bytes: Where values exceed this in all, those unused for longest are dropped.
+        root: The folder; it is made, for the user only, if it does not exist. None: nothing is
+            stored.
+        max_bytes: Limit of the total size; beyond it the least recently used values are removed.
         clock: Seconds, as ``time.time``.
 
     Attributes:
-        degraded: Why nothing is written any more (disk full, no permission …); None if all is
-            well. It changes once; values that can be read still are.
+        degraded: Why nothing is written any more (disk full, no permission …); None while writing
+            works. It is set at most once; values can still be read.
     """
 
     def __init__(
@@ -175,16 +176,16 @@ class Cache:
             return self._guarded(lambda database: self._get(database, key), None)
 
     def read(self, key: str, decode: Callable[[bytes], T]) -> T | None:
-        """What ``decode`` makes of the value under ``key``; None if there is none it understands.
+        """The decoded value under ``key``; None if there is none or ``decode`` fails.
 
-        A value with a right digest may still be what no version of optvet wrote.
+        A value with a correct digest may still have content that optvet never wrote.
         """
         value = self.get(key)
         if value is None:
             return None
         try:
             return decode(value)
-        except Exception:  # whatever bytes may lead to: they are worth as much as none
+        except Exception:  # malformed bytes may raise anything; the value counts as missing
             with self._lock:
                 forget = self._forget_key
                 self._guarded(lambda database: forget(database, key), None)
@@ -193,7 +194,7 @@ class Cache:
     def put(self, key: str, kind: str, value: bytes) -> None:
         """Store ``value`` under ``key``, replacing what is there.
 
-        Never raises for want of space or permission: see ``degraded``.
+        Missing space or permission is not an error: see ``degraded``.
 
         Args:
             key: From the function ``key``.
@@ -209,7 +210,7 @@ class Cache:
                 self._degrade(error)
 
     def info(self) -> CacheInfo:
-        """What is stored now."""
+        """The present content, by kind."""
         query = "SELECT kind, count(*), sum(size) FROM entries GROUP BY kind ORDER BY kind"
         with self._lock:
             rows: list[Any] = []
@@ -219,7 +220,7 @@ class Cache:
         )
 
     def clear(self) -> int:
-        """Remove all values; the number of bytes they had."""
+        """Remove all values; returns the number of bytes they had."""
         with self._lock:
             before = self.info().size_bytes
             self._guarded(lambda database: self._clear(database), None)
@@ -227,7 +228,7 @@ class Cache:
         return before - after
 
     def close(self) -> None:
-        """Let go of the folder; from now on every get misses."""
+        """Close the database; afterwards ``get`` returns None for every key."""
         with self._lock:
             if self._database is not None:
                 with contextlib.suppress(sqlite3.Error):
@@ -290,7 +291,7 @@ class Cache:
                 return database
             except BaseException as error:
                 database.close()
-                # The change to WAL does not wait its turn: SQLite calls no busy handler there.
+                # Switching to WAL fails at once if the database is busy, without the busy handler.
                 busy = getattr(error, "sqlite_errorcode", None) in _BUSY
                 if not busy or time.monotonic() > deadline:
                     raise
@@ -299,7 +300,7 @@ class Cache:
     def _guarded(
         self, act: Callable[[sqlite3.Connection], T], otherwise: T, writes: bool = False
     ) -> T:
-        """``act`` on the database, again on a new one if it is damaged; else ``otherwise``."""
+        """Run ``act`` on the database; if that is damaged, on a new one; else ``otherwise``."""
         for _ in range(2):
             if self._database is None or (writes and self.degraded is not None):
                 break
@@ -313,7 +314,7 @@ class Cache:
         return otherwise
 
     def _recover(self, error: sqlite3.Error) -> None:
-        """Go on with an empty database if this one is damaged; else stop writing."""
+        """Switch to an empty database if this one is damaged; else stop writing."""
         if _code(error) not in _DAMAGED:
             self._degrade(error)
             return
@@ -350,7 +351,7 @@ class Cache:
             return None
         now = self._clock()
         if not isinstance(used, float) or abs(now - used) > _USED_S:
-            # A use that cannot be noted (read-only folder) costs the order of eviction, no more.
+            # If the use cannot be recorded (read-only folder), only the order of eviction suffers.
             with contextlib.suppress(sqlite3.OperationalError):
                 database.execute("UPDATE entries SET used = ? WHERE key = ?", (now, key))
         return value
@@ -402,7 +403,7 @@ class Cache:
             (self._blobs / os.path.basename(file)).unlink()
 
     def _bound(self, database: sqlite3.Connection) -> None:
-        """Drop what was unused for longest until a tenth of the space is free again."""
+        """Remove the least recently used values until a tenth of the space is free again."""
         if self._puts % _RECOUNT == 0:
             self._total = self._count(database)  # Other processes add too.
         if self._total <= self._max_bytes:
@@ -452,7 +453,7 @@ class Cache:
 
 @contextlib.contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing; takes the write lock at once, so that it cannot fail half-way for it."""
+    """A transaction that takes the write lock at its start, so that it cannot fail for it later."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -465,7 +466,7 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary error code; that of damage where Python could not read a row."""
+    """SQLite's primary error code; the one for damage if Python could not read a row."""
     extended: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     return extended & 0xFF
 
@@ -481,8 +482,8 @@ def dump_arrays(arrays: Mapping[str, np.ndarray], meta: JSON) -> bytes:
     """Arrays and ``meta`` as bytes that ``load_arrays`` reads; every bit of a NaN is kept.
 
     Args:
-        arrays: Of any numeric dtype, ml_dtypes' too, or dtype object with str or bytes elements.
-        meta: Anything JSON.
+        arrays: Of any numeric dtype, including ml_dtypes', or dtype object with str or bytes.
+        meta: Any JSON value.
 
     Raises:
         TypeError: An array holds other objects.
@@ -531,7 +532,7 @@ def load_arrays(data: bytes) -> tuple[dict[str, np.ndarray], JSON]:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """``array`` in this machine's byte order; the same array where it is already."""
+    """``array`` in this machine's byte order; the same array if it has that order."""
     if array.dtype.isnative:
         return array
     return array.astype(array.dtype.newbyteorder("="))

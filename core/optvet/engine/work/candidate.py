@@ -1,13 +1,13 @@
-"""Out of the optimizer's reach: what it made is judged in a process that never ran it.
+"""Artifacts are checked, loaded and run in processes that never ran the optimizer.
 
-An optimizer may leave anything behind in its process: changed bytes, patched modules, another
-rounding mode, signal handlers. So a worker of role "subject" applies it and writes the artifact
-into a memory file; a worker of role "referee" reads the file and does the rest::
+An optimizer may change its process: memory, modules, the rounding mode, signal handlers. So a
+worker of role "subject" applies it and writes the artifact into a memory file; a worker of role
+"referee" reads the file and does the rest::
 
     subject: apply ── bytes ──> memory file ──> referee: digest, check, load, run
 
 An artifact that is a live object (its ``handle`` is set) cannot leave its process, and is loaded
-and run there. What it is compared with is computed elsewhere all the same.
+and run there. The reference outputs are computed in another process in any case.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from optvet.spec.types import Artifact, Failure
 T = TypeVar("T")
 
 _INLINE_BYTES = 64 << 10
-"""Artifacts up to this size travel in the answer itself."""
+"""Artifacts up to this size are sent in the answer itself, without a memory file."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What the optimizer's worker says it made; ``data`` is None if it lies in the memory file.
+    """The artifact as the optimizer's worker reports it; ``data`` is None if in the memory file.
 
-    ``live`` tells that the artifact cannot leave its process.
+    ``live``: the artifact is a live object, which cannot leave its process.
     """
 
     format: str
@@ -71,23 +71,23 @@ def submit(
     role: Role = "referee",
     timeout_s: float | None = None,
 ) -> Future[Outcome[T]]:
-    """Start ``then(artifact, *args)`` on what ``subject`` becomes; see ``Sandbox.submit``.
+    """Build ``subject`` and call ``then(artifact, *args)`` in workers; see ``Sandbox.submit``.
 
     Args:
-        sandbox: Where it runs.
-        subject: What is built; its optimizer runs in a "subject".
-        then: What is done with the artifact; importable in a worker.
-        args: Picklable.
-        live: Whether the artifact is known to be a live object. That saves building it twice.
-        on_live: Called if it turns out to be one.
-        fresh: In processes that serve nothing else.
-        role: What ``then`` runs in, unless the artifact is a live object.
-        timeout_s: For each of the two steps, instead of the sandbox's own limit.
+        sandbox: Runs the tasks.
+        subject: What to build; its optimizer runs in a worker of role "subject".
+        then: Function of the artifact; importable in a worker.
+        args: Further arguments of ``then``, picklable.
+        live: Whether the artifact is known to be a live object; this saves building it twice.
+        on_live: Called if the artifact turns out to be a live object.
+        fresh: Use new processes that serve no other task.
+        role: Role of the worker that runs ``then``, unless the artifact is a live object.
+        timeout_s: Limit of each of the two steps, instead of the sandbox's own.
     """
     limits: dict[str, Any] = {"fresh": fresh, "timeout_s": timeout_s}
     result: Future[Outcome[T]] = Future()
     if subject.scratch is not None:
-        # A folder of its own for what is made of a large model, gone with the answer.
+        # The result of a large model gets its own folder, which is removed with the answer.
         folder = Path(tempfile.mkdtemp(dir=subject.scratch))
         subject = replace(subject, scratch=folder)
         result.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
@@ -126,7 +126,7 @@ def submit(
 def _forward(
     source: Future[Outcome[Any]], target: Future[Outcome[Any]], *, after_build: bool = False
 ) -> None:
-    """Give ``target`` the outcome of ``source``; a Failure that a task returns is its failure."""
+    """Set ``target`` to the outcome of ``source``; a returned Failure becomes its failure."""
 
     def copy(done: Future[Outcome[Any]]) -> None:
         try:
@@ -138,7 +138,7 @@ def _forward(
         if failure is None:
             target.set_result(outcome)
             return
-        # A task begins in stage "build", which here is over.
+        # Every task begins in stage "build", but here the build is over.
         early = after_build and failure.stage == "build"
         target.set_result(Outcome(None, replace(failure, stage="check") if early else failure))
 
@@ -172,9 +172,9 @@ def _make(subject: Subject, target: Path) -> Made | Failure:
 
 
 def _written(target: Path, data: bytes) -> bool:
-    """Whether ``data`` could be written; a worker in a namespace of its own may see no such path.
+    """Write ``data``; returns False if the file cannot be opened, as in another mount namespace.
 
-    Not being able to is no failure of the optimizer.
+    That does not count as a failure of the optimizer.
     """
     try:
         with target.open("r+b", buffering=0) as file:
@@ -198,7 +198,7 @@ def _read(source: Path, size: int) -> bytes:
     try:
         with source.open("r+b", buffering=0) as file:
             data = file.readall()
-            file.truncate(0)  # Its memory is needed from here on.
+            file.truncate(0)  # frees its memory
     except OSError as error:
         raise InfrastructureError(f"the artifact cannot be handed over: {error}") from error
     if len(data) != size:

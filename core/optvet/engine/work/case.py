@@ -1,4 +1,4 @@
-"""Who is judged, on what, under which rules: one value for vetting, reducing and replaying."""
+"""A case: one optimizer on one model, with runtimes and checks; used by vet, reduce and replay."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ class PassTable:
 
     @cached_property
     def required(self) -> frozenset[str]:
-        """Passes that the optimizer cannot do without."""
+        """Passes without which the optimizer cannot build its result."""
         return frozenset(n for n, p in self.passes.items() if p.required)
 
     @property
     def base(self) -> tuple[str, ...]:
-        """The empty pipeline: the required passes alone."""
+        """The empty pipeline: the required passes only."""
         return self.complete(())
 
     def complete(self, culprit: Sequence[str]) -> tuple[str, ...]:
-        """``culprit`` with the required passes in their places."""
+        """``culprit`` and the required passes, in the order of the pipeline."""
         inside = set(culprit) <= set(self.pipeline)
         order = self.pipeline if inside else tuple(self.passes)
         return completed(culprit, order, self.required)
 
     def required_of(self, pipeline: Iterable[str]) -> tuple[str, ...]:
-        """What remains of ``pipeline`` without its optional passes."""
+        """The required passes of ``pipeline``."""
         return tuple(n for n in pipeline if n in self.required)
 
     def interface(self, passes: Iterable[str]) -> frozenset[InterfaceChange]:
-        """How ``passes`` change the interface on purpose."""
+        """The changes of the interface that ``passes`` declare."""
         changes: frozenset[InterfaceChange] = frozenset()
         return changes.union(*(self.passes[p].interface for p in passes))
 
     def tolerance(self, passes: Iterable[str]) -> float | None:
-        """What lossy ones among ``passes`` may be off by, relative; None if none is lossy."""
+        """Relative error that lossy passes among ``passes`` declare; None if none is lossy."""
         declared = [t for p in passes if (t := self.passes[p].tolerance) is not None]
         return max(declared, default=None)
 
@@ -76,8 +76,7 @@ class Checks:
     """How strictly trials are checked, and how long one may take.
 
     Attributes:
-        full: Whether onnx.checker infers shapes strictly. That is no test for a model whose
-            original fails it.
+        full: Whether onnx.checker infers shapes strictly. False if the original fails that.
         ignored_complaint: Normalized message of an error of the checker that is no finding, because
             import and export alone cause it; empty if there is none.
         timeout_s: Limit of one trial; None for the sandbox's own.
@@ -90,14 +89,14 @@ class Checks:
 
 @dataclass(frozen=True)
 class Case:
-    """One optimizer on one model, and how that is judged.
+    """One optimizer on one model, with everything that a verdict depends on.
 
     Attributes:
-        model: What is optimized.
-        optimizer: What optimizes it.
+        model: The original model.
+        optimizer: The optimizer.
         options: Options of the optimizer.
-        candidate: What runs the optimized model.
-        reference: What runs the original.
+        candidate: Runtime and options for the optimized model.
+        reference: Runtime and options for the original.
         passes: The passes of the optimizer, and the pipeline.
         checks: How strictly trials are checked.
     """
@@ -112,19 +111,19 @@ class Case:
 
     @property
     def lowers(self) -> bool:
-        """Whether the optimizer turns a model into something that other kernels run.
+        """Whether the optimizer converts the model to another format, with other kernels.
 
-        Then the empty pipeline is compared with the original first, and passes with the empty
-        pipeline: the two formats have kernels of their own.
+        Then the empty pipeline is compared with the original first, and all passes with the empty
+        pipeline, so that the same kernels are compared.
         """
         return self.optimizer.traits.reference == "empty pipeline"
 
     def on(self, model: Model) -> Case:
-        """The same for another model."""
+        """The same case for another model."""
         return replace(self, model=model)
 
     def under(self, **checks: Any) -> Case:
-        """The same with other ``checks``; what is not named stays."""
+        """The same case with the given fields of ``checks`` replaced."""
         return replace(self, checks=replace(self.checks, **checks))
 
     def run_by(self, candidate: RuntimeConfig) -> Case:
@@ -132,16 +131,16 @@ class Case:
         return replace(self, candidate=candidate, reference=candidate)
 
     def as_deployed(self) -> Case:
-        """The same under the runtime's own defaults."""
+        """The same case under the runtime's own defaults."""
         runtime = self.candidate.runtime
         return self.run_by(RuntimeConfig(runtime, runtime.deployed))
 
 
 def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
-    """The case that ``request`` asks about.
+    """The case of ``request``.
 
     Raises:
-        UsageError: A name, an option or a pipeline does not fit.
+        UsageError: A name, an option or a pipeline is wrong.
         InputError: The model is larger than the optimizer takes.
     """
     optimizer = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
@@ -154,7 +153,7 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
     )
     pipeline = parse_pipeline(request.pipeline, optimizer, request.exclude)
     reference = reference_for(plugins, optimizer, candidate)
-    # A wrong name is found out before the work, not when a fault asks for it.
+    # A wrong name is refused before the work, not when a finding needs the runtime.
     others = tuple(plugins.runtime(other) for other in request.cross_check)
     runtimes = (runtime, reference.runtime, *others)
     large.check_taken(model.source, model.size_bytes, optimizer, runtimes)
@@ -165,18 +164,18 @@ def case_of(request: VetRequest, plugins: Plugins, model: Model) -> Case:
 def case_from(
     record: Reproduction, plugins: Plugins, model: Model, *, file: str = "", trust: bool = False
 ) -> Case:
-    """The case that a finding was written down for.
+    """The case of a finding in a bundle.
 
     Args:
-        record: What was written down.
-        plugins: What is installed.
-        model: The model of the finding.
-        file: Where ``record`` is from, for messages.
-        trust: Whether its options may name code, commands and files.
+        record: The record in the bundle.
+        plugins: The installed plugins.
+        model: The model of the bundle.
+        file: The file of ``record``, for error messages.
+        trust: Whether options in ``record`` may name code, commands and files.
 
     Raises:
-        UsageError: What it names is not installed.
-        InputError: It names code, commands or files and is not trusted.
+        UsageError: A plugin in ``record`` is not installed.
+        InputError: An option names code, a command or a file, and ``trust`` is false.
     """
 
     def options_of(plugin: Optimizer | Runtime, key: str) -> BaseModel:

@@ -1,7 +1,7 @@
-"""What trials tell: builds and runs, and how they are kept.
+"""Results of trials, and their form in the cache.
 
-Two kinds of fact are kept. A *build* says what a pass sequence makes of the model: a digest, the
-structure, or a failure. A *run* says what an artifact computes on a sample.
+There are two kinds. A *build* is the result of a pass sequence on the model: a digest and the
+structure, or a failure. A *run* is the result of an artifact on a sample.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FINDING: AbstractSet[Purpose] = frozenset(
 
 @dataclass(frozen=True)
 class Build:
-    """What a pass sequence makes of the model."""
+    """The result of applying a pass sequence to the model."""
 
     digest: str = ""
     canonical: str = ""
@@ -61,10 +61,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Trial:
-    """A build and its runs: everything that is known of one pass sequence on some samples.
+    """A build and its runs: the results of one pass sequence on some samples.
 
-    ``runs`` has one entry per sample, in order; it ends at the first failure. ``of_optimizer``
-    tells an empty pass sequence from the original model.
+    ``runs`` has one entry per sample, in order, up to the first failure. ``of_optimizer`` is False
+    for the original model, and True for an empty pass sequence.
     """
 
     passes: tuple[str, ...]
@@ -81,7 +81,7 @@ class Ledger:
         self._counts: dict[str, list[int]] = {}
 
     def add(self, purpose: str, applications: int = 0, inferences: int = 0) -> None:
-        """Count work that was really done."""
+        """Count work that was done, not read from the cache."""
         count = self._counts.setdefault(purpose, [0, 0])
         count[0] += applications
         count[1] += inferences
@@ -91,7 +91,7 @@ class Ledger:
         return sum(made for purpose, (_, made) in self._counts.items() if purpose in purposes)
 
     def cost(self, wall_s: float) -> Cost:
-        """The sums, as they are reported."""
+        """The totals, for the result document."""
         parts = {
             p: StageCost(applications=a, inferences=i)
             for p, (a, i) in self._counts.items()
@@ -106,17 +106,17 @@ class Ledger:
 
 
 def is_circumstantial(failure: Failure | None) -> bool:
-    """Whether a failure may be this machine's: not to be remembered beyond the session."""
+    """Whether a failure may be due to this machine, so that it must not be cached on disk."""
     return failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
 
 
 def is_late(trial: Trial) -> bool:
-    """Whether some run of ``trial`` reached the time limit."""
+    """Whether a run of ``trial`` reached the time limit."""
     return any(isinstance(r, Failure) and r.kind == "timeout" for r in trial.runs.values())
 
 
 def fits(run: Outputs | Failure, model: Model, build: Build) -> bool:
-    """Whether a kept run has the outputs of the model, or of what was built."""
+    """Whether a cached run has the outputs of the model, or of the build."""
     if isinstance(run, Failure):
         return True
     sides = [model.outputs, *([build.facts.outputs] if build.facts else [])]
@@ -132,7 +132,7 @@ _OUTPUT = re.compile(r"(\[\d+\]|\.keys|\.length|\.is_none)+\Z")
 
 
 def hangs(trial: Trial) -> bool:
-    """Whether the trial ended at the time limit, be it in building or in running."""
+    """Whether the build or a run of the trial reached the time limit."""
     failures = [trial.build.failure, *(r for r in trial.runs.values() if isinstance(r, Failure))]
     return any(f is not None and f.kind == "timeout" for f in failures)
 
@@ -140,12 +140,12 @@ def hangs(trial: Trial) -> bool:
 def read_outcome(
     outcome: Outcome[TrialReport], samples: Sequence[Sample], build_key: str
 ) -> tuple[Build, dict[str, Outputs | Failure]]:
-    """Split an outcome into what is true of the build and what of the runs."""
+    """Split the outcome of a trial into its build and its runs by sample."""
     report = outcome.value
     failure = outcome.failure or (report.failure if report else None)
     late = failure is not None and failure.stage in ("load", "run")
     if report is None:
-        # The digest died with the worker; what was built stands for it.
+        # The worker died before it sent the digest; the key of the build stands for it.
         name = f"lost:{build_key}" if late else ""
         runs: dict[str, Outputs | Failure] = {}
         if late and failure is not None:
@@ -161,7 +161,7 @@ def read_outcome(
     )
     runs = dict(report.outputs)
     if late and failure is not None:
-        # A failed load fails every sample, a failed run its own.
+        # If loading failed, every sample failed; if a run failed, only its sample.
         for sample in samples:
             if report.failed_sample in (None, sample.id):
                 runs[sample.id] = failure
@@ -176,20 +176,20 @@ _FAILURE: TypeAdapter[Failure] = TypeAdapter(Failure)
 
 
 def build_to_json(build: Build) -> bytes:
-    """A build as it is kept."""
+    """A build in its form in the cache."""
     return json.dumps(asdict(build)).encode()
 
 
 def build_from_json(data: bytes) -> Build:
-    """What ``build_to_json`` wrote."""
+    """Read the output of ``build_to_json``."""
     return _BUILD.validate_python(json.loads(data))
 
 
 def replay_to_bytes(
     build: Build, runs: Mapping[str, Outputs | Failure], samples: Sequence[Sample]
 ) -> bytes:
-    """A trial that was made once more, as it is kept."""
-    # By position, not by id: the same feeds may come under another name.
+    """A repeated trial in its form in the cache."""
+    # By position, not by id: equal feeds may have another id next time.
     packed = {
         str(i): np.frombuffer(run_to_bytes(runs[s.id]), np.uint8)
         for i, s in enumerate(samples)
@@ -201,21 +201,21 @@ def replay_to_bytes(
 def replay_from_bytes(
     data: bytes, samples: Sequence[Sample]
 ) -> tuple[Build, dict[str, Outputs | Failure]]:
-    """What ``replay_to_bytes`` wrote, for samples in the same order."""
+    """Read the output of ``replay_to_bytes``, for samples in the same order."""
     packed, meta = caching.load_arrays(data)
     runs = {samples[int(i)].id: run_from_bytes(a.tobytes()) for i, a in packed.items()}
     return build_from_json(meta["build"].encode()), runs
 
 
 def run_to_bytes(run: Outputs | Failure) -> bytes:
-    """A run as it is kept."""
+    """A run in its form in the cache."""
     if isinstance(run, Failure):
         return caching.dump_arrays({}, {"failure": asdict(run)})
     return caching.dump_arrays(run, {"failure": None})
 
 
 def run_from_bytes(data: bytes) -> Outputs | Failure:
-    """What ``run_to_bytes`` wrote."""
+    """Read the output of ``run_to_bytes``."""
     arrays, meta = caching.load_arrays(data)
     if meta["failure"] is not None:
         return _FAILURE.validate_python(meta["failure"])

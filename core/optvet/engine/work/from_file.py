@@ -1,7 +1,6 @@
-"""Trials of large models: what is built, looked at and loaded is a file, never its bytes.
+"""Steps of trials for large models, which are passed as files and not as bytes.
 
-The functions here run in workers, and are to a ``Subject`` with a ``scratch`` folder what those of
-``trial`` are to one without.
+The functions here run in workers. ``trial`` calls them for a ``Subject`` with a ``scratch`` folder.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from optvet.spec.protocols import Optimizer, TakesFiles
 from optvet.spec.types import Artifact
 
 _GRAPH_BYTES = 64 << 20
-"""A file of more holds its weights."""
+"""A model file above this size has its weights inside."""
 
 
 def stamp_of(path: Path) -> tuple[int, int]:
-    """Size and time of change of a file: what tells that it is the same, where reading is dear."""
+    """Size and modification time of a file, to detect changes without reading it."""
     about = path.stat()
     return about.st_size, about.st_mtime_ns
 
 
 def original(model: Path, stamp: tuple[int, int] | None) -> Artifact:
-    """The model as it is.
+    """The original model as an artifact.
 
     Raises:
-        InfrastructureError: It was changed since it was opened.
+        InfrastructureError: Its file has changed since it was opened.
     """
     if stamp is not None and stamp != stamp_of(model):
         raise InfrastructureError(
@@ -45,13 +44,13 @@ def original(model: Path, stamp: tuple[int, int] | None) -> Artifact:
 def applied(
     model: Path, optimizer: Optimizer, passes: tuple[str, ...], options: BaseModel, folder: Path
 ) -> Artifact:
-    """What the optimizer makes of the model, in ``folder``; as bytes if it takes no files."""
+    """The optimized model, in ``folder``; as bytes if the optimizer cannot take files."""
     if not isinstance(optimizer, TakesFiles):
         return optimizer.apply(Artifact("onnx", model.read_bytes()), passes, options)
     artifact = optimizer.apply_file(Artifact("onnx", path=model), passes, options, folder)
     path = artifact.path
     if path is not None and path != model and path.stat().st_size <= _GRAPH_BYTES:
-        # Some writers put every tensor outside, shapes too, which shape inference reads.
+        # Some writers make every tensor external, even shapes, which shape inference needs.
         proto = onnx.load(str(path), load_external_data=False)
         inline_small(proto, path.parent)
         path.write_bytes(proto.SerializeToString())
@@ -59,20 +58,20 @@ def applied(
 
 
 def graph_of(path: Path) -> ModelProto:
-    """The model in a file, whose large tensors alone are in files."""
+    """The model in a file, with small tensors loaded and large ones external."""
     proto = outline_of(path)
     inline_small(proto, path.parent)
     return proto
 
 
 def size_of(path: Path, outline: ModelProto) -> int:
-    """Bytes of the model in a file, with weights that are in files beside it."""
+    """Size of a model's file and of its external weights, in bytes."""
     places = (place_of(t, path.parent) for t in tensors_of(outline) if is_outside(t))
     return path.stat().st_size + sum(length for file, _, length in places if file != path)
 
 
 def whole(path: Path) -> bytes:
-    """The model in a file as one message, for a runtime that takes nothing else."""
+    """The model in a file as one message, for a runtime that cannot load files."""
     outside = [t for t in tensors_of(outline_of(path)) if is_outside(t)]
     if all(place_of(t, path.parent)[0] == path for t in outside):
         return path.read_bytes()

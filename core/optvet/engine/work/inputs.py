@@ -1,7 +1,7 @@
-"""The samples of a vet: where they come from, which slice of them, a chunk at a time.
+"""The samples of a vet: their datasets, the selected slice, and reading them in chunks.
 
-Datasets are lazy and are read again where their samples are needed again, so that one chunk is in
-memory however many there are. A dataset that fits one chunk is read once.
+Datasets are lazy and are read again if their samples are needed again, so that only one chunk is in
+memory at a time. A dataset that fits into one chunk is read once.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from optvet.spec.types import Deferred, Model, Sample, ValueInfo
 
 CHUNK_SAMPLES = 32
 CHUNK_BYTES = 64 << 20
-"""A chunk ends where one of these is reached; bytes are those of its inputs and of both outputs."""
+"""Limits of a chunk; the bytes are those of its inputs and of both models' outputs."""
 AUTO = "auto"
-"""``auto:FOLDER`` stands for the dataset that makes most of a folder for the model at hand."""
+"""``auto:FOLDER`` stands for the dataset that suits the folder and the model best."""
 NOT_ASKED = "nothing else was asked for"
-"""Why the default dataset was taken where nobody named one."""
+"""The reason given for the default dataset if none was named."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Which samples of each dataset: ``limit`` of them from ``start``, shuffled by the seed or not.
+    """The selected samples of each dataset: ``limit`` of them from ``start``, perhaps shuffled.
 
-    ``on_bad`` says what becomes of one that cannot be made; it counts among the ``limit``.
+    ``on_bad`` says what happens to a sample that cannot be made; it counts towards ``limit``.
     """
 
     start: int = 0
@@ -61,15 +61,15 @@ class _Source:
 
 
 class Inputs:
-    """The samples that were asked for; always the same ones.
+    """The samples of a request; every iteration gives the same ones.
 
     Attributes:
-        skipped: Why bad data was left out, by sample; complete once all samples were asked for.
+        skipped: Why bad data was left out, by sample; complete after one whole iteration.
 
     Raises:
         UnknownName: There is no such dataset, or it has no such option.
-        UsageError: A value does not fit its option.
-        InputError: The model's record asks for what only a trusted one may have.
+        UsageError: The value of an option is wrong.
+        InputError: The model's record sets an option that only a trusted record may set.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Inputs:
         """All samples, one at a time.
 
         Raises:
-            InputError: One of them is bad, and bad data is refused.
-            NothingTested: There is none.
+            InputError: A sample is bad, and ``on_bad`` is "refuse".
+            NothingTested: There is no sample.
         """
         if self._whole is not None:
             yield from self._whole
@@ -135,16 +135,16 @@ class Inputs:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one chunk; known once the first was asked for."""
+        """Whether there is more than one chunk; known after the first chunk was read."""
         return self._whole is None
 
     @property
     def _chunk_bytes(self) -> int:
-        # A task holds a chunk's message, inputs and outputs at the same time.
+        # A task has a chunk's message, inputs and outputs in memory at the same time.
         return min(CHUNK_BYTES, self._memory_bytes // 4)
 
     def records(self) -> list[DatasetRecord]:
-        """Where the samples came from."""
+        """The datasets that the samples came from."""
         return [
             DatasetRecord(
                 name=s.spec,
@@ -160,7 +160,7 @@ class Inputs:
 
     def _bounded(self, source: _Source) -> Iterator[Sample | Deferred]:
         """The items of ``source``, read and made within the limit of memory."""
-        # Not around the loop: a generator that waits would leave its limit to its caller.
+        # Not around the loop: while a generator is suspended, its limit would apply to the caller.
         with limit_memory(self._memory_bytes):
             items = iter(self._items(source))
         while True:
@@ -208,7 +208,7 @@ class Inputs:
 def _shuffled(
     items: Iterable[Sample | Deferred], seed: int, count: int | None
 ) -> list[Sample | Deferred]:
-    """The first ``count`` of all items in random order; no more than these are held."""
+    """The first ``count`` of all items in random order; only these are kept in memory."""
     draw = np.random.default_rng([seed, 0x5EED])
     keyed = ((draw.random(), i, item) for i, item in enumerate(items))
     if count is None:
@@ -221,7 +221,7 @@ def _shuffled(
 def _counted(
     keyed: Iterable[tuple[float, int, Sample | Deferred]],
 ) -> Iterator[tuple[float, int, Sample | Deferred]]:
-    """The same, refused where more would be held than fits."""
+    """The same items; raises if more would be kept in memory than the limit allows."""
     held = 0
     for entry in keyed:
         if isinstance(entry[2], Sample):
@@ -259,7 +259,7 @@ def _bytes_of_array(array: np.ndarray) -> int:
 
 
 def _bytes_of(info: ValueInfo) -> int:
-    """Bytes of a value; a dimension that is open counts as one."""
+    """Bytes of a value; an unknown dimension counts as 1."""
     sizes = [d for d in info.shape or () if isinstance(d, int) and d > 0]
     try:
         kind = onnx.TensorProto.DataType.Value(info.dtype.upper())
@@ -279,7 +279,7 @@ def _sources(
     ]
     names = {spec.partition(":")[0] for spec, _ in chosen}
     if any(spec.startswith(f"{AUTO}:") for spec in specs):
-        # Of several models each may be given another dataset, so all that there is may be set.
+        # Several models may have different datasets, so options of all datasets are allowed.
         names = set(plugins.names("dataset"))
     known = {k for name in names for k in type(plugins.dataset(name).options).model_fields}
     for key in options:
@@ -301,7 +301,7 @@ def _source(
     given = dict(options)
     config = model.config
     if spec in (config.dataset, dataset_from(config, trust=True)):
-        # What is typed replaces what is declared, which then need not be trusted.
+        # Options that the user gives replace declared ones, which then need no trust.
         more = {k: v for k, v in config.dataset_options.items() if k not in given}
         given |= options_from(
             config.origin,

@@ -1,6 +1,6 @@
-"""Trials on demand: cached by content, counted, never made twice.
+"""The lab: makes trials on demand, caches them by content, and counts the work.
 
-Since most passes leave a model alone, most builds end in an artifact that was run before.
+Most passes do not change a given model, so most builds give an artifact that was run before.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Lab:
 
     @property
     def model(self) -> Model:
-        """What is optimized."""
+        """The original model."""
         return self.case.model
 
     def on(self, case: Case) -> Lab:
@@ -106,11 +106,11 @@ class Lab:
         )
 
     def under(self, **checks: Any) -> Lab:
-        """This lab with other ``Checks``; what it knows is shared."""
+        """A lab with other ``Checks`` that shares the known results."""
         lab = copy.copy(self)
         lab.case = self.case.under(**checks)
         if {"full", "ignored_complaint"} & checks.keys():
-            # What failed the checks may pass these.
+            # An artifact that failed the former checks may pass these.
             known = self._by_digest.items()
             lab._by_digest = {d: b for d, b in known if b.failure is None}
         return lab
@@ -150,9 +150,9 @@ class Lab:
     def both(
         self, passes: Sequence[str], samples: Sequence[Sample], purpose: Purpose
     ) -> tuple[Trial, Trial | None]:
-        """Reference and candidate side by side, for the first look at a model.
+        """Trials of reference and candidate, made in parallel.
 
-        None for the candidate where the reference does not end: nothing can be compared.
+        The candidate is None if the reference reached the time limit: nothing can be compared.
         """
         original = self._start(self.subject(None), samples, "reference")
         candidate = self._start(self.subject(passes), samples, purpose)
@@ -165,10 +165,10 @@ class Lab:
         samples: Sequence[Sample],
         purpose: Purpose = "confirm",
     ) -> Trial:
-        """The same trial once more, in a process of its own, from nothing that is remembered.
+        """Repeat a trial in a new process, without using cached builds and runs.
 
-        ``passes`` None is the original model. What came of it is kept, so that asking the same
-        again, for the same purpose, costs nothing.
+        ``passes`` None is the original model. The result is cached for this purpose, so that
+        repeating the same call costs nothing.
         """
         subject = self.subject(passes)
         digests = [self.sample_digest(s) for s in samples]
@@ -177,7 +177,7 @@ class Lab:
         if kept is not None and all(fits(run, self.model, kept[0]) for run in kept[1].values()):
             return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
-        # The original reads no memory that it never wrote, or shows it here.
+        # Poisoned memory shows whether running the original reads uninitialized memory.
         task = judge_artifact if subject.optimizer else judge_poisoned
         outcome = self.submit(subject, task, order, fresh=True).result()
         refuse_misuse(_failure_in(outcome))
@@ -199,9 +199,9 @@ class Lab:
         fresh: bool = False,
         timeout_s: float | None = None,
     ) -> Future[Outcome[T]]:
-        """Start ``then(artifact, *args)`` out of the optimizer's reach; see ``candidate``."""
+        """Start ``then(artifact, *args)`` outside the optimizer's process; see ``candidate``."""
         live = subject.optimizer is not None and self._memory.live
-        # The empty pipeline of such an optimizer is a reference: no pass has run in its process.
+        # The empty pipeline is the reference then: no optional pass may have run in its process.
         fresh = fresh or (live and self.case.passes.required.issuperset(subject.passes))
         return candidate.submit(
             self.sandbox,
@@ -215,7 +215,7 @@ class Lab:
         )
 
     def changing_passes(self, passes: Sequence[str]) -> list[str] | None:
-        """Passes that the optimizer's log says changed the model, asked once; None if unknown."""
+        """Passes that changed the model, as the optimizer reports; None if unknown. Cached."""
         known, name = self._memory.changing_passes, tuple(passes)
         if not isinstance(self.case.optimizer, ReportsChanges):
             return None
@@ -225,27 +225,27 @@ class Lab:
         return known[name]
 
     def knows_changing_passes(self, passes: Sequence[str]) -> bool:
-        """Whether ``changing_passes`` was asked about ``passes``, which takes an application."""
+        """Whether ``changing_passes(passes)`` is known, so that it needs no application."""
         return tuple(passes) in self._memory.changing_passes
 
     def _learn_live(self) -> None:
         self._memory.live = True
 
     def subject(self, passes: Sequence[str] | None) -> Subject:
-        """What is built from ``passes``; None is the original model."""
+        """The subject that applies ``passes``; None is the original model."""
         if passes is None:
             return self._original
         case, names = self.case, tuple(passes)
         return replace(self._original, optimizer=case.optimizer, options=case.options, passes=names)
 
     def forget_original(self) -> None:
-        """Build the original again when it is asked for: its failure may have been chance."""
+        """Build the original again on the next call: its failure may have been by chance."""
         self._memory.builds.pop(self._build_key(self.subject(None)), None)
 
     def order(
         self, subject: Subject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
     ) -> TrialSpec:
-        """The task that answers for ``subject`` on ``samples``."""
+        """The specification of a trial of ``subject`` on ``samples``."""
         return TrialSpec(
             subject,
             (self.case.candidate if subject.optimizer else self.case.reference)
@@ -282,13 +282,13 @@ class Lab:
         return self._memory.digest_of(sample)
 
     def forget(self, samples: Sequence[Sample]) -> None:
-        """Let go of what ``samples`` gave; asked again, it comes from the cache or is redone."""
+        """Drop the results of ``samples`` from memory; they may still be in the cache."""
         self._memory.forget(samples)
 
     def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str:
-        """What a run of ``passes``, which were tried before, on ``sample`` is kept under.
+        """Cache key of a run of ``passes`` on ``sample``; the passes were tried before.
 
-        Equal for artifacts that compute the same.
+        It is equal for artifacts that compute the same.
         """
         subject = self.subject(passes)
         build = self._recall_build(subject)
@@ -298,7 +298,7 @@ class Lab:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What every measurement of this lab depends on."""
+        """Everything that all results of this lab depend on, as part of cache keys."""
         return (*self._about_build, *self._about_run, *self._about_reference)
 
     def _start(self, subject: Subject, samples: Sequence[Sample], purpose: Purpose) -> _Pending:
@@ -317,7 +317,7 @@ class Lab:
         return _Pending(subject, tuple(samples), purpose, future)
 
     def _is_settled(self, subject: Subject, build: Build, samples: Sequence[Sample]) -> bool:
-        """Whether nothing is left to find out about ``build`` on ``samples``."""
+        """Whether all results of ``build`` on ``samples`` are known."""
         if build.failure is not None:
             return True
         if build.loads and subject.optimizer is not None and build.facts is not None:
@@ -343,14 +343,14 @@ class Lab:
         return self._compose(subject, build, runs, samples)
 
     def _is_second(self, outcome: Outcome[TrialReport]) -> bool:
-        """Whether samples ran into the time limit before: which of them is known well enough."""
+        """Whether a trial timed out before; then the samples are not tried one by one again."""
         if outcome.failure is None or outcome.failure.kind != "timeout":
             return False
         self._memory.late += 1
         return self._memory.late > 1
 
     def _one_by_one(self, pending: _Pending) -> Trial:
-        """Which of several samples killed the worker: the build first, then each alone."""
+        """Find the sample that killed the worker: try the build first, then each sample alone."""
         subject = pending.subject
         order = replace(self.order(subject, (), frozenset()), config=None)
         outcome = self.submit(subject, judge_artifact, order).result()
@@ -429,7 +429,7 @@ class Lab:
         build, runs = read_outcome(outcome, samples, key)
         report = outcome.value
         if report is not None and report.known:
-            # The same bytes as an artifact that is known, or other bytes that compute the same.
+            # A known artifact with the same bytes, or with other bytes that compute the same.
             twin = self._by_digest.get(build.digest) or next(
                 b for b in self._by_digest.values() if b.canonical == build.canonical
             )
@@ -439,7 +439,7 @@ class Lab:
                 changing_passes=build.changing_passes,
                 facts=build.facts or twin.facts,
             )
-        # Of the original a refusal is a fact; a death may be anybody's.
+        # An error of the original is cached; the death of its process may be by chance.
         died = build.failure is not None and build.failure.kind != "error"
         chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
         self._learn(key, build)
@@ -456,7 +456,7 @@ class Lab:
 
 
 def _inferences(outcome: Outcome[TrialReport]) -> int:
-    """How many samples a trial ran, the failed one included."""
+    """Number of samples that a trial ran, including a failed one."""
     report = outcome.value
     ran = len(report.outputs) + bool(report.failed_sample) if report else 0
     return ran + bool(outcome.failure and outcome.failure.stage == "run")
@@ -464,7 +464,7 @@ def _inferences(outcome: Outcome[TrialReport]) -> int:
 
 @dataclass
 class _Memory:
-    """What labs know together that differ in their checks; keys tell the checks."""
+    """Results shared by labs that differ in their checks; the keys include the checks."""
 
     live: bool
     late: int = 0
@@ -483,7 +483,7 @@ class _Memory:
         return known[1]
 
     def forget(self, samples: Sequence[Sample]) -> None:
-        """Let go of what ``samples`` gave."""
+        """Drop the results of ``samples``."""
         gone = {self.digest_of(s) for s in samples}
         for sample in samples:
             self.sample_digests.pop(id(sample), None)
@@ -492,7 +492,7 @@ class _Memory:
 
 
 def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
-    """What a run depends on beside artifact and sample; hashable."""
+    """What a run depends on besides artifact and sample; hashable."""
     runtime = config.runtime
     options = config.options.model_dump_json()
     return CODE_VERSION, runtime.name, runtime.version(), options
@@ -507,23 +507,23 @@ class _Pending:
 
 
 _REFUSALS = {qualified(kind): kind for kind in REFUSALS}
-"""By full name: a foreign library may have an InputError of its own, which is a symptom."""
+"""By full name: an InputError class of another library is a symptom of the optimizer."""
 
 
 def refuse_misuse(failure: Failure | None) -> None:
-    """Re-raise an error by which a plugin rejects its input; it is no symptom of the optimizer."""
+    """Re-raise errors by which a plugin rejects its input; these are not findings."""
     misuse = _REFUSALS.get(failure.error_type) if failure is not None else None
     if misuse is not None and failure is not None:
         raise misuse(failure.message)
 
 
 def _failure_in(outcome: Outcome[TrialReport]) -> Failure | None:
-    """What went wrong in a trial, be it with the process or in it."""
+    """The failure of a trial: of its process, or in its report."""
     return outcome.failure or (outcome.value.failure if outcome.value is not None else None)
 
 
 def _refuse_killed(failure: Failure | None) -> None:
-    """Raise if the original was killed by somebody else: without it nothing can be judged."""
+    """Raise if the original's process was killed from outside: nothing can be compared then."""
     if failure is not None and failure.kind == "killed":
         raise InfrastructureError(
             f"the original model could not be run: {failure.message}; find out who kills processes "

@@ -1,6 +1,6 @@
-"""Measuring the noise floor: jitter always, float64 before a fault is believed.
+"""Measuring the noise floor: by jitter always, by float64 before a fault is reported.
 
-Each measurement is one task in a sandboxed worker and is remembered by content.
+Each measurement is one task in a worker, and its result is cached by content.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from optvet.spec.types import Artifact, Sample
 JITTERS = 2
 MORE_JITTERS = 13
 MAX_MACS = 2e10
-"""Beyond so many multiply-adds a float64 evaluation in Python takes too long to be worth it."""
+"""Models with more multiply-adds than this are not evaluated in float64: it takes too long."""
 FLOAT64_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What the graph alone says about its outputs."""
+    """Facts about the outputs that follow from the graph alone."""
 
     exact: frozenset[str]
     discontinuous: frozenset[str]
@@ -57,7 +57,7 @@ class Analysis:
 
 
 def analysis(lab: Lab) -> Analysis:
-    """The analysis of the lab's model, remembered."""
+    """The analysis of the lab's model, cached."""
     key = caching.key("analysis", CODE_VERSION, lab.model.digest)
     kept = lab.cache.read(key, _analysis_from_json)
     if kept is None:
@@ -135,7 +135,7 @@ class _JitterOrder:
 
 
 def known(lab: Lab, sample: Sample) -> Noise:
-    """What the graph alone says about noise, before anything is measured."""
+    """What is known about noise from the graph alone, without any measurement."""
     about = analysis(lab)
     return Noise(
         longest_reduction=about.longest_reduction,
@@ -178,8 +178,8 @@ def _jitter(
     if todo:
         order = _JitterOrder(lab.subject(None), lab.case.reference, tuple(todo), tuple(seeds), ulps)
         outcome = lab.sandbox.call(_run_jittered, order, role="referee")
-        # A reference that cannot run when perturbed has no measured noise; the absolute bounds
-        # stay, and float64 is asked before anything is called a fault.
+        # If the perturbed reference fails, there is no measured noise; the absolute bounds remain,
+        # and float64 is evaluated before a fault is reported.
         measured = outcome.value or {}
         lab.ledger.add("noise", inferences=sum(len(r) for r in measured.values()))
         for sample in todo:
@@ -201,7 +201,7 @@ def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
             try:
                 runs[sample.id].append(infer(order.config.runtime, session, feeds))
             except Exception as error:
-                # Not every perturbed input is legal; the others still measure.
+                # A perturbed input may be illegal; the other ones are still measured.
                 if isinstance(error, MemoryError):
                     raise
     return runs
@@ -212,21 +212,21 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
     if subject.scratch is None:
         data = read_model(subject.blob, subject.digest)
         return load(order.config, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
-    # What is mapped stays until it is unmapped, so the files can go once they are loaded.
+    # Mapped files stay readable after their deletion, so the folder can be removed after loading.
     with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
         path = jitter_file(subject.blob, Path(folder), seed, order.ulps)
         return load(order.config, Artifact("onnx", path=path))
 
 
 def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
-    """More jitter where decisions may flip, and float64 where it can be had and trusted."""
+    """Better noise: more jitter if decisions may flip, and float64 if it is available."""
     about = analysis(lab)
     jitters = list(noise.jitters)
     if len(jitters) <= JITTERS:
         more = JITTERS + MORE_JITTERS if about.discontinuous or about.steps else JITTERS + 3
         jitters += _jitter(lab, [sample], range(JITTERS, more), 1.0).get(sample.id, [])
         if about.discontinuous or about.steps:
-            # A re-ordered sum moves a value by more than one roundoff of its inputs.
+            # Re-ordering a sum changes a value by more than one roundoff of its inputs does.
             jitters += _jitter(lab, [sample], range(100, 106), 4.0).get(sample.id, [])
     return replace(noise, jitters=tuple(jitters), truth=_float64(lab, sample) or {})
 
@@ -243,15 +243,15 @@ def _float64(lab: Lab, sample: Sample) -> Outputs | None:
         )
         lab.ledger.add("noise", inferences=1)
         runs = [outcome.value] if outcome.value is not None else []
-        # That it takes too long is worth remembering; that the process was killed is not.
+        # A timeout is cached; that the process was killed is not.
         if outcome.failure is None or outcome.failure.kind in ("error", "timeout"):
             lab.cache.put(key, "noise", pack_runs(runs))
     return runs[0] if runs else None
 
 
 def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
-    """float64 outputs; None if that would take too long. What cannot be promoted raises."""
-    # Imported here: scipy and the reference operators take as long as all else that a vet imports.
+    """float64 outputs; None if that would take too long. Raises NotPromotable."""
+    # Imported here: scipy and the reference operators double the import time of a vet.
     from optvet.engine.numerics import float64
 
     enter("run")
@@ -271,13 +271,13 @@ def _key(lab: Lab, kind: str, sample: Sample, *more: object) -> str:
 
 
 def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:
-    """Outputs of several runs as they are kept."""
+    """Outputs of several runs in their form in the cache."""
     flat = {f"{i}/{n}": v for i, run in enumerate(runs) for n, v in run.items()}
     return caching.dump_arrays(flat, {"runs": len(runs)})
 
 
 def unpack_runs(data: bytes) -> list[Outputs]:
-    """What ``pack_runs`` wrote."""
+    """Read the output of ``pack_runs``."""
     arrays, meta = caching.load_arrays(data)
     runs: list[Outputs] = [{} for _ in range(meta["runs"])]
     for name, value in arrays.items():

@@ -1,4 +1,4 @@
-"""Who takes part in a vet: the optimizer under its options, and the runtimes that judge."""
+"""The participants of a vet: the optimizer under its options, and the runtimes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optvet.spec.types import Model
 
 
 def configured(optimizer: Optimizer, options: BaseModel) -> Optimizer:
-    """``optimizer`` as it is under ``options``."""
+    """``optimizer`` configured by ``options``, if it depends on them."""
     if isinstance(optimizer, DependsOnOptions):
         return optimizer.configured(options.model_copy(deep=True))
     return optimizer
@@ -34,11 +34,11 @@ def require_format(optimizer: Optimizer, model: Model) -> None:
 
 
 def choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> Runtime:
-    """The runtime that runs what ``optimizer`` makes: the named one, or the preferred.
+    """The runtime for the optimizer's output: the named one, or the preferred one.
 
     Raises:
-        UsageError: The named one cannot run it.
-        PluginError: No runtime can, or what the optimizer says of its reference cannot be.
+        UsageError: The named runtime cannot run the optimizer's format.
+        PluginError: No runtime can, or the optimizer's trait ``reference`` is not possible.
     """
     traits = optimizer.traits
     runtime = plugins.runtime(name) if name else plugins.reference_runtime(traits.produces)
@@ -57,9 +57,10 @@ def choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> 
 
 
 def reference_for(plugins: Plugins, optimizer: Optimizer, config: RuntimeConfig) -> RuntimeConfig:
-    """What runs the original, where ``config`` runs what ``optimizer`` makes of it.
+    """Runtime and options for the original, if ``config`` runs the optimized model.
 
-    What an import gets wrong shows only where another runtime read the original.
+    If the optimizer converts to another format, this is another runtime, which shows faults of the
+    conversion.
     """
     if optimizer.traits.reference == "original":
         return config
@@ -68,11 +69,11 @@ def reference_for(plugins: Plugins, optimizer: Optimizer, config: RuntimeConfig)
 
 
 def check_options(sandbox: Sandbox, plugin: Optimizer | Runtime, options: BaseModel) -> None:
-    """Ask ``plugin``, in a worker, whether what ``options`` name exists; see ``ChecksOptions``.
+    """Let ``plugin`` check ``options`` in a worker; see ``ChecksOptions``.
 
     Raises:
-        UsageError: It does not.
-        PluginError: The plugin could not tell.
+        UsageError: The plugin refuses the options.
+        PluginError: The check itself failed.
     """
     if not isinstance(plugin, ChecksOptions):
         return

@@ -1,9 +1,9 @@
-"""One trial: build → check → load → run, all of it inside a sandboxed worker.
+"""One trial: build → check → load → run, inside workers.
 
-The functions here run in workers and are pure but for two memos (the last models read, the last
-artifacts judged), which spare reading and hashing hundreds of megabytes again. An optimizer never
-sees what they hold. What a stage raises becomes the report's ``failure``; what kills the worker
-becomes one in the parent.
+The functions here run in workers. Their only state is two small caches (the last models read, the
+last artifacts hashed), which save reading and hashing hundreds of megabytes again; optimizers get
+copies. An exception in a stage becomes the report's ``failure``; the death of the worker becomes a
+failure in the parent process.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ Outputs = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is built: ``passes`` of ``optimizer`` on the model, or the model as it is.
+    """What to build: ``passes`` of ``optimizer`` on the model, or the original model.
 
-    A large model is used from its file: ``scratch`` is a folder for what is made of it, ``stamp``
-    what its file was when it was opened.
+    A large model is used from its file: ``scratch`` is the folder for results, and ``stamp`` is the
+    ``stamp_of`` its file when it was opened.
     """
 
     blob: Path
@@ -66,7 +66,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """What runs it."""
+    """A runtime and its options."""
 
     runtime: Runtime
     options: BaseModel
@@ -74,12 +74,12 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class TrialReport:
-    """What happened in one trial.
+    """The result of one trial.
 
-    ``digest`` identifies the artifact byte for byte, ``canonical`` by what it computes. ``outputs``
-    holds one entry per sample that ran; ``failure`` is the first thing that went wrong and
-    ``failed_sample`` the sample during which it did. ``known`` tells that the trial stopped because
-    the caller knows this artifact already.
+    ``digest`` identifies the bytes of the artifact, ``canonical`` what it computes. ``outputs`` has
+    one entry per sample that ran; ``failure`` is the first failure, and ``failed_sample`` the
+    sample during which it happened. ``known``: the trial stopped early, because the caller knows
+    the results of this artifact.
     """
 
     digest: str = ""
@@ -95,12 +95,12 @@ class TrialReport:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """One trial to be made: how far to go, on which samples, under which controls.
+    """What a trial has to do: how far to go, on which samples, under which checks.
 
-    ``known`` holds digests, and canonical digests, of artifacts whose outcome is known: the trial
-    stops at such a one. ``full_check`` asks for strict shape inference, which only a model whose
-    original passes it can be held to. A complaint of the checker whose normalized message is
-    ``ignored_complaint`` is passed over: import and export alone bring it about.
+    ``known`` are digests, and canonical digests, of artifacts whose results are known: the trial
+    stops when it builds one. ``full_check``: check with strict shape inference, which the original
+    must pass too. An error of the checker whose normalized message is ``ignored_complaint`` is
+    ignored, since import and export alone cause it.
     """
 
     subject: Subject
@@ -118,15 +118,15 @@ _artifacts: OrderedDict[str, bytes] = OrderedDict()
 
 
 def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:
-    """The model's bytes; the last two stay in memory.
+    """The model's bytes; those of the last two models are kept in memory.
 
     Args:
-        blob: Where they are.
-        digest: Their sha256.
-        private: Read them for the caller alone: an optimizer may write into what it is given.
+        blob: The file of the model.
+        digest: Its sha256.
+        private: Return a copy for the caller only: an optimizer may write into its input.
 
     Raises:
-        InfrastructureError: The file is not, or no longer, what ``digest`` stands for.
+        InfrastructureError: The file does not have this digest, or no longer.
     """
     if private:
         return blob.read_bytes()
@@ -145,9 +145,9 @@ def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:
 
 
 def content_digest(data: bytes) -> str:
-    """sha256 of ``data``; what equals one of the last artifacts is not hashed again.
+    """sha256 of ``data``; data equal to one of the last artifacts is not hashed again.
 
-    Most passes leave a model alone, and comparing is ten times faster than hashing.
+    Most passes do not change the model, and comparing is ten times faster than hashing.
     """
     for digest, other in _artifacts.items():
         if len(other) == len(data) and other == data:
@@ -160,7 +160,7 @@ def content_digest(data: bytes) -> str:
 
 
 def judge_artifact(artifact: Artifact, order: TrialSpec) -> TrialReport:
-    """Carry out the trial of ``artifact``, which was made of ``order.subject``."""
+    """Check, load and run ``artifact``, the result of building ``order.subject``."""
     digest = _digest_of(order.subject, artifact)
     if digest in order.known:
         return TrialReport(digest, changing_passes=artifact.changing_passes, known=True)
@@ -185,7 +185,7 @@ def build(subject: Subject) -> Artifact:
     """The artifact of ``subject``; raises whatever the optimizer raises.
 
     Raises:
-        ContractError: The optimizer returned something else.
+        ContractError: The optimizer did not return an artifact.
     """
     if subject.optimizer is None:
         if subject.scratch is not None:
@@ -200,12 +200,12 @@ def build(subject: Subject) -> Artifact:
 
 
 def _source(subject: Subject) -> Artifact:
-    """The model for its optimizer alone, which may write into what it is given."""
+    """A private copy of the model for the optimizer, which may write into it."""
     return Artifact("onnx", read_model(subject.blob, subject.digest, private=True))
 
 
 def visible(subject: Subject) -> ModelProto | None:
-    """What ``build`` makes, to be looked at; None where its format hides the graph.
+    """The graph of what ``build`` makes; None if its format has no readable graph.
 
     Raises whatever the optimizer raises.
     """
@@ -221,7 +221,7 @@ def visible(subject: Subject) -> ModelProto | None:
 
 
 def judge_poisoned(artifact: Artifact, order: TrialSpec) -> TrialReport:
-    """The same in memory that is filled with a pattern, so that what was never written shows."""
+    """As ``judge_artifact``, with new memory filled by a pattern, to show uninitialized reads."""
     poison_memory()
     return judge_artifact(artifact, order)
 
@@ -266,10 +266,10 @@ def _check(order: TrialSpec, artifact: Artifact) -> None:
 
 
 _GIST_CHARS = 4000
-# Each in linear time: the text is another's, and may be one word of a megabyte.
+# Each takes linear time: the text is untrusted, and may be one word of a megabyte.
 _QUOTED = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`""")
 _NAMED = re.compile(r"\bname: ?\S*")
-_ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]+")  # Its letters differ from process to process.
+_ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]+")  # Addresses differ from process to process.
 _NO_LETTERS = re.compile("[^A-Za-z]+")
 
 
@@ -281,19 +281,19 @@ def normalized_message(message: str) -> str:
 
 
 def speaks_dialect(subject: Subject) -> bool:
-    """Whether what is built may hold operators of a runtime's own; see ``Traits.dialect``."""
+    """Whether the artifact may have operators of a runtime's own; see ``Traits.dialect``."""
     return subject.optimizer is not None and subject.optimizer.traits.dialect
 
 
 def check(model: bytes | Path, *, full: bool, dialect: bool = False) -> None:
-    """onnx.checker, with strict shape inference if ``full``; raises what it raises.
+    """Run onnx.checker, with strict shape inference if ``full``; raises the checker's errors.
 
-    With ``dialect`` an operator that ONNX's domain does not have counts as one of another domain,
-    of which the checker knows nothing, and weights need not be listed among the inputs.
+    With ``dialect``, unknown operators under ONNX's domain are accepted as if they were of another
+    domain, which the checker does not know, and weights need not be listed among the inputs.
     """
     if dialect:
         model = _in_plain_onnx(model)
-    # Weights matter to the checker only by type and shape, but for the small ones that are shapes.
+    # The checker needs only types and shapes of weights, and values of those that are shapes.
     onnx.checker.check_model(model, full_check=full)
 
 
@@ -301,7 +301,7 @@ _FOREIGN = "optvet.foreign"
 
 
 def _in_plain_onnx(model: bytes | Path) -> bytes | Path:
-    """The model with what ``Traits.dialect`` allows put as ONNX would have it; a file beside it."""
+    """The model with deviations of ``Traits.dialect`` replaced by valid ONNX, for the checker."""
     if isinstance(model, Path):
         proto = outline_of(model)
     else:
@@ -311,7 +311,7 @@ def _in_plain_onnx(model: bytes | Path) -> bytes | Path:
         node.domain = _FOREIGN
     for holder in (proto, *proto.functions) if nodes else ():
         holder.opset_import.add(domain=_FOREIGN, version=1)
-    # Version 4 is version 3 without the demand that weights are inputs; 1 and 2 know less.
+    # IR version 4 only drops version 3's requirement that weights are listed among the inputs.
     if proto.ir_version == 3:
         proto.ir_version = 4
     data = bytes(proto.SerializeToString())
@@ -348,7 +348,7 @@ def _run(
 
 
 def load(config: RuntimeConfig, artifact: Artifact) -> Session:
-    """A session of the artifact under the judge's options; UsageError if it has another format."""
+    """A session of the artifact; UsageError if the runtime does not accept its format."""
     if artifact.format not in config.runtime.accepts:
         accepts = ", ".join(sorted(config.runtime.accepts))
         raise UsageError(
@@ -368,11 +368,11 @@ def infer(
     feeds: Feeds,
     alignment: Alignment | None = None,
 ) -> Outputs:
-    """Outputs of one run, named as in the original; ``feeds`` stay as they are."""
+    """Outputs of one run, named as in the original; ``feeds`` are not changed."""
     given: dict[str, np.ndarray] = {}
     for name, value in feeds.items():
         target = alignment.inputs.get(name, name) if alignment else name
-        # A copy: a runtime may write into its inputs, which others are run on too.
+        # A copy: a runtime may write into its inputs, which are used again.
         casts = alignment.casts if alignment else {}
         given[target] = np.array(value, dtype=casts.get(name))
     outputs = contract.outputs(runtime, session.run(given))
@@ -381,7 +381,7 @@ def infer(
 
 
 def alignment_of(order: TrialSpec, artifact: Artifact) -> Alignment | None:
-    """How an artifact's interface answers to the original's; None where it has none to look at."""
+    """How an artifact's interface maps to the original's; None if its format hides it."""
     if order.reference is None or artifact.format != "onnx":
         return None
     facts = structure.facts(*graph_and_size(artifact))
@@ -391,7 +391,7 @@ def alignment_of(order: TrialSpec, artifact: Artifact) -> Alignment | None:
 def decode(
     artifact: Artifact, order: TrialSpec, model: Model, comparator: Decodes, options: BaseModel
 ) -> tuple[dict[str, Outputs | Failure], int]:
-    """The comparator's answer, or how it failed, per sample; and the number of inferences."""
+    """The comparator's answer or a failure, per sample; and the number of inferences."""
     assert order.config is not None
     runtime = order.config.runtime
     alignment = alignment_of(order, artifact)
@@ -417,7 +417,7 @@ def decode(
 
 
 def flatten(outputs: Mapping[str, Any]) -> Outputs:
-    """Arrays only: sequences become ``name[i]``, maps ``name.keys`` and ``name``."""
+    """Outputs as arrays: sequences become ``name[i]``, maps ``name.keys`` and ``name``."""
     flat: Outputs = {}
     for name, value in outputs.items():
         _flatten(name, value, flat)
@@ -445,7 +445,7 @@ def _flatten(name: str, value: Any, flat: Outputs) -> None:
 
 
 def probe(order: TrialSpec) -> list[str | None]:
-    """For each sample None if the model runs on it, else the runtime's words."""
+    """For each sample None if the model runs on it, else the runtime's error message."""
     assert order.config is not None
     artifact = build(order.subject)
     enter("load")
@@ -459,19 +459,19 @@ def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
         infer(runtime, session, sample.feeds)
     except ContractError:
         raise
-    except Exception as error:  # the answer to the question, whatever it is
+    except Exception as error:  # any error means that the model does not run on the sample
         return f"{cut(type(error).__name__, NAME_CHARS)}: {text_of(error)}"
     return None
 
 
 def ask_changing_passes(subject: Subject) -> list[str] | None:
-    """Passes that the optimizer itself says changed the model; None if it cannot tell."""
+    """Passes that changed the model, as the optimizer reports; None if it cannot."""
     enter("build")
     optimizer = subject.optimizer
     assert isinstance(optimizer, ReportsChanges)
     assert subject.options is not None
     if subject.scratch is not None:
-        return None  # A hint is not worth the model's bytes.
+        return None  # a hint is not worth loading a large model
     changing_passes = optimizer.changing_passes(_source(subject), subject.passes, subject.options)
     if changing_passes is None:
         return None
@@ -479,7 +479,7 @@ def ask_changing_passes(subject: Subject) -> list[str] | None:
 
 
 def save_artifact(subject: Subject, target: Path) -> None:
-    """Build and write the artifact to ``target``, whole or not at all."""
+    """Build the artifact and write it to ``target`` atomically."""
     enter("build")
     artifact = build(subject)
     data = artifact.data if artifact.path is None else from_file.whole(artifact.path)

@@ -1,4 +1,4 @@
-"""What a model computes inside, and of what types that is. Called in workers."""
+"""Values and types of all tensors inside a model. Called in workers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from optvet.spec.types import Artifact
 def record_values(
     data: bytes, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
 ) -> dict[str, np.ndarray]:
-    """All values of a model that are arrays, from one run. Called in a worker."""
+    """All array values of a model in one run, by name. Called in a worker."""
     enter("load")
     proto = onnx.load_from_string(data)
     try:
         values = _run_with_all(proto, None, feeds, config)
-    except Exception:  # some value cannot leave the runtime: leave out all but plain tensors
+    except Exception:  # the runtime cannot return some value: ask for plain tensors only
         known = inferred_types(proto, strict=False) or {}
         plain = {n for n, k in known.items() if k.WhichOneof("value") == "tensor_type"}
         values = _run_with_all(proto, plain, feeds, config)
@@ -39,7 +39,7 @@ def _run_with_all(
     del graph.output[:]
     made = [o for node in graph.node for o in node.output if o]
     for name in dict.fromkeys((*made, *outputs)):
-        # Without a type: what the model says of an output may be what is to be found out.
+        # Without a type: the declared type of an output may be wrong.
         if only is None or name in only or name in outputs:
             graph.output.append(ValueInfoProto(name=name))
     artifact = Artifact("onnx", model.SerializeToString())
