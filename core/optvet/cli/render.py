@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optvet import Finding, VetResult
+from optvet.cli.layers import layers_text
 from optvet.cli.terminal import one_line
 from optvet.engine.work.inputs import NOT_ASKED
 from optvet.spec.records import (
@@ -213,6 +214,8 @@ def _where(finding: Finding, several: bool) -> Table:
     if found.value is not None:
         line = text(one_line(found.value, _NODE_CHARS), "bold")
         words = " is the first value that is beyond its noise"
+        if finding.layer is not None:
+            words = " is wrong, given the quantized values that it is computed from"
         if found.error is not None:
             words += f": error {number(found.error)}, noise {number(found.noise)}"
         rows.append(("where", line.append_text(text(words, "not bold"))))
@@ -294,6 +297,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
     rows.append(("controls", text("; ".join(controls))))
     if result.outputs:
         rows.append(("outputs", text(_outputs(result))))
+    if result.quantized is not None:
+        rows.append(("layers", text(layers_text(result.quantized))))
     if result.impact is not None:
         rows.append(("impact", _impact(result.impact)))
     if result.requirements:

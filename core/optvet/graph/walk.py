@@ -6,7 +6,7 @@ attributes, which can read values of the graphs around them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import onnx
@@ -140,6 +140,19 @@ def reads(node: NodeProto) -> Iterator[str]:
     yield from (name for name in node.input if name)
     for body in bodies_of(node):
         yield from captured(body)
+
+
+def between(graph: GraphProto, end: str, begins: Collection[str]) -> list[int]:
+    """Indices of the nodes that make the value ``end`` from the values ``begins``, in order."""
+    maker = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    todo, found = [end], set[int]()
+    while todo:
+        name = todo.pop()
+        index = maker.get(name)
+        if index is not None and index not in found and (name == end or name not in begins):
+            found.add(index)
+            todo += reads(graph.node[index])
+    return sorted(found)
 
 
 def all_names(nodes: Iterable[NodeProto]) -> set[str]:

@@ -3,9 +3,12 @@
 from optvet.testing.comparators import check_comparator, hostile_outputs, pretend_model
 from optvet.testing.conformance import check_optimizer, check_runtime
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
+from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 
 __all__ = [
     "FILLERS",
+    "QUANTIZED_BENIGN",
+    "QUANTIZED_FAULTS",
     "Planted",
     "PlantedOptions",
     "check_comparator",
@@ -13,4 +16,5 @@ __all__ = [
     "check_runtime",
     "hostile_outputs",
     "pretend_model",
+    "quantized_model",
 ]

@@ -94,7 +94,8 @@ class Judgement:
     ``error`` is the largest difference relative to the reference's largest magnitude; ``noise``
     the same for the reference's own spread. ``exceeds`` is the ratio of the error to the allowed
     error (above 1: more than drift). ``structural``: the answer does not depend on noise, since
-    dtype or shape differ, or nothing in the graph can round.
+    dtype or shape differ, or nothing in the graph can round. ``layered``: it rests on the
+    layers of a quantized model, one by one, and not on the noise of the whole.
     """
 
     output: str
@@ -104,6 +105,7 @@ class Judgement:
     exceeds: float = 0.0
     detail: str = ""
     structural: bool = False
+    layered: bool = False
 
 
 def judge(

@@ -18,6 +18,7 @@ from optvet.spec.records import (
     OptimizerRecord,
     OutputRecord,
     PassRecord,
+    Quantized,
     RuntimeRecord,
     Skipped,
     Verdict,
@@ -74,6 +75,7 @@ def assemble(
         changing_passes=_changing_passes(session, records),
         impact=impact,
         requirements=ledger.requirements,
+        quantized=_quantized(session, detected),
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
         safe_code=_safe_code(session, safe),
@@ -89,6 +91,21 @@ def assemble(
         strategy=request.strategy,
         cost=session.lab.ledger.cost(time.perf_counter() - started),
     )
+
+
+def _quantized(session: Session, detected: Detected) -> Quantized | None:
+    """How the layers of the whole pipeline's model were judged, if it is a quantized one."""
+    examiner, pipeline = detected.examiner, session.case.passes.pipeline
+    if not examiner.layers.apply():
+        return None
+    trial = detected.lab.trial(pipeline, detected.samples, "detect")
+    runs = [
+        (sample, reference, run)
+        for sample in detected.samples
+        if (reference := examiner.reference.get(sample.id)) is not None
+        and isinstance(run := trial.runs.get(sample.id), dict)
+    ]
+    return examiner.layers.record(pipeline, runs)
 
 
 def _model(model: Model) -> ModelRecord:

@@ -95,7 +95,10 @@ def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
 def _examiners(lab: Lab) -> tuple[Examiner, Examiner]:
     """One for the passes, and one for import and lowering, whose kernels are others."""
     tolerance = lab.case.passes.tolerance
-    return Examiner(lab, (), tolerance=tolerance), Examiner(lab, (), thresholds=OTHER_KERNELS)
+    examiner = Examiner(lab, (), tolerance=tolerance)
+    gate = Examiner(lab, (), thresholds=OTHER_KERNELS)
+    gate.layers = examiner.layers
+    return examiner, gate
 
 
 def _run_both(session: Session, samples: Sequence[Sample]) -> tuple[Lab, Trial]:

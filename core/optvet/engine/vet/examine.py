@@ -23,6 +23,7 @@ from optvet.engine.numerics.oracle import (
     largest_difference,
     uncertainty,
 )
+from optvet.engine.vet.layers import Layers
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.draws import Pair
 from optvet.engine.work.facts import Trial
@@ -157,6 +158,7 @@ class Examiner:
         self._measured: set[str] = set()
         self._refined: set[str] = set()
         self._draws = False
+        self.layers = Layers(lab)
 
     def learn_reference(self, trial: Trial) -> None:
         """Take the reference's outputs from its trial: the original's, or that of fixed passes."""
@@ -250,8 +252,10 @@ class Examiner:
         tolerance = self.tolerance(trial.passes)
         if tolerance is not None:
             noise = replace(noise or Noise(), tolerance=tolerance)
-        judgements = judge(judged, run, noise, self.thresholds)
-        return [self._transfer(j) for j in judgements]
+        judgements = [self._transfer(j) for j in judge(judged, run, noise, self.thresholds)]
+        if tolerance is not None:
+            return judgements
+        return [self.layers.judged(trial.passes, sample.id, j) for j in judgements]
 
     def _transfer(self, j: Judgement) -> Judgement:
         """Drift on one sample settles what differs no more on the others."""
@@ -276,6 +280,9 @@ class Examiner:
             # The graph alone settles much: what cannot round, and what sums in another order may.
             if sample.id not in self._noise and self._doubtful(trial, sample):
                 self._noise[sample.id] = measuring.known(self.lab, sample)
+        if self.tolerance(trial.passes) is None:
+            doubtful = [(-self._size(trial, s), s) for s in samples if self._doubtful(trial, s)]
+            self.layers.look(trial, doubtful)
         while True:
             doubts = [s for s in samples if s.id not in settled and self._doubtful(trial, s)]
             if not doubts:
@@ -320,12 +327,14 @@ class Examiner:
         if sample.id not in self._measured and not self._certain(trial, sample):
             self._measured.add(sample.id)
             self._noise.update(measuring.measure(self.lab, [sample]))
+            self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id])
 
     def _certain(self, trial: Trial, sample: Sample) -> bool:
         """Whether some output is wrong in a way that no noise explains."""
         discontinuous = measuring.analysis(self.lab).discontinuous
         return any(
-            j.call == "fault" and j.structural and _base(j.output) not in discontinuous
+            j.call == "fault"
+            and (j.layered or (j.structural and _base(j.output) not in discontinuous))
             for j in self._judge(trial, sample)
         )
 
@@ -333,7 +342,8 @@ class Examiner:
         """Before a fault is believed: more jitter, and float64 if it can be had."""
         if sample.id not in self._refined:
             self._refined.add(sample.id)
-            self._noise[sample.id] = measuring.refine(self.lab, sample, self._noise[sample.id])
+            noise = measuring.refine(self.lab, sample, self._noise[sample.id])
+            self._noise[sample.id] = self.layers.noise(sample, noise, more=True)
 
     # --- controls ----------------------------------------------------------------------------
 
@@ -389,11 +399,15 @@ class Examiner:
                 level = uncertainty(name, value, noise) if noise is not None else None
                 if run is not None and is_float(value.dtype):
                     (j,) = judge({name: value}, run, noise, self.thresholds)
-                    if self._transfer(j).call == "drift":
+                    if self._settled_by_layers(sample, self._transfer(j)).call == "drift":
                         level = max(level or 0.0, largest_difference(value, run[name]))
                 if level is not None:
                     levels.setdefault(sample, {})[name] = level
         return levels
+
+    def _settled_by_layers(self, sample: str, j: Judgement) -> Judgement:
+        """What the layers of the whole pipeline say in place of ``j``."""
+        return self.layers.judged(self.lab.case.passes.pipeline, sample, j)
 
     # --- summary -----------------------------------------------------------------------------
 
@@ -470,6 +484,8 @@ def _wrong_output(sample: Sample, faults: Sequence[Judgement]) -> Observation:
         words.append(f"differs by {worst.error:.2g} of its largest value")
         if worst.noise is not None:
             words.append(f"(its own noise: {worst.noise:.2g})")
+    if worst.layered:
+        words[-1] += ":"
     if worst.detail:
         words.append(worst.detail)
     return Observation(

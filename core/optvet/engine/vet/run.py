@@ -15,6 +15,7 @@ from optvet.engine.vet.detect import detect, wrong_in_rest
 from optvet.engine.vet.examine import Examination
 from optvet.engine.vet.explain import AT_LEAST, explain
 from optvet.engine.vet.fingerprints import fingerprint_in_place
+from optvet.engine.vet.layers import Layers
 from optvet.engine.vet.meter import Meter
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
@@ -85,7 +86,7 @@ def _run(session: Session, started: float) -> VetResult:
         records = study(session, detected, safe)
     if sound and session.request.as_deployed:
         safe = judge_as_deployed(session, detected, safe)
-    _explain(session, samples, detected.judged)
+    _explain(session, samples, detected.judged, detected.examiner.layers)
     take_notes(session, detected)
     cross_check(session, samples)
     for i, finding in enumerate(ledger.findings):
@@ -102,7 +103,7 @@ def _run(session: Session, started: float) -> VetResult:
     )
 
 
-def _explain(session: Session, samples: Sequence[Sample], judged: int) -> None:
+def _explain(session: Session, samples: Sequence[Sample], judged: int, layers: Layers) -> None:
     """Where in the graph each fault is, for no more inferences than it took to find it.
 
     Where that is remembered and took none, so is mostly the explanation; else it is as much as
@@ -124,5 +125,9 @@ def _explain(session: Session, samples: Sequence[Sample], judged: int) -> None:
     for i, finding, sample in wanted:
         session.lab.progress(f"explaining {finding.symptom}", i + 1, len(ledger.findings))
         applied = passes.complete(finding.culprit) if finding.culprit else passes.base
-        found = explain(session.lab, finding.symptom, finding.outputs, applied, sample, share)
+        layer = finding.layer
+        found = None if layer is None else layers.place(applied, layer.name)
+        found = found or explain(
+            session.lab, finding.symptom, finding.outputs, applied, sample, share
+        )
         ledger.amend(i, {"divergence": found})

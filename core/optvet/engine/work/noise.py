@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from pydantic import TypeAdapter
 
 from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.forced import plain
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
@@ -54,11 +55,13 @@ class Analysis:
     random: frozenset[str]
     longest_reduction: int
     steps: Mapping[str, float]
+    quantizers: int = 0
+    """Places of the graph at which activations are rounded to integers by fixed scales."""
 
 
 def analysis(lab: Lab) -> Analysis:
     """The analysis of the lab's model, cached."""
-    key = caching.key("analysis", CODE_VERSION, lab.model.digest)
+    key = caching.key("analysis", 2, CODE_VERSION, lab.model.digest)
     kept = lab.cache.read(key, _analysis_from_json)
     if kept is None:
         outcome = lab.sandbox.call(_analyze, lab.subject(None), role="referee")
@@ -86,12 +89,15 @@ def _analyze(subject: Subject) -> Analysis:
     else:
         model = onnx.load_from_string(read_model(subject.blob, subject.digest))
     outputs = {o.name for o in model.graph.output}
+    # A large model, here without its weights, is not looked into.
+    places = () if subject.scratch is not None else plain(model).quantizers
     return Analysis(
         frozenset(outputs - rounding.can_round(model)),
         frozenset(rounding.discontinuous(model)),
         frozenset(rounding.random_ops(model)),
         longest_reduction(model),
         quantization_steps(model),
+        len(places),
     )
 
 

@@ -17,6 +17,7 @@ from optvet.spec.records.campaign import (
 from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
+from optvet.spec.records.layers import LayerRecord, MovedOutput, Quantized
 from optvet.spec.records.listing import (
     CacheCleared,
     CacheContents,
@@ -102,12 +103,14 @@ __all__ = [
     "Impact",
     "KnownFinding",
     "Layer",
+    "LayerRecord",
     "ModelComparison",
     "ModelDescription",
     "ModelDescriptions",
     "ModelEntry",
     "ModelList",
     "ModelRecord",
+    "MovedOutput",
     "OptimizerRecord",
     "OutputRecord",
     "Parameter",
@@ -118,6 +121,7 @@ __all__ = [
     "PluginList",
     "PulledModel",
     "PulledModels",
+    "Quantized",
     "Record",
     "ReplayOutcome",
     "Replayed",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.types import Stage, Symptom
 
 Verdict = Literal["clean", "drift", "faulty", "undecided"]
@@ -126,6 +127,7 @@ class Finding(Record):
     ``severity`` is "requirement" where the user's ``requirement`` is not met, which says nothing
     against the optimizer; ``measured`` is what the culprit alone comes to.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
+    ``layer`` is the layer of a quantized model that is wrong on its own inputs, where it is one.
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and form of the place
     at fault, after a reduction of the reduced model; None in documents of old, which have none
     without a bundle. ``bundle`` is the name of its folder; None where no bundle was written.
@@ -150,6 +152,7 @@ class Finding(Record):
     measured: float | None = None
     cross_check: list[CrossCheck] = Field(default_factory=list)
     divergence: Divergence | None = None
+    layer: LayerRecord | None = None
     fingerprint: str | None = None
     bundle: str | None = None
 
@@ -267,7 +270,8 @@ class VetResult(Record):
     tried because these already show a fault; ``skipped`` are samples that could not be used.
     ``safe_option`` is ``safe_pipeline`` as a value of ``--pipeline``; ``safe_code`` is the same as
     a call of the optimizer's own library: the Python body of a function of ``model`` (empty if the
-    optimizer gives none).
+    optimizer gives none). ``quantized`` tells how a quantized model was judged whose
+    outputs differ; None otherwise.
     """
 
     schema_: Literal["optvet.vet/3"] = Field("optvet.vet/3", alias="schema")
@@ -282,6 +286,7 @@ class VetResult(Record):
     changing_passes: list[str] | None = None
     impact: Impact | None = None
     requirements: list[RequirementRecord] = Field(default_factory=list)
+    quantized: Quantized | None = None
     safe_pipeline: list[str]
     safe_option: str = ""
     safe_code: str = ""

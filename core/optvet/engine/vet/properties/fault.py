@@ -9,7 +9,7 @@ from optvet.engine.vet.examine import Examiner, Observation, finite, same_fault
 from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
-from optvet.spec.records import Finding
+from optvet.spec.records import Finding, LayerRecord
 from optvet.spec.types import NOTES, Sample, Symptom
 
 
@@ -85,7 +85,14 @@ class Fault(Property):
             error=finite(seen.error),
             noise_floor=finite(seen.noise),
             message=seen.message,
+            layer=self._layer(trial, seen),
         )
+
+    def _layer(self, trial: Trial, seen: Observation) -> LayerRecord | None:
+        """The layer of a quantized model that is at fault, where that was looked at."""
+        if seen.sample is None or not any(j.layered for j in seen.judgements):
+            return None
+        return self.examiner.layers.wrong(trial.passes, seen.outputs, seen.sample.id)
 
 
 def same_symptom(a: Observation, b: Observation) -> bool:

@@ -1,0 +1,432 @@
+"""Is each layer of an optimized quantized model right, given that model's own integers?
+
+Rounding and small faults look alike at the end of a quantized model: a tie that falls the other
+way in one layer moves the next ones by whole steps. Layer by layer they do not. What a layer should
+have rounded is computed from the integers that the optimized model itself fed to it, and a right
+kernel is then within half a step of it, however deep the layer lies. Where it is not, what explains
+it is looked for: a rounding that was left out, a kernel that computes coarsely, rounding of tensors
+that cannot be seen. What nothing explains is a fault of that layer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from onnx import ModelProto
+
+from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.forced import Plain, Region, can_skip, cut, regions
+from optvet.engine.numerics.matching import Inner, Match, Run, Values, forced_inputs
+from optvet.engine.numerics.oracle import Noise, judge
+from optvet.graph.cost import longest_reduction
+from optvet.graph.quantized import Array
+
+HALF = 0.51
+"""Steps by which a right kernel may be off: half a step, and what float arithmetic adds. The
+largest that was seen is 0.5003, over 984 tensors of 20 models and two runtimes."""
+COARSE, COARSE_MEAN, COARSE_LAYERS = 0.75, 0.15, 3
+"""A requantization in fixed point is off by 0.625 at most, 0.125 on average, in every layer."""
+DRAWS, FEW_DRAWS = 8, 2
+MOVE = 2e-3
+"""Values are moved by so many steps, at most, before a quantizer that cannot be seen."""
+_VARIANTS = 12
+_CHOOSABLE = 3
+"""Of so many roundings every choice is tried."""
+
+Outcome = Literal["sound", "skipped", "noise", "coarse", "open", "saturation", "fault"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How one layer, or the part that makes an output, was judged.
+
+    Attributes:
+        name: The quantized tensor that ends it, or the output.
+        outcome: What it is.
+        sample: Index of the sample on which it is worst.
+        steps: Distance from the exact result of its own inputs, in steps; of an output its error.
+        share: Share of elements that are further off than allowed; None for an output.
+        skipped: Quantizers inside of it whose rounding was left out.
+        hidden: Quantizers inside of it that cannot be seen.
+        operators: What it consists of.
+        node: Name of its last node.
+        begins: Quantized tensors that it is computed from.
+        detail: More in words.
+    """
+
+    name: str
+    outcome: Outcome
+    sample: int
+    steps: float
+    share: float | None = None
+    skipped: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    node: str = ""
+    begins: tuple[str, ...] = ()
+    detail: str = ""
+
+
+WRONG: tuple[Outcome, ...] = ("saturation", "fault")
+
+
+@dataclass(frozen=True)
+class LocalAnswer:
+    """All layers.
+
+    Attributes:
+        layers: Those that end in a quantized tensor which both models have.
+        ends: The parts behind the last of these, by output.
+        quantizers: How many the original has.
+        reaching: Names of the layers from which each output is computed.
+    """
+
+    layers: tuple[Layer, ...]
+    ends: tuple[Layer, ...]
+    quantizers: int
+    reaching: Mapping[str, frozenset[str]]
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _End:
+    """What is known of the end of one part of the cut model."""
+
+    name: str
+    region: Region
+    steps: float = 0.0
+    share: float | None = None
+    mean: float = 0.0
+    sample: int = 0
+    bad: bool = False
+    detail: str = ""
+    outcome: Outcome = "sound"
+    skipped: tuple[str, ...] = ()
+
+
+def check(
+    original: Plain,
+    run: Run,
+    feeds: Sequence[Values],
+    inner: Sequence[Inner],
+    matches: Mapping[str, Match],
+    noise: Noise,
+) -> LocalAnswer:
+    """Judge every layer of the optimized model on its own inputs.
+
+    Args:
+        original: What it was made of.
+        run: Runs models exactly as the original is run.
+        feeds: Inputs, by sample.
+        inner: What is seen of the optimized model on each of them.
+        matches: Which of its tensors is which.
+        noise: What the graph says of the outputs' uncertainty; nothing measured.
+    """
+    return _Check(original, run, feeds, inner, dict(matches), noise).answer()
+
+
+class _Check:
+    """One check, in the order: as it is, less roundings, rounding that cannot be seen."""
+
+    def __init__(
+        self,
+        original: Plain,
+        run: Run,
+        feeds: Sequence[Values],
+        inner: Sequence[Inner],
+        matches: dict[str, Match],
+        noise: Noise,
+    ) -> None:
+        self._original, self._run, self._feeds = original, run, feeds
+        self._inner, self._matches, self._noise = inner, matches, noise
+        self._by_name = {q.name: q for q in original.quantizers}
+
+    def answer(self) -> LocalAnswer:
+        ends = self._measure(None)
+        doubtful = self._doubtful_matches(ends)
+        if doubtful:
+            ends = self._without(doubtful, ends)
+        self._explain(ends)
+        layers = tuple(_layer(e) for e in ends.values() if e.name in self._matches)
+        parts = tuple(_layer(e) for e in ends.values() if e.name not in self._matches)
+        return LocalAnswer(layers, parts, len(self._original.quantizers), self._reaching(ends))
+
+    # --- one look ----------------------------------------------------------------------------
+
+    def _runs(self, model: ModelProto, seed: int | None = None) -> Iterator[dict[str, Array]]:
+        fed = []
+        for feeds, inner in zip(self._feeds, self._inner, strict=True):
+            if seed is not None:
+                feeds = perturb.jitter_feeds(feeds, np.random.default_rng(seed))
+            fed.append({**feeds, **forced_inputs(self._original, self._matches, inner)})
+        return iter(self._run(model, fed))
+
+    def _measure(self, skipped: Mapping[str, bool] | None) -> dict[str, _End]:
+        """All ends, each with what it shows on its worst sample."""
+        model = cut(self._original, self._matches, skipped)
+        parts = regions(self._original, self._matches)
+        ends = {n: _End(n, r) for n, r in parts.items() if self._is_end(n)}
+        noise = replace(
+            self._noise,
+            longest_reduction=longest_reduction(model),
+            exact=_exact(model, self._original.outputs),
+        )
+        for index, values in enumerate(self._runs(model)):
+            for end in ends.values():
+                if end.name in self._matches:
+                    self._compare_layer(end, index, values)
+                else:
+                    self._compare_output(end, index, values, noise)
+        return ends
+
+    def _is_end(self, name: str) -> bool:
+        return name in self._matches or name in self._original.outputs
+
+    def _compare_layer(self, end: _End, index: int, values: Values) -> None:
+        quantizer, source = self._by_name[end.name], self._by_name[end.name].source
+        value = values[source] if source in values else self._feeds[index][source]
+        apart = self._apart(end.name, index, quantizer.grid.unrounded(value))
+        worst = float(np.max(np.abs(apart), initial=0.0))
+        if worst > end.steps or index == 0:
+            end.steps, end.sample = worst, index
+            end.share = float(np.mean(np.abs(apart) > HALF)) if apart.size else 0.0
+            end.mean = float(np.mean(apart)) if apart.size else 0.0
+        end.bad = end.bad or worst > HALF
+
+    def _apart(self, name: str, index: int, exact: Array) -> Array:
+        """How far integers are from what they should be, in steps, with sign; 0 for NaN."""
+        ours = self._matches[name].read(self._inner[index], self._by_name[name].grid)
+        with np.errstate(invalid="ignore"):
+            apart = ours.astype(np.float64) - exact
+        return np.where(np.isnan(apart), 0.0, apart)
+
+    def _compare_output(self, end: _End, index: int, values: Values, noise: Noise) -> None:
+        name = end.name
+        if name in self._by_name:  # quantized, and not seen: it is compared as it is
+            source = self._by_name[name].source
+            value = values[source] if source in values else self._feeds[index][source]
+            grid = self._by_name[name].grid
+            exact = np.rint(grid.unrounded(value)).astype(self._inner[index].outputs[name].dtype)
+            values = {name: exact}
+        if name not in values or name not in self._inner[index].outputs:
+            return
+        (j,) = judge({name: values[name]}, {name: self._inner[index].outputs[name]}, noise)
+        size = j.exceeds if j.call == "fault" else j.error or 0.0
+        if (j.call not in ("same", "drift"), size) > (end.bad, end.steps):
+            end.steps, end.sample, end.detail = size, index, j.detail
+            end.bad = j.call not in ("same", "drift")
+
+    # --- what explains what is off ---------------------------------------------------------------
+
+    def _doubtful_matches(self, ends: Mapping[str, _End]) -> set[str]:
+        """Tensors that were matched by their scale, and are something else after all."""
+        return {
+            e.name
+            for e in ends.values()
+            if e.bad and e.name in self._matches and self._matches[e.name].name != e.name
+            and ((e.share or 0.0) > 0.25 or not self._matches[e.name].by_scale)
+        }  # fmt: skip
+
+    def _without(self, doubtful: set[str], ends: dict[str, _End]) -> dict[str, _End]:
+        """The ends without these matches, if that leaves nothing wrong; else as they were."""
+        kept = self._matches
+        self._matches = {n: m for n, m in kept.items() if n not in doubtful}
+        again = self._measure(None)
+        self._explain(again)
+        # Noise would be no answer: behind a rounding that cannot be seen a fault may hide.
+        if any(e.outcome not in ("sound", "skipped") for e in again.values()):
+            self._matches = kept
+            return ends
+        return again
+
+    def _explain(self, ends: dict[str, _End]) -> None:
+        bad = [e for e in ends.values() if e.bad and e.outcome == "sound"]
+        if not bad:
+            return
+        left = self._less_rounding(bad, clipped=True)
+        left = self._unseen(left)
+        left = self._coarse(left)
+        kept = list(left)
+        for end in self._less_rounding(left, clipped=False):
+            # Of many roundings that cannot be seen not every choice was tried.
+            end.outcome = "fault" if len(end.region.inside) <= _CHOOSABLE else "open"
+        for end in kept:
+            if end.outcome == "skipped":
+                end.outcome = "saturation"
+
+    def _less_rounding(self, bad: Sequence[_End], *, clipped: bool) -> list[_End]:
+        """Those of ``bad`` that no choice of roundings left out explains; the others are told so.
+
+        Every part has choices of its own; the n-th choices of all parts are tried in one run.
+        """
+        choices = {e.name: list(_choices(self._original, e.region)) for e in bad}
+        left = list(bad)
+        for number in range(max((len(c) for c in choices.values()), default=0)):
+            tried = {e.name: choices[e.name][number] for e in left if number < len(choices[e.name])}
+            if not tried:
+                break
+            names = set().union(*tried.values())
+            again = self._measure(dict.fromkeys(names, clipped))
+            for end in list(left):
+                if end.name in tried and not again[end.name].bad:
+                    end.outcome, end.skipped = "skipped", tried[end.name]
+                    left.remove(end)
+        return left
+
+    def _unseen(self, bad: Sequence[_End]) -> list[_End]:
+        """Those of ``bad`` that float rounding, and ties of what cannot be seen, do not explain."""
+        if not bad:
+            return []
+        lows: dict[tuple[str, int], Array] = {}
+        highs: dict[tuple[str, int], Array] = {}
+        jitters: dict[tuple[str, int], list[Array]] = {}
+        hidden = {q for e in bad for q in e.region.inside}
+        for seed in range((DRAWS if hidden else FEW_DRAWS) + 1):
+            moved = hidden if seed else ()
+            model = cut(self._original, self._matches, None, moved, seed=seed, steps=MOVE)
+            if seed:
+                model = perturb.jitter_model(model, np.random.default_rng(seed))
+            for index, values in enumerate(self._runs(model, seed or None)):
+                for end in bad:
+                    key = end.name, index
+                    value = self._expected(end.name, index, values)
+                    if value is None:
+                        continue
+                    if end.name not in self._matches:
+                        jitters.setdefault(key, []).append(value)
+                        continue
+                    lows[key] = np.fmin(lows.get(key, value), value)
+                    highs[key] = np.fmax(highs.get(key, value), value)
+        return [
+            e for e in bad if not self._within(e, lows, highs, jitters)
+        ]  # fmt: skip
+
+    def _expected(self, name: str, index: int, values: Values) -> Array | None:
+        if name in self._matches:
+            quantizer = self._by_name[name]
+            source = quantizer.source
+            value = values[source] if source in values else self._feeds[index][source]
+            return quantizer.grid.unrounded(value)
+        return values.get(name)
+
+    def _within(
+        self,
+        end: _End,
+        lows: Mapping[tuple[str, int], Array],
+        highs: Mapping[tuple[str, int], Array],
+        jitters: Mapping[tuple[str, int], list[Array]],
+    ) -> bool:
+        for index in range(len(self._feeds)):
+            key = end.name, index
+            if key in lows:
+                middle, reach = (lows[key] + highs[key]) / 2, (highs[key] - lows[key]) / 2
+                apart = np.abs(self._apart(end.name, index, middle))
+                inside = bool(end.region.inside) and _few_moves(apart, reach)
+                if bool(np.any(apart > HALF + 4 * reach)) and not inside:
+                    return False
+            elif key in jitters:
+                first, *others = jitters[key]
+                noise = replace(
+                    self._noise,
+                    jitters=tuple({end.name: v} for v in others),
+                    discontinuous=frozenset({end.name} if end.region.inside else ()),
+                    measured=True,
+                )
+                ours = self._inner[index].outputs[end.name]
+                (j,) = judge({end.name: first}, {end.name: ours}, noise)
+                if j.call == "fault":
+                    return False
+        end.outcome = "noise"
+        return True
+
+    def _coarse(self, bad: Sequence[_End]) -> list[_End]:
+        """Those of ``bad`` that are not explained by kernels which compute coarsely everywhere."""
+        alike: dict[tuple[str, ...], list[_End]] = {}
+        for end in bad:
+            if end.name in self._matches and end.steps <= COARSE and abs(end.mean) <= COARSE_MEAN:
+                alike.setdefault(end.region.operators, []).append(end)
+        for ends in alike.values():
+            if len(ends) >= COARSE_LAYERS:
+                for end in ends:
+                    end.outcome = "coarse"
+        return [e for e in bad if e.outcome == "sound"]
+
+    def _reaching(self, ends: Mapping[str, _End]) -> dict[str, frozenset[str]]:
+        """Layers behind each output."""
+        found = {}
+        for output in self._original.outputs:
+            todo, seen = [output], set[str]()
+            while todo:
+                name = todo.pop()
+                if name not in seen and name in ends:
+                    seen.add(name)
+                    todo += ends[name].region.begins
+            found[output] = frozenset(seen)
+        return found
+
+
+def _few_moves(apart: Array, reach: Array) -> bool:
+    """Whether a layer is off by no more than where roundings that cannot be seen are moved.
+
+    Behind these, an element may go as far as another one was seen to go.
+    """
+    allowed = HALF + 8 * float(np.max(reach, initial=0.0))
+    rms = [float(np.sqrt(np.mean(np.square(v)))) if v.size else 0.0 for v in (apart, reach)]
+    return bool(np.all(apart <= allowed)) and rms[0] <= HALF + 6 * rms[1]
+
+
+def _choices(original: Plain, region: Region) -> Iterator[tuple[str, ...]]:
+    """Sets of quantizers inside of a region whose rounding may have been left out; few ones."""
+    names = [n for n in region.inside if can_skip(original, n)]
+    every = [
+        chosen for k in range(1, len(names) + 1) for chosen in itertools.combinations(names, k)
+    ] if len(names) <= _CHOOSABLE else [tuple(names), *((n,) for n in names)]  # fmt: skip
+    yield from every[:_VARIANTS]
+
+
+def _exact(model: ModelProto, outputs: Sequence[str]) -> frozenset[str]:
+    return frozenset(outputs) - rounding.can_round(model)
+
+
+def _layer(end: _End) -> Layer:
+    hidden = tuple(n for n in end.region.inside if n not in end.skipped)
+    return Layer(
+        end.name,
+        end.outcome,
+        end.sample,
+        end.steps,
+        end.share,
+        end.skipped,
+        hidden,
+        end.region.operators,
+        end.region.node,
+        end.region.begins,
+        end.detail,
+    )
+
+
+# --- without a look inside ------------------------------------------------------------------------
+
+
+def moved(original: Plain, run: Run, feeds: Values, seeds: Sequence[int]) -> list[dict[str, Array]]:
+    """Outputs of the original with every value moved a little before it is quantized."""
+    every = [q.name for q in original.quantizers]
+    runs: list[dict[str, Array]] = []
+    for seed in seeds:
+        model = cut(original, (), None, every, seed=seed, steps=1e-3)
+        del model.graph.output[len(original.outputs) :]
+        model = perturb.jitter_model(model, np.random.default_rng(seed))
+        fed = perturb.jitter_feeds(feeds, np.random.default_rng(seed))
+        runs.extend(self_outputs(original, each) for each in run(model, [fed]))
+    return runs
+
+
+def self_outputs(original: Plain, values: Values) -> dict[str, Array]:
+    """Of all values those that are outputs of the original."""
+    return {n: values[n] for n in original.outputs if n in values}

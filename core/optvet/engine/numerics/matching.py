@@ -1,0 +1,173 @@
+"""Which quantized tensor of an optimized model is which of the original.
+
+Names are nobody's promise, and integers may have become unsigned or changed their order in memory.
+What remains is the scale, the number of elements, and what the integers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from onnx import ModelProto
+
+from optvet.engine.numerics.forced import Plain, cut
+from optvet.graph.quantized import Array, Grid, Quantizer
+
+Values = Mapping[str, Array]
+Run = Callable[[ModelProto, Sequence[Values]], Iterable[dict[str, Array]]]
+"""Runs a model on several feeds, one after the other."""
+_MOST, _FEW = 0.5, 0.1
+"""Share of elements that may differ by more than two steps: behind a fault, and where only the
+values speak for it."""
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What can be seen of the optimized model on one sample.
+
+    Attributes:
+        integers: Its quantized tensors.
+        outputs: Its outputs, by their names in the original.
+    """
+
+    integers: Values
+    outputs: Values
+
+
+@dataclass(frozen=True)
+class Match:
+    """One quantized tensor of the original, found in the optimized model.
+
+    ``name`` is what it is called there; ``order`` the permutation of axes that leads from there to
+    here, None where it has another ``shape`` here; ``offset`` what integers there are larger by.
+    ``by_scale`` tells that name or scale are the same, and not the values alone.
+    """
+
+    name: str
+    order: tuple[int, ...] | None
+    shape: tuple[int, ...]
+    offset: int
+    by_scale: bool = True
+
+    def read(self, inner: Inner, grid: Grid) -> Array:
+        """The tensor as the original would have it."""
+        value = inner.integers[self.name]
+        value = value.reshape(self.shape) if self.order is None else value.transpose(self.order)
+        low, high = grid.range
+        moved = np.clip(value.astype(np.int64) - self.offset, low, high)
+        return moved.astype(grid.zero.dtype if grid.zero.dtype.kind in "iu" else np.uint8)
+
+
+def match(
+    original: Plain, run: Run, feeds: Values, inner: Inner, grids: Mapping[str, Grid]
+) -> dict[str, Match]:
+    """Quantized tensors of the original that the optimized model has too, by their names.
+
+    Found by name, or by scale and values; first by the values that the original has, then, since
+    differences add up, by those that it computes from the integers of the optimized model.
+    """
+    found: dict[str, Match] = {}
+    for _ in range(3):
+        (values,) = run(cut(original, found), [{**feeds, **forced_inputs(original, found, inner)}])
+        again = _matched(original, {**feeds, **values}, inner, grids)
+        if again == found:
+            break
+        found = again
+    return found
+
+
+def _matched(
+    original: Plain, values: Values, inner: Inner, grids: Mapping[str, Grid]
+) -> dict[str, Match]:
+    found: dict[str, Match] = {}
+    for quantizer in original.quantizers:
+        best = _best(quantizer, values, inner, _alike(quantizer, grids))
+        if best is None:
+            continue
+        (apart, unnamed, _), each = best
+        if apart <= _MOST or not unnamed or _only_of_its_kind(quantizer, original, values):
+            found[quantizer.name] = each
+    # A wrong scale is a fault too, of a tensor that has but its values to be known by.
+    taken = {each.name for each in found.values()}
+    others = {name: grid for name, grid in grids.items() if name not in taken}
+    for quantizer in original.quantizers:
+        best = None if quantizer.name in found else _best(quantizer, values, inner, others)
+        if best is not None and best[0][0] <= _FEW:
+            found[quantizer.name] = replace(best[1], by_scale=False)
+    return found
+
+
+def _alike(quantizer: Quantizer, grids: Mapping[str, Grid]) -> dict[str, Grid]:
+    """Tensors of the name or of the scale of a quantizer."""
+    return {
+        name: grid
+        for name, grid in grids.items()
+        if name == quantizer.name or grid.same_scale(quantizer.grid)
+    }
+
+
+def _best(
+    quantizer: Quantizer, values: Values, inner: Inner, grids: Mapping[str, Grid]
+) -> tuple[tuple[float, bool, bool], Match] | None:
+    """The tensor that is closest to what a quantizer makes, and how close that is."""
+    source = values.get(quantizer.source)
+    if source is None or not grids:
+        return None
+    expected = quantizer.grid.unrounded(source)
+    best: tuple[tuple[float, bool, bool], Match] | None = None
+    for name, grid in grids.items():
+        value = inner.integers.get(name)
+        if value is None or value.size != expected.size:
+            continue
+        for each in _ways(name, grid, value, quantizer, expected.shape):
+            apart = _apart(each, inner, expected, quantizer.grid)
+            rank = apart, name != quantizer.name, each.order is None
+            if best is None or rank < best[0]:
+                best = rank, each
+    return best
+
+
+def _only_of_its_kind(quantizer: Quantizer, original: Plain, values: Values) -> bool:
+    """Whether no other quantizer has this scale and makes a tensor of this size."""
+    size = values[quantizer.source].size
+    same = [
+        q
+        for q in original.quantizers
+        if q.source in values
+        and values[q.source].size == size
+        and q.grid.same_scale(quantizer.grid)
+    ]
+    return len(same) == 1
+
+
+def _ways(
+    name: str, grid: Grid, value: Array, quantizer: Quantizer, shape: tuple[int, ...]
+) -> Iterator[Match]:
+    """How a tensor may lie in memory: as it is, or with its channels last."""
+    offset = grid.range[0] - quantizer.grid.range[0]
+    rank = value.ndim
+    orders = [tuple(range(rank))]
+    if rank > 2:
+        orders += [(0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)]
+    fitting = [o for o in orders if tuple(value.shape[i] for i in o) == shape]
+    if not fitting:
+        yield Match(name, None, (-1, *shape[1:]), offset)  # as many samples as there are
+    for order in fitting:
+        yield Match(name, order, shape, offset)
+
+
+def _apart(each: Match, inner: Inner, expected: Array, grid: Grid) -> float:
+    """Share of elements that are further than two steps from what is expected."""
+    if expected.size == 0:
+        return 0.0
+    step = max(1, expected.size // 65_536)
+    value = each.read(inner, grid).ravel()[::step].astype(np.float64)
+    return float(np.mean(np.abs(value - expected.ravel()[::step]) > 2.0))
+
+
+def forced_inputs(original: Plain, matches: Mapping[str, Match], inner: Inner) -> dict[str, Array]:
+    """Inputs of the model that is cut at ``matches``."""
+    by_name = {q.name: q for q in original.quantizers}
+    return {name: each.read(inner, by_name[name].grid) for name, each in matches.items()}

@@ -1,0 +1,310 @@
+"""Quantized models are judged layer by layer where that can be done.
+
+A difference at the end of such a model says little: see ``engine/numerics/local.py``. So where
+outputs behind quantizers differ, the optimized model is looked into on some samples, and what its
+layers show takes the place of the comparison with the noise of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from optvet.engine.numerics.local import HALF, WRONG, Layer, LocalAnswer
+from optvet.engine.numerics.oracle import Judgement, Noise
+from optvet.engine.work import noise as measuring
+from optvet.engine.work import quantized
+from optvet.engine.work.facts import Trial
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.quantized import Looked
+from optvet.engine.work.trial import Outputs
+from optvet.spec.records import Divergence, LayerRecord, MovedOutput, Quantized
+from optvet.spec.types import Sample
+
+SAMPLES = 8
+"""Samples that are looked at for one pass sequence; more of them only where they differ more."""
+_LINES = 40
+_SEVERITY = ("sound", "skipped", "noise", "coarse", "open", "saturation", "fault")
+
+
+class Layers:
+    """What looks into optimized models gave, by the passes that made them."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._looked: dict[tuple[str, ...], list[Looked]] = {}
+        self._seen: dict[tuple[str, ...], dict[str, Outputs]] = {}
+        self._largest: dict[tuple[str, ...], float] = {}
+
+    def apply(self) -> bool:
+        """Whether the original has quantizers to look at."""
+        return measuring.analysis(self.lab).quantizers > 0
+
+    def look(self, trial: Trial, doubtful: Sequence[tuple[float, Sample]]) -> None:
+        """Look into what ``trial`` made, on the samples whose outputs differ most.
+
+        Args:
+            trial: Runs of the optimized model.
+            doubtful: Samples with outputs that are in doubt, and how far these are apart.
+        """
+        if not doubtful or not self.apply():
+            return
+        seen = self._seen.setdefault(trial.passes, {})
+        ordered = sorted(doubtful, key=lambda d: -d[0])
+        room, top = max(SAMPLES - len(seen), 0), self._largest.get(trial.passes, -1.0)
+        chosen = [s for i, (size, s) in enumerate(ordered) if i < room or (not i and size > top)]
+        runs = {s.id: r for s in chosen if isinstance(r := trial.runs.get(s.id), dict)}
+        new = [s for s in chosen if s.id in runs and not _same(seen.get(s.id), runs[s.id])]
+        if not new:
+            return
+        looked = quantized.look(self.lab, trial.passes, new, runs)
+        self._looked.setdefault(trial.passes, []).append(looked)
+        self._largest[trial.passes] = max(top, ordered[0][0])
+        seen.update({s.id: runs[s.id] for s in new})
+
+    def judged(self, passes: tuple[str, ...], sample: str, j: Judgement) -> Judgement:
+        """``j``, or what the layers say in its place."""
+        if j.call not in ("unsure", "fault", "sensitivity") or j.structural:
+            return j
+        answers = [k for k in self._looked.get(passes, ()) if k.answer is not None]
+        if not answers or not all(_covers(k.answer, j.output) for k in answers if k.answer):
+            return j
+        wrong = [
+            layer
+            for looked in answers
+            for layer in _layers(looked, j.output)
+            if layer.outcome in WRONG and looked.samples[layer.sample] == sample
+        ]
+        if wrong:
+            worst = max(wrong, key=_size)
+            return replace(
+                j,
+                call="fault",
+                noise=None,
+                exceeds=max(_size(worst) / HALF, 1.01),
+                detail=layer_words(worst),
+                layered=True,
+            )
+        if any(layer.outcome == "open" for k in answers for layer in _layers(k, j.output)):
+            return j
+        return replace(j, call="drift", noise=None, exceeds=0.9, detail="each layer is right")
+
+    def wrong(
+        self, passes: tuple[str, ...], outputs: Collection[str], sample: str
+    ) -> LayerRecord | None:
+        """The layer behind ``outputs`` that is furthest off on a sample; None if all are right."""
+        found = [
+            layer
+            for looked in self._looked.get(passes, ())
+            for output in outputs
+            for layer in _layers(looked, output)
+            if layer.outcome in WRONG and looked.samples[layer.sample] == sample
+        ]
+        return _record(max(found, key=_size), sample) if found else None
+
+    def place(self, passes: tuple[str, ...], layer: str) -> Divergence | None:
+        """Where a wrong layer is in both graphs; None if it was not looked at."""
+        places = (k.places[layer] for k in self._looked.get(passes, ()) if layer in k.places)
+        place = next(places, None)
+        if place is None:
+            return None
+        note = "" if place.after else "the optimizer hides the graph that it makes"
+        return Divergence(
+            value=layer,
+            agreeing=list(place.begins),
+            before=_cut(place.before),
+            after=_cut(place.after),
+            note=note,
+        )
+
+    def noise(self, sample: Sample, noise: Noise, *, more: bool = False) -> Noise:
+        """``noise`` with the runs in which values moved before they were quantized.
+
+        In place of those in which inputs and weights moved: weights are integers, and the first
+        quantizer absorbs what happened before it.
+        """
+        if not self.apply():
+            return noise
+        seeds = quantized.MORE_DRAWS if more else quantized.FIRST_DRAWS
+        runs = quantized.moved(self.lab, sample, seeds)
+        if not runs:
+            return noise
+        return replace(noise, jitters=(*noise.jitters, *runs) if more else tuple(runs))
+
+    # --- for the record ----------------------------------------------------------------------
+
+    def record(
+        self,
+        passes: tuple[str, ...],
+        runs: Iterable[tuple[Sample, Outputs, Outputs]],
+    ) -> Quantized | None:
+        """How the model after ``passes`` was judged; None where nothing was in doubt.
+
+        Args:
+            passes: What made it.
+            runs: Samples with the outputs of the reference and of the optimized model.
+        """
+        looked = self._looked.get(passes)
+        if not looked:
+            return None
+        answers = [k for k in looked if k.answer is not None]
+        count = measuring.analysis(self.lab).quantizers
+        outputs = self._moved(list(runs))
+        if not answers:
+            return Quantized(
+                method="whole run", reason=looked[0].reason, quantizers=count, outputs=outputs
+            )
+        worst = _worst(answers).values()
+        sound = [v.steps for v, _ in worst if v.outcome == "sound" and v.share is not None]
+        told = [_record(v, s) for v, s in worst if v.outcome != "sound"]
+        hidden = any(v.hidden for v, _ in worst)
+        first = answers[0].answer
+        assert first is not None
+        return Quantized(
+            method="some layers" if hidden else "layers",
+            quantizers=count,
+            compared=len(first.layers),
+            samples=sum(len(k.samples) for k in answers),
+            largest=max(sound, default=None),
+            layers=told,
+            outputs=outputs,
+        )
+
+    def _moved(self, runs: Sequence[tuple[Sample, Outputs, Outputs]]) -> list[MovedOutput]:
+        """By how much outputs differ, and by how much rounding alone moves them where they do."""
+        steps, found = measuring.analysis(self.lab).steps, []
+        for name in runs[0][1] if runs else ():
+            apart = [(_apart(a[name], b[name]), s, a[name]) for s, a, b in runs if name in b]
+            size, sample, value = max(apart, key=lambda each: each[0], default=(0.0, None, None))
+            if not size or sample is None or value is None:
+                continue
+            unit = steps.get(name) or float(np.max(np.abs(_finite(value)), initial=0.0)) or 1.0
+            draws = [r[name] for r in quantized.moved(self.lab, sample) if name in r]
+            rounding = max((_apart(value, d) for d in draws), default=None)
+            flipped, margin = _flips([(a[name], b[name]) for _, a, b in runs if name in b])
+            found.append(
+                MovedOutput(
+                    name=name,
+                    difference=size / unit,
+                    rounding=None if rounding is None else rounding / unit,
+                    unit="steps" if name in steps else "largest value",
+                    flipped=flipped,
+                    margin=None if margin is None else margin / unit,
+                )
+            )
+        return found
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= _LINES:
+        return list(lines)
+    return [*lines[: _LINES - 1], f"… {len(lines) - _LINES + 1} more nodes"]
+
+
+def layer_words(layer: Layer) -> str:
+    """What is wrong with a layer."""
+    name = repr(layer.node or layer.name)
+    what = f"{_chain(layer.operators)} {name}" if layer.operators else f"layer {name}"
+    if layer.outcome == "saturation":
+        count = len(layer.skipped)
+        left = "a quantization is left out that also cuts values off"
+        if count > 1:
+            left = f"{count} quantizations are left out that also cut values off"
+        some = ", ".join(layer.skipped[:2]) + (", …" if count > 2 else "")
+        return f"before {what} {left}: {some}"
+    if layer.share is None:
+        return f"{what} is not what follows from the quantized values before it"
+    words = f"{what} is up to {layer.steps:.2g} steps from the exact result of its own inputs"
+    return f"{words} (0.5 allowed), {layer.share:.1%} of its elements are too far"
+
+
+def _chain(operators: Sequence[str]) -> str:
+    few = list(operators)[-3:]
+    return ("… " if len(operators) > len(few) else "") + " → ".join(few)
+
+
+def _record(layer: Layer, sample: str) -> LayerRecord:
+    return LayerRecord.model_validate(
+        {
+            "name": layer.name,
+            "outcome": layer.outcome,
+            "sample": sample,
+            "steps": None if layer.share is None else layer.steps,
+            "share": layer.share,
+            "operators": list(layer.operators),
+            "node": layer.node,
+            "skipped": list(layer.skipped),
+            "hidden": list(layer.hidden),
+        }
+    )
+
+
+def _covers(answer: LocalAnswer | None, output: str) -> bool:
+    """Whether the output is computed from quantized tensors that were compared."""
+    if answer is None:
+        return False
+    compared = {layer.name for layer in answer.layers}
+    return bool(answer.reaching.get(output, frozenset()) & compared)
+
+
+def _layers(looked: Looked, output: str) -> list[Layer]:
+    answer = looked.answer
+    if answer is None:
+        return []
+    names = answer.reaching.get(output, frozenset())
+    return [each for each in (*answer.layers, *answer.ends) if each.name in names]
+
+
+def _size(layer: Layer) -> float:
+    return layer.steps
+
+
+def _worst(answers: Sequence[Looked]) -> dict[str, tuple[Layer, str]]:
+    """Of each layer what it showed at worst, and on which sample."""
+    worst: dict[str, tuple[Layer, str]] = {}
+    for looked in answers:
+        assert looked.answer is not None
+        for layer in (*looked.answer.layers, *looked.answer.ends):
+            known = worst.get(layer.name)
+            rank = _SEVERITY.index(layer.outcome), layer.steps
+            if known is None or rank > (_SEVERITY.index(known[0].outcome), known[0].steps):
+                worst[layer.name] = layer, looked.samples[layer.sample]
+    return worst
+
+
+def _same(seen: Outputs | None, run: Outputs) -> bool:
+    """Whether a run gave what the one gave that was looked at."""
+    return seen is not None and all(
+        n in seen and seen[n].dtype == v.dtype and np.array_equal(seen[n], v, equal_nan=_nan(v))
+        for n, v in run.items()
+    )
+
+
+def _nan(value: np.ndarray) -> bool:
+    return bool(value.dtype.kind == "f")
+
+
+def _finite(value: np.ndarray) -> np.ndarray:
+    wide = value.astype(np.float64)
+    return np.where(np.isfinite(wide), wide, 0.0)
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    if one.shape != other.shape or one.dtype.kind not in "iuf":
+        return 0.0
+    return float(np.max(np.abs(_finite(one) - _finite(other)), initial=0.0))
+
+
+def _flips(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[int, float | None]:
+    """On how many samples the largest element is another, and the most it was ahead by."""
+    margins = []
+    for one, other in pairs:
+        scores = one.ndim > 0 and 1 < one.size == one.shape[-1]
+        if one.shape != other.shape or not scores or one.dtype.kind not in "iuf":
+            continue
+        a, b = _finite(one).ravel(), _finite(other).ravel()
+        if np.argmax(a) != np.argmax(b):
+            margins.append(float(a.max() - a[np.argmax(b)]))
+    return len(margins), max(margins, default=None)

@@ -1,0 +1,374 @@
+"""Looking into optimized quantized models: how their quantized tensors are had, and judged.
+
+An optimizer that gives ONNX, or can save what it makes, shows its graph: its quantized tensors are
+made outputs of a copy. One that hides it is given the original with the original's quantized
+tensors as further outputs. Either way the copy is believed only if the outputs proper keep all
+their bits: an optimizer may leave out a fusion for the sake of an output more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import ModelProto, ValueInfoProto
+from pydantic import TypeAdapter
+
+from optvet.engine import contract
+from optvet.engine.numerics import local
+from optvet.engine.numerics.forced import plain
+from optvet.engine.numerics.local import LocalAnswer
+from optvet.engine.numerics.matching import Inner, Values, match
+from optvet.engine.numerics.oracle import Noise
+from optvet.engine.work import cache as caching
+from optvet.engine.work import noise as measuring
+from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trial import (
+    Outputs,
+    RuntimeConfig,
+    Subject,
+    flatten,
+    infer,
+    load,
+    read_model,
+    sample_digests,
+    visible,
+)
+from optvet.graph import structure
+from optvet.graph.interface import Alignment, align
+from optvet.graph.quantized import Grid, integer_tensors
+from optvet.graph.text import node_text
+from optvet.graph.walk import between
+from optvet.graph.weights import constants_of
+from optvet.spec.types import Artifact, InterfaceChange, Model, Sample
+
+VERSION = 1
+"""Raised when the meaning of a remembered answer changes."""
+FIRST_DRAWS, MORE_DRAWS = tuple(range(1, 7)), tuple(range(7, 15))
+"""Seeds for runs of the original with every value moved a little before it is quantized."""
+_PROBES, _PROBE_S = 14, 20.0
+"""How often, and for how long, a probe that changed the outputs is tried again with fewer ones."""
+
+How = Literal["graph", "probe", "none"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One layer in both graphs, as text: from which values on, and its nodes."""
+
+    begins: tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look into one optimized model gave.
+
+    Attributes:
+        how: From its graph, from the original with more outputs, or not at all.
+        samples: Ids of the samples, in the order of the indices in ``answer``.
+        answer: All layers; None if nothing could be seen.
+        reason: Why not.
+        places: The nodes of each layer that is wrong, where both graphs can be seen.
+    """
+
+    how: How
+    samples: tuple[str, ...]
+    answer: LocalAnswer | None = None
+    reason: str = ""
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+
+_LOOKED: TypeAdapter[Looked] = TypeAdapter(Looked)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What the referee needs: both sides' runs, and who ran them."""
+
+    original: Subject
+    reference: RuntimeConfig
+    candidate: RuntimeConfig
+    model: Model
+    interface: frozenset[InterfaceChange]
+    feeds: tuple[Values, ...]
+    outputs: tuple[Outputs, ...]
+    longest_reduction: int
+
+
+def look(
+    lab: Lab, passes: Sequence[str], samples: Sequence[Sample], runs: Mapping[str, Outputs]
+) -> Looked:
+    """Judge the layers of the model after ``passes`` on ``samples``; remembered.
+
+    Args:
+        lab: Where ``passes`` were tried.
+        passes: What made the model.
+        samples: What it was run on.
+        runs: Its outputs, by sample.
+    """
+    ids = tuple(s.id for s in samples)
+    if lab.subject(None).scratch is not None:
+        return Looked("none", ids, reason="the model is too large to be looked into")
+    fed = [lab.sample_digest(s) for s in samples]
+    got = sample_digests(Sample(i, runs[i]) for i in ids)
+    key = caching.key("layers", VERSION, CODE_VERSION, lab.identity, list(passes), fed, got)
+    kept = lab.cache.read(key, _LOOKED.validate_json)
+    if kept is not None:
+        return kept
+    subject = lab.subject(passes)
+    task = _Task(
+        lab.subject(None),
+        lab.case.reference,
+        lab.case.candidate,
+        lab.model,
+        lab.order(subject, samples).interface,
+        tuple(s.feeds for s in samples),
+        tuple(runs[i] for i in ids),
+        measuring.analysis(lab).longest_reduction,
+    )
+    looked, sure = _look(lab, subject, task, ids)
+    if sure:
+        lab.cache.put(key, "layers", _LOOKED.dump_json(looked))
+    return looked
+
+
+def _look(lab: Lab, subject: Subject, task: _Task, ids: tuple[str, ...]) -> tuple[Looked, bool]:
+    """The answer, and whether asking again would give the same."""
+    reasons: list[str] = []
+    shown = lab.submit(subject, _shown, subject).result()
+    lab.ledger.add("noise", applications=1)
+    if shown.value is not None:
+        outcome = lab.sandbox.call(_judge_shown, task, shown.value, role="referee")
+        lab.ledger.add("noise", inferences=2 * len(ids))
+        if isinstance(outcome.value, tuple):
+            return Looked("graph", ids, outcome.value[0], places=outcome.value[1]), True
+        reasons.append(outcome.value or _words(outcome.failure))
+    probed = lab.sandbox.call(_probe, subject, task, role="subject")
+    lab.ledger.add("noise", applications=1, inferences=len(ids))
+    if probed.value is not None and probed.value[0]:
+        outcome = lab.sandbox.call(_judge_probed, task, *probed.value, role="referee")
+        lab.ledger.add("noise", inferences=len(ids))
+        if isinstance(outcome.value, tuple):
+            return Looked("probe", ids, outcome.value[0], places=outcome.value[1]), True
+        reasons.append(outcome.value or _words(outcome.failure))
+    elif probed.value is not None:
+        reasons.append("its outputs change once inner values are outputs too")
+    else:
+        reasons.append(_words(probed.failure))
+    sure = not any(is_circumstantial(o.failure) for o in (shown, probed))
+    return Looked("none", ids, reason=reasons[-1]), sure
+
+
+def _words(failure: object) -> str:
+    message = getattr(failure, "message", "") or "no answer"
+    return " ".join(str(message).split())[:200]
+
+
+def moved(lab: Lab, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
+    """Outputs of the original where every value moves a little before it is quantized."""
+    key = caching.key("moved", VERSION, lab.identity, lab.sample_digest(sample), list(seeds))
+    kept = lab.cache.read(key, measuring.unpack_runs)
+    if kept is not None:
+        return kept
+    outcome = lab.sandbox.call(
+        _moved, lab.subject(None), lab.case.reference, sample.feeds, tuple(seeds), role="referee"
+    )
+    runs = outcome.value or []
+    lab.ledger.add("noise", inferences=len(runs))
+    if not is_circumstantial(outcome.failure):
+        lab.cache.put(key, "noise", measuring.pack_runs(runs))
+    return runs
+
+
+# In a worker --------------------------------------------------------------------------------------
+
+
+class _Runs:
+    """Runs models as the reference is run."""
+
+    def __init__(self, judge: RuntimeConfig) -> None:
+        self._judge = judge
+
+    def __call__(
+        self, model: ModelProto, feeds: Sequence[Values]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        session = load(self._judge, Artifact("onnx", bytes(model.SerializeToString())))
+        names = {i.name for i in model.graph.input}
+        for each in feeds:
+            given = {n: np.array(v) for n, v in each.items() if n in names}
+            yield dict(contract.outputs(self._judge.runtime, session.run(given)))
+
+
+def _original(task: _Task) -> ModelProto:
+    return onnx.load_from_string(read_model(task.original.blob, task.original.digest))
+
+
+def _moved(
+    subject: Subject, judge: RuntimeConfig, feeds: Values, seeds: Sequence[int]
+) -> list[Outputs]:
+    enter("run")
+    original = plain(onnx.load_from_string(read_model(subject.blob, subject.digest)))
+    return [flatten(v) for v in local.moved(original, _Runs(judge), feeds, seeds)]
+
+
+def _shown(artifact: Artifact, subject: Subject) -> bytes | None:
+    """The optimized model as ONNX; None if its format hides it."""
+    if artifact.format == "onnx" and artifact.path is None:
+        return artifact.data
+    model = visible(subject)
+    return None if model is None else bytes(model.SerializeToString())
+
+
+Judged = tuple[LocalAnswer, dict[str, Place]]
+
+
+def _judge_shown(task: _Task, data: bytes) -> Judged | str:
+    """All layers, from the optimized graph; else why not."""
+    enter("compare")
+    model = onnx.load_from_string(data)
+    alignment = align(task.model, structure.facts(model, len(data)), task.interface)
+    if alignment.problem:
+        return alignment.problem
+    grids = integer_tensors(model)
+    inner = _seen(task, model, grids, alignment)
+    if isinstance(inner, str):
+        return inner
+    back = {was: now for now, was in alignment.outputs.items()}
+    return _judged(task, inner, grids, onnx.load_from_string(data), back)
+
+
+def _seen(
+    task: _Task, model: ModelProto, grids: Mapping[str, Grid], alignment: Alignment
+) -> list[Inner] | str:
+    known = {o.name for o in model.graph.output}
+    model.graph.output.extend(ValueInfoProto(name=n) for n in grids if n not in known)
+    session = load(task.candidate, Artifact("onnx", bytes(model.SerializeToString())))
+    inner = []
+    for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
+        values = infer(task.candidate.runtime, session, feeds, alignment)
+        if not _kept(values, outputs):
+            return "its outputs change once inner values are outputs too"
+        integers = {n: values[alignment.outputs.get(n, n)] for n in grids}
+        inner.append(Inner(integers, outputs))
+    return inner
+
+
+def _kept(values: Outputs, outputs: Outputs) -> bool:
+    """Whether the outputs have kept all their bits."""
+    return all(
+        n in values and values[n].dtype == v.dtype and _same(values[n], v)
+        for n, v in outputs.items()
+    )
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and bool(np.all((a == b) | ((a != a) & (b != b))))
+
+
+def _judged(
+    task: _Task,
+    inner: Sequence[Inner],
+    grids: Mapping[str, Grid],
+    optimized: ModelProto | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Judged | str:
+    model = _original(task)
+    original, run = plain(model), _Runs(task.reference)
+    matches = match(original, run, task.feeds[0], inner[0], grids)
+    if not matches:
+        return "none of its quantized tensors is one of the original"
+    noise = Noise(longest_reduction=task.longest_reduction, measured=False)
+    answer = local.check(original, run, task.feeds, inner, matches, noise)
+    there = dict(renamed or {}) | {n: m.name for n, m in matches.items()}
+    wrong = [e for e in (*answer.layers, *answer.ends) if e.outcome in local.WRONG]
+    return answer, {e.name: _place(e, model, optimized, there) for e in wrong}
+
+
+def _place(
+    layer: local.Layer, model: ModelProto, optimized: ModelProto | None, there: Mapping[str, str]
+) -> Place:
+    after: tuple[str, ...] = ()
+    if optimized is not None:
+        stops = {there.get(n, n) for n in layer.begins}
+        after = _nodes(optimized, there.get(layer.name, layer.name), stops)
+    return Place(layer.begins, _nodes(model, layer.name, layer.begins), after)
+
+
+def _nodes(model: ModelProto, end: str, begins: Collection[str]) -> tuple[str, ...]:
+    """The nodes that make a value from others, as text."""
+    constants = constants_of(model)
+    found = (model.graph.node[i] for i in between(model.graph, end, begins))
+    return tuple(node_text(n, constants) for n in found)
+
+
+def _probe(subject: Subject, task: _Task) -> tuple[list[str], list[Outputs]]:
+    """Quantized tensors of the original that can be outputs without changing anything; and them.
+
+    Called where the optimizer runs. All are tried at once; those that change the outputs are
+    looked for by halves.
+    """
+    enter("build")
+    model = _original(task)
+    names = [q.name for q in plain(model).quantizers]
+    end, kept = time.monotonic() + _PROBE_S, list[str]()
+    found: list[Outputs] = []
+    waiting, tries = [names], 0
+    while waiting and tries < _PROBES and (time.monotonic() < end or not tries):
+        some, tries = waiting.pop(0), tries + 1
+        values = _run_probed(subject, task, model, [*kept, *some])
+        if values is not None:
+            kept, found = [*kept, *some], values
+        elif len(some) > 1:
+            waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
+    return kept, found
+
+
+def _run_probed(
+    subject: Subject, task: _Task, model: ModelProto, names: Sequence[str]
+) -> list[Outputs] | None:
+    """What a run with ``names`` as outputs gives; None if it fails, or changes the outputs."""
+    assert subject.optimizer is not None
+    assert subject.options is not None
+    probed = ModelProto()
+    probed.CopyFrom(model)
+    known = {o.name for o in model.graph.output}
+    probed.graph.output.extend(
+        onnx.helper.make_tensor_value_info(n, kind, None)
+        for n, kind in _kinds(model).items()
+        if n in names and n not in known
+    )
+    data = bytes(probed.SerializeToString())
+    try:
+        artifact = subject.optimizer.apply(Artifact("onnx", data), subject.passes, subject.options)
+        session = load(task.candidate, contract.artifact(subject.optimizer, artifact))
+        runs = []
+        for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
+            values = infer(task.candidate.runtime, session, feeds)
+            if not _kept(values, outputs) or not set(names) <= set(values):
+                return None
+            runs.append({n: values[n] for n in names})
+        return runs
+    except Exception as error:  # one more output may be more than an optimizer can do
+        if isinstance(error, MemoryError):
+            raise
+        return None
+
+
+def _kinds(model: ModelProto) -> dict[str, int]:
+    return {q.name: q.grid.kind for q in plain(model).quantizers}
+
+
+def _judge_probed(task: _Task, names: Sequence[str], values: Sequence[Outputs]) -> Judged | str:
+    """All layers, from the quantized tensors that a probe told."""
+    enter("compare")
+    grids = {q.name: q.grid for q in plain(_original(task)).quantizers if q.name in names}
+    inner = [Inner(v, o) for v, o in zip(values, task.outputs, strict=True)]
+    return _judged(task, inner, grids)

@@ -1,0 +1,305 @@
+"""Quantized tensors of a graph: where values are rounded to integers, and by which scale.
+
+There are two spellings. In the one, ``QuantizeLinear`` and ``DequantizeLinear`` stand around
+operators on floats; in the other, operators on integers (``QLinearConv``, …) take the scales along.
+All of the latter follow one pattern: an integer tensor is followed by its scale and zero point, and
+a scale and a zero point that follow no tensor are those of the output. ``opened`` turns the second
+spelling into the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from optvet.graph.walk import attribute_of, is_onnx
+from optvet.graph.weights import constants_of
+
+Array = NDArray[Any]
+
+RANGES: dict[int, tuple[int, int]] = {
+    TensorProto.UINT8: (0, 255),
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT16: (0, 65535),
+    TensorProto.INT16: (-32768, 32767),
+}
+"""Element types that a tensor is quantized to, with their least and largest value."""
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The integers of a quantized tensor: ``value = (q - zero) * scale``.
+
+    ``scale`` and ``zero`` have one element, or one for each index of ``axis``.
+    """
+
+    scale: Array
+    zero: Array
+    kind: int = TensorProto.UINT8
+    axis: int = 1
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Least and largest integer."""
+        return RANGES[self.kind]
+
+    def spread(self, values: Array, rank: int) -> Array:
+        """``values``, which is ``scale`` or ``zero``, so that it broadcasts to ``rank`` axes."""
+        wide = values.astype(np.float64).reshape(-1)
+        if wide.size == 1:
+            return wide.reshape(())
+        shape = [1] * rank
+        shape[self.axis if self.axis >= 0 else self.axis + rank] = wide.size
+        return wide.reshape(shape)
+
+    def unrounded(self, values: Array) -> Array:
+        """``values / scale + zero`` in float64, clipped to the range but not rounded."""
+        wide = values.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            units = wide / self.spread(self.scale, wide.ndim) + self.spread(self.zero, wide.ndim)
+        return np.asarray(np.clip(units, *self.range))
+
+    def same_zero(self, other: Grid) -> bool:
+        """Whether the integers have one type, and one of them stands for 0 in both."""
+        ours, theirs = self.zero.reshape(-1), other.zero.reshape(-1)
+        return self.kind == other.kind and bool(np.array_equal(ours, theirs))
+
+    def same_scale(self, other: Grid) -> bool:
+        """Whether the steps are equal, up to how a scale is stored."""
+        ours, theirs = self.scale.reshape(-1), other.scale.reshape(-1)
+        return ours.size == theirs.size and bool(np.allclose(ours, theirs, rtol=1e-6, atol=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Quantizer:
+    """A place where an activation is rounded to integers.
+
+    Attributes:
+        name: The integers.
+        source: The float that is rounded.
+        grid: To which integers.
+        node: Index of the node that rounds.
+    """
+
+    name: str
+    source: str
+    grid: Grid
+    node: int
+
+
+def quantizers(model: ModelProto) -> list[Quantizer]:
+    """All ``QuantizeLinear`` of the outermost graph on activations, with fixed scales, in order."""
+    constants, computed = scale_constants(model), _computed(model)
+    found = []
+    for index, node in enumerate(model.graph.node):
+        if node.op_type != "QuantizeLinear" or not is_onnx(node) or node.input[0] not in computed:
+            continue
+        grid = grid_of(node, constants)
+        if grid is not None and not attribute_of(node, "block_size", 0):
+            found.append(Quantizer(node.output[0], node.input[0], grid, index))
+    return found
+
+
+def integer_tensors(model: ModelProto) -> dict[str, Grid]:
+    """Quantized activations of the outermost graph, in either spelling, that nodes make."""
+    constants, computed = scale_constants(model), _computed(model)
+    inputs = {i.name for i in model.graph.input}
+    found: dict[str, Grid] = {}
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and is_onnx(node):
+            grid = grid_of(node, constants)
+            name = node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
+            if grid is not None and name in computed and name not in inputs:
+                found.setdefault(name, grid)
+            continue
+        read, made = operands(node, constants)
+        for name, grid in read:
+            if name in computed and name not in inputs:
+                found.setdefault(name, grid)
+        if made is not None and node.output[0]:
+            found[node.output[0]] = made
+    order = {o: i for i, n in enumerate(model.graph.node) for o in n.output}
+    return {name: found[name] for name in sorted(found, key=lambda n: order.get(n, -1))}
+
+
+def operands(
+    node: NodeProto, constants: Mapping[str, Array]
+) -> tuple[list[tuple[str, Grid]], Grid | None]:
+    """Integer tensors that an operator on integers reads, and the grid of what it makes.
+
+    Nothing for other operators: without a scale and a zero point there is no quantized tensor.
+    """
+    read: list[tuple[str, Grid]] = []
+    made: Grid | None = None
+    names, i = list(node.input), 0
+    while i < len(names):
+        grid = _pair(names, i, constants)
+        if grid is not None:
+            made, i = grid, i + 2
+            continue
+        grid = _pair(names, i + 1, constants)
+        if grid is not None and names[i]:
+            read.append((names[i], grid))
+            i += 3
+            continue
+        i += 1
+    return (read, made) if made is not None and read else ([], None)
+
+
+def _pair(names: Sequence[str], at: int, constants: Mapping[str, Array]) -> Grid | None:
+    """The grid whose scale is the input at this place and whose zero point is the next one."""
+    if at + 1 >= len(names):
+        return None
+    scale, zero = constants.get(names[at]), constants.get(names[at + 1])
+    if scale is None or zero is None or scale.dtype.kind != "f":
+        return None
+    kind = helper.np_dtype_to_tensor_dtype(zero.dtype)
+    if kind not in RANGES or zero.size > scale.size:
+        return None
+    return Grid(scale, zero, kind)
+
+
+def grid_of(node: NodeProto, constants: Mapping[str, Array]) -> Grid | None:
+    """The grid of a quantizer or a dequantizer; None where it is not fixed, or in blocks."""
+    scale = constants.get(node.input[1])
+    if scale is None or scale.ndim > 1 or not np.all(np.isfinite(scale) & (scale > 0)):
+        return None
+    kind = attribute_of(node, "output_dtype", 0) or TensorProto.UINT8
+    zero: Array = np.zeros(scale.shape, np.int64)
+    if len(node.input) > 2 and node.input[2]:
+        if node.input[2] not in constants:
+            return None
+        zero = constants[node.input[2]]
+        kind = helper.np_dtype_to_tensor_dtype(zero.dtype)
+    if kind not in RANGES:
+        return None
+    return Grid(scale, zero, kind, attribute_of(node, "axis", 1))
+
+
+def scale_constants(model: ModelProto) -> dict[str, Array]:
+    """Constants that may be scales or zero points: weights are not read."""
+    small = {
+        name: tensor
+        for name, tensor in constants_of(model).items()
+        if len(tensor.dims) <= 1 and _may_be_scale(tensor.data_type)
+    }
+    return {name: numpy_helper.to_array(tensor) for name, tensor in small.items()}
+
+
+def _may_be_scale(kind: int) -> bool:
+    return kind in RANGES or kind in _FLOATS
+
+
+def _computed(model: ModelProto) -> set[str]:
+    """Values that depend on an input of the model."""
+    weights = {t.name for t in model.graph.initializer}
+    known = {i.name for i in model.graph.input} - weights
+    for node in model.graph.node:
+        if any(name in known for name in node.input) or any(
+            a.HasField("g") for a in node.attribute
+        ):
+            known.update(o for o in node.output if o)
+    return known
+
+
+# --- operators on integers, opened ----------------------------------------------------------------
+
+_PLAIN = {
+    "QLinearConv": "Conv",
+    "QLinearMatMul": "MatMul",
+    "QLinearAdd": "Add",
+    "QLinearMul": "Mul",
+    "QLinearSigmoid": "Sigmoid",
+    "QLinearLeakyRelu": "LeakyRelu",
+    "QLinearAveragePool": "AveragePool",
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+    "QLinearConcat": "Concat",
+}
+"""Operators on integers that are a plain one between dequantizers and a quantizer."""
+
+
+def opened(model: ModelProto) -> ModelProto:
+    """``model`` with operators on integers as plain ones between dequantizers and a quantizer.
+
+    ::
+
+        QLinearAdd(a, sa, za, b, sb, zb, s, z) → Quantize(Add(Dequantize(a), Dequantize(b)), s, z)
+
+    What is not known to be of that kind stays. Without any of them it is ``model`` itself.
+    """
+    every = {t.name: t for t in model.graph.initializer} | constants_of(model)
+    small = scale_constants(model)
+    if not any(_can_open(n, small) for n in model.graph.node):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    for index, node in enumerate(model.graph.node):
+        if _can_open(node, small):
+            copy.graph.node.extend(_opened(node, index, small, every, copy))
+        else:
+            copy.graph.node.append(node)
+    return copy
+
+
+def _can_open(node: NodeProto, constants: Mapping[str, Array]) -> bool:
+    if node.op_type not in _PLAIN or attribute_of(node, "channels_last", 0):
+        return False
+    read, made = operands(node, constants)
+    if made is None or made.scale.size != 1:
+        return False
+    # Scales for each index of an axis are those of weights, of which a convolution has its axis 0.
+    per_axis = [g for _, g in read if g.scale.size != 1]
+    return not per_axis or node.op_type == "QLinearConv"
+
+
+def _opened(
+    node: NodeProto,
+    index: int,
+    constants: Mapping[str, Array],
+    every: Mapping[str, TensorProto],
+    model: ModelProto,
+) -> Iterator[NodeProto]:
+    read, made = operands(node, constants)
+    assert made is not None
+    prefix = f"optvet.open.{index}"
+    floats = []
+    for i, (name, grid) in enumerate(read):
+        floats.append(f"{prefix}.in{i}")
+        if name in every:
+            weight = numpy_helper.to_array(every[name]).astype(np.float64)
+            axis = Grid(grid.scale, grid.zero, grid.kind, 0)
+            zero, scale = (axis.spread(v, weight.ndim) for v in (grid.zero, grid.scale))
+            model.graph.initializer.append(
+                numpy_helper.from_array(((weight - zero) * scale).astype(np.float32), floats[-1])
+            )
+        else:
+            pair = _scalars(model, f"{prefix}.{i}", grid)
+            yield helper.make_node("DequantizeLinear", [name, *pair], [floats[-1]])
+    if node.op_type == "QLinearConv" and len(node.input) > 8 and node.input[8] in every:
+        (_, x), (_, w) = read
+        bias = numpy_helper.to_array(every[node.input[8]]).astype(np.float64)
+        bias = (
+            bias * x.scale.astype(np.float64).reshape(()) * w.scale.astype(np.float64).reshape(-1)
+        )
+        floats.append(f"{prefix}.bias")
+        model.graph.initializer.append(numpy_helper.from_array(bias.astype(np.float32), floats[-1]))
+    plain = helper.make_node(_PLAIN[node.op_type], floats, [f"{prefix}.out"], name=node.name)
+    plain.attribute.extend(a for a in node.attribute if a.name != "channels_last")
+    yield plain
+    pair = _scalars(model, f"{prefix}.made", made)
+    yield helper.make_node("QuantizeLinear", [plain.output[0], *pair], [node.output[0]])
+
+
+def _scalars(model: ModelProto, prefix: str, grid: Grid) -> list[str]:
+    """Names of two new scalars, a scale and a zero point: some operators have them as vectors."""
+    names = [f"{prefix}.scale", f"{prefix}.zero"]
+    for name, value in zip(names, (grid.scale.astype(np.float32), grid.zero), strict=True):
+        model.graph.initializer.append(numpy_helper.from_array(value.reshape(()), name))
+    return names
