@@ -19,7 +19,7 @@ from optvet.spec.errors import (
 )
 from optvet.spec.files import file_sha256, write_file
 from optvet.spec.hooks import hookimpl
-from optvet.spec.memory import check_size
+from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import parse_json, read_json, read_toml
 from optvet.spec.protocols import (
     CarriesFiles,
@@ -165,6 +165,7 @@ __all__ = [
     "VetResult",
     "Wants",
     "__version__",
+    "announced_bytes",
     "check_size",
     "compare",
     "file_sha256",

@@ -11,8 +11,9 @@ from __future__ import annotations
 import difflib
 import glob
 import itertools
-import math
+import lzma
 import re
+import struct
 import tokenize
 import zipfile
 import zlib
@@ -21,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,6 +37,7 @@ from optvet import (
     Sample,
     UsageError,
     ValueInfo,
+    announced_bytes,
     check_size,
     hookimpl,
 )
@@ -55,9 +57,12 @@ _UNREADABLE = (
     EOFError,
     KeyError,
     MemoryError,
-    NotImplementedError,
     OverflowError,
+    RuntimeError,  # an encrypted archive, a compression that this Python lacks
     SyntaxError,
+    TypeError,
+    lzma.LZMAError,
+    struct.error,
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
@@ -228,7 +233,7 @@ def _check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 with archive.open(member) as file:
-                    size = _announced(file)
+                    size = announced_bytes(file)
                 key = member.filename.removesuffix(".npy")
                 _check(f"{path}, key {_cut(key)!r}", size)
                 total += size
@@ -240,7 +245,7 @@ def _check_archive(path: Path) -> None:
 def _check_array(path: Path) -> None:
     try:
         with path.open("rb") as file:
-            size = _announced(file)
+            size = announced_bytes(file)
     except _UNREADABLE:
         return
     _check(str(path), size)
@@ -248,25 +253,6 @@ def _check_array(path: Path) -> None:
 
 def _check(where: str, size_bytes: int) -> None:
     check_size(f"dataset 'files': {where}", size_bytes)
-
-
-def _announced(file: IO[bytes]) -> int:
-    """Bytes of the array that the header of an npy file announces.
-
-    Also of a file that is cut short: numpy takes the memory before it finds that out.
-
-    Raises:
-        ValueError: There is no such header.
-    """
-    version = np.lib.format.read_magic(file)
-    # The third version differs from the second in the encoding of names alone.
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
-    shape, _, dtype = read(file)
-    return math.prod(shape) * dtype.itemsize
 
 
 def _read_npy(path: Path) -> np.ndarray:

@@ -285,6 +285,16 @@ def test_a_damaged_file_does_not_flood_the_message(model: Maker, tmp_path: Path)
     assert len(str(caught.value)) < 1000
 
 
+def test_an_encrypted_archive_is_refused(model: Maker, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros(3, np.float32))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[6] |= 1  # in the header of the member, and in the archive's directory
+    data[data.rindex(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(InputError, match=r"a\.npz, key 'x': cannot be read .*encrypted"):
+        samples(model(ONE), tmp_path)
+
+
 def test_a_zip_of_other_things_is_refused(model: Maker, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x", "text")

@@ -11,6 +11,9 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import IO
+
+import numpy as np
 
 from optvet.spec.errors import InputError
 
@@ -51,6 +54,25 @@ def check_size(what: str, size_bytes: int) -> None:
             f"{what}: takes {in_units(size_bytes)} of memory, and one step may take "
             f"{in_units(limit)}; give smaller inputs{raise_it}"
         )
+
+
+def announced_bytes(file: IO[bytes]) -> int:
+    """Bytes of the array that the header of an npy file announces; the header is read.
+
+    Also of a file that is cut short: numpy takes the memory before it finds that out.
+
+    Raises:
+        ValueError: There is no such header. A forged one can lead to other errors of numpy's too.
+    """
+    version = np.lib.format.read_magic(file)
+    # The third version differs from the second in the encoding of names alone.
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read(file)
+    return math.prod(shape) * dtype.itemsize
 
 
 def in_units(size_bytes: int) -> str:

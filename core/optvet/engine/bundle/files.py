@@ -28,7 +28,7 @@ from optvet.engine.bundle.standalone import standalone
 from optvet.engine.vet.explain import divergence_text
 from optvet.engine.work.case import Case
 from optvet.spec.errors import InputError, UsageError
-from optvet.spec.memory import check_size
+from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import read_json
 from optvet.spec.records import Finding, Reproduction
 from optvet.spec.records.reading import read_document
@@ -179,15 +179,20 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
             members = archive.infolist()
             if len(members) != len(names):
                 raise InputError(f"{path}: {len(members)} arrays, expected {len(names)}")
-            check_size(str(path), sum(member.file_size for member in members))
+            check_size(str(path), sum(_size_in(archive, member) for member in members))
             values = [_array_in(archive, member) for member in members]
     except InputError:
         raise
     except Exception as error:  # numpy and zipfile let through whatever a damaged file leads to
-        reason = str(error) or type(error).__name__
+        reason = (str(error) or type(error).__name__)[:300]  # zipfile quotes what the file holds
         raise InputError(f"{path}: cannot be read ({reason}); make the bundle anew") from error
     plain = (v.astype(object) if v.dtype.kind == "U" else v for v in values)
     return dict(zip(names, plain, strict=True))
+
+
+def _size_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    with archive.open(member) as file:
+        return announced_bytes(file)
 
 
 def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
