@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Artifact, Feeds, Inner, Runtime, Session, hookimpl, version_of
+from optvet import Artifact, Feeds, Inner, Runtime, Session, Unsupported, hookimpl, version_of
 from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
 
 # From every process that imports it OpenVINO sends an event, and it writes to the home folder,
@@ -181,7 +181,7 @@ class OpenVinoSession:
                 raise ValueError(f"input {name!r} has rank {value.ndim}, expected {rank}")
             if value.dtype.kind in "iu" and value.dtype.itemsize >= 4 and value.size:
                 if value.min() < _INT32.min or value.max() > _INT32.max:
-                    raise ValueError(
+                    raise Unsupported(
                         f"input {name!r} does not fit int32, in which OpenVINO computes integers"
                     )
 
@@ -256,7 +256,7 @@ def _refuse_types(graph: onnx.GraphProto) -> None:
         if kind != "tensor_type" or name not in _SUPPORTED:
             what = f"a {name.lower()} tensor" if kind == "tensor_type" else f"a {kind}"
             why = " (it would be computed in float32)" if name == "DOUBLE" else ""
-            raise TypeError(
+            raise Unsupported(
                 f"{value.name!r} is {what}, which OpenVINO cannot be judged on{why}; "
                 "choose another runtime"
             )
@@ -266,7 +266,7 @@ def _refuse_random(graph: onnx.GraphProto) -> None:
     """Seeds are taken from the clock once per session, two operators' close to each other."""
     for node in nodes_of(graph):
         if is_onnx(node) and node.op_type in RANDOM_OPERATORS:
-            raise NotImplementedError(
+            raise Unsupported(
                 f"operator {node.op_type} {node.name!r} draws random numbers whose distribution "
                 "depends on the session in OpenVINO; choose another runtime"
             )

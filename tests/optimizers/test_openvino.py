@@ -126,6 +126,39 @@ def test_an_import_fault_is_blamed_on_the_import(tmp_path: Path) -> None:
     assert optvet.replay(bundle.path).outcome == "still there"
 
 
+DEEP = """
+<ir_version: 8, opset_import: ["" : 13]>
+deep (float[1,3,16,16] x) => (float[1,3,16,16] y)
+<float[3] scale = {1, 1, 1}, float[3] bias = {-26, -28, -60}, float far = {1000}>
+{
+    a = Add(x, far)
+    z = InstanceNormalization(a, scale, bias)
+    y = Sigmoid(z)
+}
+"""
+
+
+def test_a_kernel_that_is_nearer_to_the_exact_result_is_no_fault(tmp_path: Path) -> None:
+    """Sigmoid of −28: 0 in one runtime, 7e-13 in the other, and 0 is the wrong one."""
+    result = vet(tmp_path, DEEP)
+    assert result.verdict in ("clean", "drift")
+    assert detail(result, "empty pipeline") == "import and lowering agree with the original"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "(double[3] x) => (double[3] y) { y = Neg(x) }",
+        "(float[3] x) => (float[3] y) { r = RandomUniformLike(x)  y = Add(x, r) }",
+    ],
+    ids=["double", "random"],
+)
+def test_what_the_runtime_cannot_be_judged_on_is_no_fault(model: str, tmp_path: Path) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 13]> g {model}'
+    with pytest.raises(Unsupported, match="choose another runtime; nothing was tested"):
+        vet(tmp_path, text)
+
+
 def test_an_operator_that_openvino_lacks_is_no_fault(tmp_path: Path) -> None:
     text = """
 <ir_version: 8, opset_import: ["" : 13, "ai.onnx.ml" : 2]>

@@ -62,7 +62,7 @@ g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}
     failure = run(OpenVinoRuntime(), text, {"x": value}).failure
     assert failure is not None
     assert failure.stage == "load"
-    assert failure.error_type == "TypeError"
+    assert failure.error_type == "optvet.spec.errors.Unsupported"
     assert re.search(message, failure.message)
 
 
@@ -73,7 +73,7 @@ g (float[3] x) => (float[3] y) { y = RandomUniformLike(x) }
 """
     failure = run(OpenVinoRuntime(), text, {"x": np.zeros(3, np.float32)}).failure
     assert failure is not None
-    assert (failure.stage, failure.error_type) == ("load", "NotImplementedError")
+    assert (failure.stage, failure.error_type) == ("load", "optvet.spec.errors.Unsupported")
     assert "RandomUniformLike" in failure.message
 
 

@@ -33,6 +33,8 @@ class Thresholds:
             of the longest reduction.
         flips: Maximal ratio of the number of changed elements of a discontinuous output to that
             under jitter.
+        other_kernels: Whether the operators of the candidate are not the reference's own; then what
+            each operator may be off counts like jitter.
     """
 
     rounding: float = 8.0
@@ -41,6 +43,7 @@ class Thresholds:
     truth: float = 5.0
     reduction: float = 1.0
     flips: float = 4.0
+    other_kernels: bool = False
 
 
 THRESHOLDS = Thresholds()
@@ -51,8 +54,10 @@ OTHER_KERNELS = replace(
     jitter_max=4 * THRESHOLDS.jitter_max,
     truth=4 * THRESHOLDS.truth,
     reduction=4 * THRESHOLDS.reduction,
+    other_kernels=True,
 )
 """For comparing two runtimes, which may compute every sum of the graph in another order."""
+OTHER_PLACES = "NaN or infinity in other places"
 _SLICE_ELEMENTS = 16
 _FLIP = 1024
 """Downstream of a discrete decision, a change by so many roundoffs counts as a flip."""
@@ -64,6 +69,8 @@ class Noise:
 
     Attributes:
         jitters: Outputs of the reference under perturbations of one roundoff; by output name.
+        injected: The same with every operator inside the graph moved by its own rounding, and by
+            what it can resolve: noise that a saturated value hides from the jitters.
         truth: float64 outputs, if they are available and trustworthy.
         longest_reduction: Number of terms of the longest sum in the graph.
         exact: Outputs that no operation in the graph can round.
@@ -77,6 +84,7 @@ class Noise:
     """
 
     jitters: Sequence[Mapping[str, np.ndarray]] = ()
+    injected: Sequence[Mapping[str, np.ndarray]] = ()
     truth: Mapping[str, np.ndarray] = field(default_factory=dict)
     longest_reduction: int = 1
     exact: frozenset[str] = frozenset()
@@ -141,7 +149,7 @@ def _judge_output(
 def _judge_shape(name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | None) -> Judgement:
     detail = f"shape {list(ref.shape)} became {list(cand.shape)}"
     if noise is not None and name in noise.discontinuous:
-        shapes = {j[name].shape for j in noise.jitters if name in j}
+        shapes = {j[name].shape for j in (*noise.jitters, *noise.injected) if name in j}
         if cand.shape in shapes or shapes - {ref.shape}:
             return Judgement(name, "sensitivity", detail=detail + ", as it does under jitter")
     return Judgement(name, "fault", exceeds=math.inf, detail=detail, structural=True)
@@ -206,7 +214,7 @@ def _flips_explain(
         step = noise.steps.get(name)
         if step is not None and bool(np.all(size <= 1.01 * step)):
             return True
-    jitters = [j[name] for j in noise.jitters if name in j]
+    jitters = [j[name] for j in _moved(noise, limits) if name in j]
     if any(j.shape != ref.shape for j in jitters):
         return True
     truth = noise.truth.get(name)
@@ -234,6 +242,11 @@ def _flips_explain(
     )
     worst = float(np.max(np.abs(_wide(ref)[wrong] - _wide(cand)[wrong])))
     return bool(wrong.sum() <= limits.flips * rate and worst <= 2 * largest)
+
+
+def _moved(noise: Noise, limits: Thresholds) -> Sequence[Mapping[str, np.ndarray]]:
+    """Outputs of the reference, moved by what may pass for rounding."""
+    return (*noise.jitters, *noise.injected) if limits.other_kernels else noise.jitters
 
 
 def _differs(ref: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -271,7 +284,7 @@ def _judge_float(
         call: Call = "fault" if exceeds > 1 else "drift"
         return Judgement(name, call, error, noise.tolerance, exceeds, "declared tolerance")
     if noise is None:
-        detail = "NaN or infinity in other places" if pattern.any() else ""
+        detail = OTHER_PLACES if pattern.any() else ""
         return Judgement(name, "unsure", error, None, 1.0, detail)
     if name in noise.exact:
         # Nothing rounds, so any difference in value is a fault; -0 and +0 compare equal above.
@@ -294,11 +307,13 @@ def _judge_against_noise(
 ) -> Judgement:
     u = unit_roundoff(ref.dtype)
     floor = limits.reduction * u * math.sqrt(noise.longest_reduction)
-    jitters = [_wide(j[name]) for j in noise.jitters if name in j and j[name].shape == ref.shape]
-    spread = _spread(y, jitters)
+    jitters = _of(name, ref, _moved(noise, limits))
+    inside = _spread(y, _of(name, ref, noise.injected))
+    spread = _spread(y, _of(name, ref, noise.jitters))
+    spread = np.maximum(spread, inside) if limits.other_kernels else spread
     clean = np.where(finite, y, 0.0)
     scale = float(np.max(np.abs(clean), initial=0.0))
-    level = float(spread.max(initial=0.0)) / scale if scale else 0.0
+    level = float(spread.max(initial=0.0)) / scale if scale else math.inf
     # A slice of zeros has no scale: some Sigmoid kernels give 0 where others give 1e-12. So every
     # slice may differ by one roundoff of the tensor's largest value.
     spread = np.maximum(spread, u * scale / limits.jitter_max)
@@ -316,7 +331,7 @@ def _judge_against_noise(
         share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now"
         return Judgement(name, "sensitivity", error, level, 1.0, share + ", infinite before")
     if pattern.any():
-        detail = f"NaN or infinity differs in {int(pattern.sum())} of {pattern.size} elements"
+        detail = f"NaN or infinity in {int(pattern.sum())} of {pattern.size} elements of one"
         flipped = [_pattern_differs(y, j) for j in jitters]
         explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
         exceeds = exceeds if explained else math.inf
@@ -329,10 +344,11 @@ def _judge_against_noise(
     if not noise.measured:
         return Judgement(name, "unsure", error, None, exceeds, detail)
     if trusted and truth is not None:
-        verdict = _against_truth(ref, y, z, truth, spread, floor, limits)
+        own = np.maximum(spread, inside)
+        verdict = _against_truth(ref, y, z, truth, own, floor, limits)
         if verdict is not None:
-            right, own = verdict
-            return Judgement(name, "drift", error, own, 0.9, right)
+            right, off = verdict
+            return Judgement(name, "drift", error, off, 0.9, right)
     if trusted and truth is not None and name in noise.discontinuous and not pattern.any():
         # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
         # jittered. So the reference's distance from the float64 result counts as noise too.
@@ -346,7 +362,11 @@ def _judge_against_noise(
         if _flips_explain(name, ref, z.astype(ref.dtype), wrong, noise, limits):
             share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
             return Judgement(name, "sensitivity", error, level, 1.0, share)
-    return Judgement(name, "fault", error, level, exceeds, detail)
+    return Judgement(name, "fault", error, level, exceeds, OTHER_PLACES if pattern.any() else "")
+
+
+def _of(name: str, ref: np.ndarray, runs: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
+    return [_wide(run[name]) for run in runs if name in run and run[name].shape == ref.shape]
 
 
 def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
@@ -479,8 +499,9 @@ def _against_truth(
 ) -> tuple[str, float] | None:
     """(reason, the reference's error) if float64 shows that the candidate is right, else None.
 
-    A difference from float64 alone never makes a fault. If both outputs differ from it beyond their
-    noise, the evaluator is not evidence: one of the two must agree with it.
+    A difference from float64 alone never makes a fault. The candidate may differ from it by a
+    constant factor more than the reference does, or than its operators resolve. If both outputs
+    differ from it beyond their noise, the evaluator is not evidence: one of the two must agree.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         t = _wide(truth.astype(ref.dtype))
@@ -499,7 +520,8 @@ def _against_truth(
         return "as close to the exact result as rounding allows", own
     if _pattern_differs(t, y).any():
         return None
-    if _exceeds(of_candidate, of_reference, clean, floor, plausible) <= 1:
+    allowed = np.maximum(of_reference, own_noise)
+    if _exceeds(of_candidate, allowed, clean, floor, plausible) <= 1:
         # Both far from float64: an error of the reference itself, unless the evaluator is wrong.
         if _exceeds(of_reference, own_noise, clean, floor, limits) <= 30:
             return "no further from the exact result than the reference", own

@@ -125,6 +125,11 @@ def jitter_feeds(
     return moved
 
 
+def structural_names(model: ModelProto) -> frozenset[str]:
+    """Values of the graph that belong to the meaning of an operator, and are never moved."""
+    return _structural_names(model.graph.node, model.graph, _FunctionTable(model))
+
+
 def jitter_bytes(data: bytes, seed: int, ulps: float = 1.0) -> bytes:
     """A serialized model, jittered by ``jitter_model`` with a generator of ``seed``."""
     model = onnx.load_model_from_string(data)

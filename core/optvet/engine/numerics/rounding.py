@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -58,6 +58,11 @@ def discontinuous(model: ModelProto) -> frozenset[str]:
 def random_ops(model: ModelProto) -> frozenset[str]:
     """Graph outputs that depend on a random operator, or on Dropout in training mode."""
     return _outputs_with(model, _Fact.RANDOM)
+
+
+def rounding_of(model: ModelProto) -> Callable[[NodeProto], bool]:
+    """Tells of a node of ``model`` whether it may return a float that is not exact."""
+    return _Walk(model).rounds
 
 
 # Operators that copy, select, count or compare, or whose arithmetic is exact.

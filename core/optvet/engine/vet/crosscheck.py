@@ -10,6 +10,7 @@ from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph import structure
+from optvet.spec.errors import Unsupported
 from optvet.spec.records import CrossCheck, Finding
 from optvet.spec.types import Failure, Sample, Symptom
 
@@ -28,13 +29,21 @@ def cross_check(session: Session, samples: Sequence[Sample]) -> None:
             continue
         if sample is None:
             continue
-        answers = [_ask(session, name, finding, sample) for name in session.request.cross_check]
+        answers = [_answer(session, name, finding, sample) for name in session.request.cross_check]
         if foreign:
             # Whether what they compute is right is a question for the faults.
             session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in answers]})
         else:
             where = _location(session.case.candidate.runtime.name, answers)
             session.ledger.amend(i, {"cross_check": answers, "location": where})
+
+
+def _answer(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:
+    """What another runtime shows; one that refuses such a model says nothing of the fault."""
+    try:
+        return _ask(session, name, finding, sample)
+    except Unsupported as error:
+        return _unable(name, f"takes no such model: {error}")
 
 
 def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from optvet.engine.numerics.oracle import (
+    OTHER_PLACES,
     THRESHOLDS,
     Judgement,
     Noise,
@@ -23,6 +24,7 @@ from optvet.engine.numerics.oracle import (
     largest_difference,
     uncertainty,
 )
+from optvet.engine.numerics.words import difference
 from optvet.engine.vet.layers import Layers
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.draws import Pair
@@ -34,6 +36,8 @@ from optvet.spec.types import Failure, Sample, Stage, Symptom
 
 GROSS = 1e-3
 """Relative difference beyond which the reference is first compared with itself."""
+LARGEST = 1e300
+"""Ratios beyond this stand for infinity."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +237,7 @@ class Examiner:
                 if worst is None or size > worst[0]:
                     worst = (size, sample, faults)
         if worst is not None:
-            found.observation = _wrong_output(worst[1], worst[2])
+            found.observation = self._wrong_output(trial, worst[1], worst[2])
         elif self.random:
             # Many runs of one sample: asked again for others, the answer is remembered.
             first = self.samples[0] if self.samples else samples[0]
@@ -241,6 +245,31 @@ class Examiner:
             found.judgements |= {j.output: j for j in judged}
             found.observation = _other_distribution(first, judged)
         return found
+
+    def _wrong_output(
+        self, trial: Trial, sample: Sample, faults: Sequence[Judgement]
+    ) -> Observation:
+        worst = max(faults, key=lambda j: j.exceeds)
+        expected, run = self.reference[sample.id][worst.output], trial.runs[sample.id]
+        given = run.get(worst.output) if not isinstance(run, Failure) else None
+        words = [f"output {worst.output!r}"]
+        if given is not None and given.shape == expected.shape and given.dtype == expected.dtype:
+            if is_float(given.dtype):
+                noise = None if worst.structural else worst.noise
+                words.append(" " + difference(expected, given, worst.error, noise))
+        if worst.detail and worst.detail != OTHER_PLACES:
+            link = ": " if worst.layered else "; "
+            words += [f"{link if len(words) > 1 else ' '}{worst.detail}"]
+        return Observation(
+            Symptom.WRONG_OUTPUT,
+            "compare",
+            words[0] + "".join(words[1:]),
+            tuple(j.output for j in faults),
+            worst.error,
+            worst.noise,
+            sample,
+            tuple(faults),
+        )
 
     def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
         reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
@@ -436,10 +465,8 @@ class Examiner:
 
 
 def finite(value: float | None) -> float | None:
-    """``value`` as JSON can hold it: the largest double stands for infinity."""
-    if value is None:
-        return None
-    return float(np.nan_to_num(value, posinf=np.finfo(np.float64).max))
+    """``value``, or None where it is no size: relative to nothing, or beyond all numbers."""
+    return value if value is not None and abs(value) < LARGEST else None
 
 
 def _is_nan(value: np.ndarray) -> bool:
@@ -475,26 +502,3 @@ def _other_distribution(sample: Sample, judged: Sequence[Judgement]) -> Observat
     message = f"random output {faults[0].output!r}: {faults[0].detail}"
     names = tuple(j.output for j in faults)
     return Observation(Symptom.WRONG_OUTPUT, "compare", message, names, None, None, sample)
-
-
-def _wrong_output(sample: Sample, faults: Sequence[Judgement]) -> Observation:
-    worst = max(faults, key=lambda j: j.exceeds)
-    words = [f"output {worst.output!r}"]
-    if worst.error is not None and worst.detail != "nothing in the graph can round":
-        words.append(f"differs by {worst.error:.2g} of its largest value")
-        if worst.noise is not None:
-            words.append(f"(its own noise: {worst.noise:.2g})")
-    if worst.layered:
-        words[-1] += ":"
-    if worst.detail:
-        words.append(worst.detail)
-    return Observation(
-        Symptom.WRONG_OUTPUT,
-        "compare",
-        " ".join(words),
-        tuple(j.output for j in faults),
-        worst.error,
-        worst.noise,
-        sample,
-        tuple(faults),
-    )

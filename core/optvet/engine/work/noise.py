@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import plain
+from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
@@ -41,6 +42,7 @@ from optvet.spec.types import Artifact, Sample
 
 JITTERS = 2
 MORE_JITTERS = 13
+INJECTIONS = 4
 MAX_MACS = 2e10
 """Models with more multiply-adds than this are not evaluated in float64: it takes too long."""
 FLOAT64_TIMEOUT_S = 60.0
@@ -138,6 +140,7 @@ class _JitterOrder:
     samples: tuple[Sample, ...]
     seeds: tuple[int, ...]
     ulps: float
+    inside: bool = False
 
 
 def known(lab: Lab, sample: Sample) -> Noise:
@@ -170,19 +173,22 @@ def measure(
 
 
 def _jitter(
-    lab: Lab, samples: Sequence[Sample], seeds: Sequence[int], ulps: float
+    lab: Lab, samples: Sequence[Sample], seeds: Sequence[int], ulps: float, *, inside: bool = False
 ) -> dict[str, list[Outputs]]:
+    kind = "inject" if inside else "jitter"
     runs: dict[str, list[Outputs]] = {}
     todo = []
     for sample in samples:
-        key = _key(lab, "jitter", sample, list(seeds), ulps)
+        key = _key(lab, kind, sample, list(seeds), ulps)
         kept = lab.cache.read(key, unpack_runs)
         if kept is None:
             todo.append(sample)
         else:
             runs[sample.id] = kept
     if todo:
-        order = _JitterOrder(lab.subject(None), lab.case.reference, tuple(todo), tuple(seeds), ulps)
+        order = _JitterOrder(
+            lab.subject(None), lab.case.reference, tuple(todo), tuple(seeds), ulps, inside
+        )
         outcome = lab.sandbox.call(_run_jittered, order, role="referee")
         # If the perturbed reference fails, there is no measured noise; the absolute bounds remain,
         # and float64 is evaluated before a fault is reported.
@@ -191,7 +197,7 @@ def _jitter(
         for sample in todo:
             runs[sample.id] = measured.get(sample.id, [])
             if not is_circumstantial(outcome.failure):
-                key = _key(lab, "jitter", sample, list(seeds), ulps)
+                key = _key(lab, kind, sample, list(seeds), ulps)
                 lab.cache.put(key, "noise", pack_runs(runs[sample.id]))
     return runs
 
@@ -217,6 +223,8 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
     subject = order.subject
     if subject.scratch is None:
         data = read_model(subject.blob, subject.digest)
+        if order.inside:
+            return load(order.config, Artifact("onnx", injected_bytes(data, seed)))
         return load(order.config, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
     # Mapped files stay readable after their deletion, so the folder can be removed after loading.
     with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
@@ -225,7 +233,7 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
 
 
 def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
-    """Better noise: more jitter if decisions may flip, and float64 if it is available."""
+    """Better noise: more jitter if decisions may flip, steps inside the graph, and float64."""
     about = analysis(lab)
     jitters = list(noise.jitters)
     if len(jitters) <= JITTERS:
@@ -234,7 +242,11 @@ def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
         if about.discontinuous or about.steps:
             # Re-ordering a sum changes a value by more than one roundoff of its inputs does.
             jitters += _jitter(lab, [sample], range(100, 106), 4.0).get(sample.id, [])
-    return replace(noise, jitters=tuple(jitters), truth=_float64(lab, sample) or {})
+    injected: Sequence[Outputs] = ()
+    if lab.subject(None).scratch is None:  # A large model would be written once more for each.
+        injected = _jitter(lab, [sample], range(INJECTIONS), 1.0, inside=True).get(sample.id, ())
+    truth = _float64(lab, sample) or {}
+    return replace(noise, jitters=tuple(jitters), injected=tuple(injected), truth=truth)
 
 
 def _float64(lab: Lab, sample: Sample) -> Outputs | None:

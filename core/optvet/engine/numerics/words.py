@@ -1,0 +1,64 @@
+"""What is different about a wrong output, in words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+
+LARGE = 1e6
+"""A ratio beyond this says less than the two numbers that it is made of."""
+
+
+def difference(
+    reference: np.ndarray, candidate: np.ndarray, error: float | None, noise: float | None
+) -> str:
+    """How floats of one shape differ: where numbers stop being numbers first, then by how much.
+
+    Args:
+        reference: What the original gave.
+        candidate: What the optimized model gave.
+        error: The largest difference relative to the reference's largest magnitude.
+        noise: The reference's own, in the same unit.
+    """
+    y, z = reference.astype(np.float64), candidate.astype(np.float64)
+    clauses = []
+    if kinds := _kinds(y, z):
+        clauses.append(kinds)
+    both = np.isfinite(y) & np.isfinite(z)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = float(np.max(np.abs(z - y), where=both, initial=0.0))
+    scale = float(np.max(np.abs(y), where=both, initial=0.0))
+    if apart and not scale:
+        largest = float(np.max(np.abs(z), where=both, initial=0.0))
+        clauses.append(f"is 0 in the reference and up to {largest:.2g} in size here")
+    elif apart and (error is None or not error < LARGE):
+        size = f"{apart:.2g}" if math.isfinite(apart) else "more than a double holds"
+        clauses.append(f"differs by up to {size}, where its largest value is {scale:.2g}")
+    elif apart:
+        known = f" (its own noise: {noise:.2g})" if noise is not None else ""
+        clauses.append(f"differs by {error:.2g} of its largest value{known}")
+    return "; ".join(clauses)
+
+
+def _kinds(y: np.ndarray, z: np.ndarray) -> str:
+    """Where one has NaN or infinity and the other has not: the most frequent change."""
+    with np.errstate(invalid="ignore"):
+        same = (np.isfinite(y) & np.isfinite(z)) | (np.isnan(y) & np.isnan(z)) | (y == z)
+    places = np.argwhere(~same)
+    if not len(places):
+        return ""
+    pairs = [(_kind(float(y[tuple(p)])), _kind(float(z[tuple(p)]))) for p in places[:10_000]]
+    (was, now), _ = Counter(pairs).most_common(1)[0]
+    first = places[pairs.index((was, now))].tolist()
+    values = f"{float(y[tuple(first)]):.6g} became {float(z[tuple(first)]):.6g}"
+    share = f"{len(places)} of {y.size} elements" if len(set(pairs)) == 1 else "elements"
+    more = "" if len(set(pairs)) == 1 else f", {len(places)} of {y.size} in all"
+    return f"has {now} in {share} where the reference has {was} (at {first}: {values}{more})"
+
+
+def _kind(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "infinity" if math.isinf(value) else "numbers"

@@ -1,0 +1,115 @@
+"""Steps behind operators show the noise that saturation hides, and change nothing else."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from optvet.engine.numerics.inject import injected_bytes
+
+SATURATED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,64] x) => (float[1,64] y) <float low = {-30}> { z = Add(x, low)  y = Sigmoid(z) }
+"""
+SUM = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[64,%d] x, float[%d,8] w) => (float[64,8] y) { y = MatMul(x, w) }
+"""
+TURNS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x, bool up) => (float[2,3] y)
+{
+    y = If(up) <
+        then_branch = t () => (float[2,3] a) { a = Exp(x) },
+        else_branch = e () => (float[2,3] b) { b = Neg(x) }
+    >
+}
+"""
+SHAPED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4,6] x) => (float[m,n] y)
+{
+    size = Shape(x)
+    real = Cast<to = 1>(size)
+    half = Mul(real, scale)
+    shape = Cast<to = 7>(half)
+    flat = Reshape(x, shape)
+    y = Tanh(flat)
+}
+"""
+HALF = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float16[1,64] x) => (float16[1,64] y) { y = Tanh(x) }
+"""
+
+
+def run(data: bytes, **feeds: np.ndarray) -> np.ndarray:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    (value,) = onnxruntime.InferenceSession(data, options).run(None, feeds)
+    return np.asarray(value)
+
+
+def both(text: str, **feeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    data = onnx.parser.parse_model(text).SerializeToString()
+    return run(data, **feeds), run(injected_bytes(data, 1), **feeds)
+
+
+def test_what_a_saturated_function_can_resolve_is_seen() -> None:
+    x = np.random.default_rng(0).normal(size=(1, 64)).astype(np.float32)
+    plain, moved = both(SATURATED, x=x)
+    spread = float(np.abs(plain - moved).max())
+    assert float(plain.max()) < 1e-7
+    assert 2.0**-25 < spread < 2.0**-20
+
+
+def test_equal_seeds_move_alike_and_others_do_not() -> None:
+    data = onnx.parser.parse_model(SATURATED).SerializeToString()
+    x = np.zeros((1, 64), np.float32)
+    assert injected_bytes(data, 3) == injected_bytes(data, 3)
+    assert not np.array_equal(run(injected_bytes(data, 3), x=x), run(injected_bytes(data, 4), x=x))
+
+
+def test_nodes_inside_a_branch_are_moved_too() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    up, moved = both(TURNS, x=x, up=np.array(True))
+    assert 0 < float(np.abs(moved / up - 1).max()) < 1e-6
+    down, same = both(TURNS, x=x, up=np.array(False))
+    assert np.array_equal(down, same)  # what does not round is not moved
+
+
+def test_what_becomes_a_shape_stays() -> None:
+    text = SHAPED.replace("(float[m,n] y)", "(float[m,n] y) <float[2] scale = {0.5, 2}>")
+    plain, moved = both(text, x=np.ones((4, 6), np.float32))
+    assert plain.shape == moved.shape == (2, 12)
+
+
+def test_infinity_and_nan_stay_what_they_are() -> None:
+    x = np.array([[np.inf, -np.inf, np.nan, 1] * 16], np.float32)
+    text = SATURATED.replace("y = Sigmoid(z)", "y = Mul(z, z)")
+    plain, moved = both(text, x=x)
+    assert np.array_equal(np.isfinite(plain), np.isfinite(moved))
+    assert np.array_equal(np.isnan(plain), np.isnan(moved))
+
+
+def test_half_precision_moves_by_its_own_roundoff() -> None:
+    x = np.full((1, 64), 0.5, np.float16)
+    plain, moved = both(HALF, x=x)
+    spread = float(np.abs(plain.astype(float) - moved.astype(float)).max())
+    assert 2.0**-13 < spread < 2.0**-8
+
+
+@pytest.mark.parametrize(("terms", "factor"), [(16, 1.0), (4096, 16.0)])
+def test_a_long_sum_may_be_further_off(terms: int, factor: float) -> None:
+    model = onnx.parser.parse_model(SUM % (terms, terms))
+    model.graph.input.pop()
+    weight = np.ones((terms, 8), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    data = model.SerializeToString()
+    x = np.ones((64, terms), np.float32)
+    moved = run(injected_bytes(data, 1), x=x) / np.float32(terms)
+    largest = float(np.abs(moved - 1).max()) / 2.0**-23
+    assert 0.7 * factor < largest < 1.6 * factor
