@@ -22,6 +22,7 @@ from optvet.spec.hooks import hookimpl
 from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import parse_json, read_json, read_toml
 from optvet.spec.protocols import (
+    Calibrates,
     CarriesFiles,
     ChecksOptions,
     Comparator,
@@ -93,6 +94,7 @@ __version__ = "0.1.0"
 __all__ = [
     "NOTES",
     "Artifact",
+    "Calibrates",
     "CarriesFiles",
     "Check",
     "ChecksOptions",

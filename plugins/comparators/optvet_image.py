@@ -33,7 +33,9 @@ class ImageOptions(BaseModel):
     layout: Literal["auto", "NCHW", "NHWC"] = "auto"
     """Where the channels are: "NCHW" or "NHWC"; found from the shape where it is "auto"."""
     data_range: float | None = Field(default=None, gt=0)
-    """Distance of black and white in units of the output; found where it is None."""
+    """Distance of black and white in units of the output; found where it is None, once over
+    all that the original makes.
+    """
     min_psnr_db: float = 60.0
     """An image with a lower PSNR counts as changed; at 60 dB the error is a quarter
     of one of 256 levels.
@@ -70,6 +72,23 @@ class ImageComparator:
             shares = value.shape[axis] > 1 and np.allclose(wide.sum(axis=axis), 1, atol=1e-3)
         return 0.0 if shares else 0.5
 
+    def calibrated(
+        self,
+        model: Model,
+        references: Iterable[Mapping[str, np.ndarray]],
+        options: ImageOptions,
+    ) -> ImageOptions:
+        """One range for all images: a dark one has the same white as the others."""
+        if options.data_range is not None:
+            return options
+        low, high, kind = 0.0, 0.0, None
+        for outputs in references:
+            value = outputs[image_name(outputs, options.output)]
+            least, most = bounds_of(value)
+            low, high, kind = min(low, least), max(high, most), value.dtype
+        span = 0.0 if kind is None else usual_range(low, high, kind)
+        return options.model_copy(update={"data_range": span or None})
+
     def compare(
         self,
         model: Model,
@@ -99,7 +118,7 @@ class ImageComparator:
 
     def metrics(self, options: ImageOptions) -> Sequence[str]:
         """Every metric of a summary."""
-        return ("psnr_db", "ssim", "mean_ssim", "rmse", "max_levels", "nonfinite")
+        return ("psnr_db", "ssim", "mean_ssim", "rmse", "max_levels", "nonfinite", "data_range")
 
     def summarise(self, comparisons: Sequence[Comparison], options: ImageOptions) -> Summary:
         """The worst image, and the means."""
@@ -115,6 +134,7 @@ class ImageComparator:
             "ssim": min(ssims),
             "mean_ssim": float(np.mean(ssims)),
             **{k: max(c.metrics[k] for c in having) for k in ("rmse", "max_levels", "nonfinite")},
+            "data_range": max(c.detail["data_range"] for c in having),
         }
         words = f"{min(psnr):.1f} dB" if math.isfinite(min(psnr)) else f"{min(psnr)}"
         words = (
@@ -174,23 +194,33 @@ def planes_of(images: np.ndarray, layout: str) -> list[np.ndarray]:
     return [image.astype(np.float64) for image in images] if images.size else []
 
 
+def bounds_of(image: np.ndarray) -> tuple[float, float]:
+    """The least and the greatest finite number in it, and 0 beside them."""
+    wide = image.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    return float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+
+
 def data_range(reference: np.ndarray) -> float:
+    """Distance of black and white, as far as one image tells it; see ``usual_range``."""
+    return usual_range(*bounds_of(reference), reference.dtype)
+
+
+def usual_range(low: float, high: float, dtype: np.dtype) -> float:
     """Distance of black and white: of integers all there are; of floats the usual range they fit.
 
     Resampling overshoots a little, so a tenth beyond 0..1, -1..1 and 0..255 still is that range.
     Anything else is its own range.
     """
-    if reference.dtype.kind in "iu":
-        limits = np.iinfo(reference.dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
         return float(int(limits.max) - int(limits.min))
-    finite = reference.astype(np.float64)[np.isfinite(reference)]
-    low, high = finite.min(initial=0.0), finite.max(initial=0.0)
     for bottom, top in ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)):
         margin = 0.1 * (top - bottom)
         if low >= bottom - margin and high <= top + margin:
             return top - bottom
     # Python's own numbers do not warn where a difference is too large for them.
-    return min(float(high) - float(low), float(np.finfo(np.float64).max))
+    return min(high - low, float(np.finfo(np.float64).max))
 
 
 def image_metrics(ours: np.ndarray, theirs: np.ndarray, span: float) -> dict[str, float]:

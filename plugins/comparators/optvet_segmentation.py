@@ -17,6 +17,9 @@ _TASK = re.compile(
     r"segmentation|matting|\bmatte|text.detection|saliency|background.removal|parsing"
 )
 _OTHER_TASK = re.compile(r"(sentence|word|text|instance|panoptic|speech|audio).segmentation")
+_NAME = re.compile(r"segm|mask|class|label|logit|matt(e|ing)|soft_?max|prob|parsing", re.IGNORECASE)
+# Numbers of classes of the usual collections of segmented images, with and without background.
+_USUAL_CLASSES = frozenset({11, 12, 19, 20, 21, 33, 34, 59, 60, 133, 150, 151, 171, 172, 182})
 
 
 class SegmentationOptions(BaseModel):
@@ -46,12 +49,20 @@ class SegmentationComparator:
     options: SegmentationOptions = SegmentationOptions()
 
     def matches(self, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
-        """0.95 for a declared task; less for many channels, or a matte, in the input's size."""
+        """0.95 for a declared task; less for maps of the input's size that are classes by evidence.
+
+        Evidence is a name, shares that sum to one, a usual number of classes, small whole numbers,
+        or a matte that has both sides. An image of the input's size has none.
+        """
         task = (model.task or "").lower()
         if _TASK.search(task) and not _OTHER_TASK.search(task):
             return 0.95
+        if len(outputs) != 1:
+            return 0.0
+        if _is_map_of_numbers(model, next(iter(outputs.values()))):
+            return 0.5
         maps = [v for v in outputs.values() if v.ndim == 4 and v.dtype.kind == "f" and v.size]
-        if len(maps) != 1 or len(outputs) > 1:
+        if not maps:
             return 0.0
         axis = class_axis(maps[0].shape, "auto", image_sides(i.shape for i in model.inputs))
         classes = maps[0].shape[axis]
@@ -62,13 +73,11 @@ class SegmentationComparator:
         if not np.isfinite(values).all():
             return 0.0
         if classes == 1:
-            # A matte is nearly everywhere sure of itself, which a depth map or an image is not.
-            sure = np.mean((values < 0.1) | (values > 0.9))
-            return 0.5 if values.min() >= 0 and values.max() <= 1 and sure > 0.8 else 0.0
-        if classes > 4:
-            return 0.5
-        shares = values.min() >= 0 and np.allclose(values.sum(axis=axis), 1, atol=1e-3)
-        return 0.6 if shares else 0.0
+            return 0.5 if _is_matte(values) else 0.0
+        if values.min() >= 0 and np.allclose(values.sum(axis=axis), 1, atol=1e-3):
+            return 0.6
+        named = _NAME.search(next(iter(outputs))) or _NAME.search(model.path.stem)
+        return 0.5 if named or classes in _USUAL_CLASSES else 0.0
 
     def compare(
         self,
@@ -151,6 +160,25 @@ def mask_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
             f"{', '.join(map(repr, outputs))}; choose one with the option 'output'"
         )
     return max(fitting, key=lambda n: outputs[n].ndim)
+
+
+def _is_matte(values: np.ndarray) -> bool:
+    """Whether nearly all pixels are surely in or surely out, and some are each.
+
+    A depth map is seldom sure, and a dark picture has but one side.
+    """
+    low, high = float(np.mean(values < 0.1)), float(np.mean(values > 0.9))
+    bounded = float(values.min()) >= 0 and float(values.max()) <= 1
+    return bounded and low + high > 0.8 and min(low, high) > 0.01
+
+
+def _is_map_of_numbers(model: Model, value: np.ndarray) -> bool:
+    """Whether there is a small whole number, as of a class, for each pixel of an input."""
+    sizes = [d for d in value.shape[1:] if d != 1]
+    if value.dtype.kind not in "iu" or value.dtype.itemsize == 1 or len(sizes) != 2:
+        return False
+    small = 0 <= int(value.min(initial=0)) and int(value.max(initial=0)) < 256
+    return small and min(sizes) >= 16 and _same_size(model, (sizes[0], sizes[1]), 0)
 
 
 Sides = tuple[int, int]

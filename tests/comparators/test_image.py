@@ -319,3 +319,22 @@ def test_it_infers_images_out_of_images(shape: tuple[int, ...], likely: bool) ->
     value = np.random.default_rng(0).normal(size=shape)
     score = COMPARATOR.matches(model(), {"y": value})
     assert 0.01 < score < 0.9 if likely else score < 0.01
+
+
+def test_all_images_have_one_range_whatever_each_of_them_suggests() -> None:
+    bright, dark = np.full((1, 1, 16, 16), 200.0), np.full((1, 1, 16, 16), 0.5)
+    options = COMPARATOR.calibrated(model(), iter([{"y": dark}, {"y": bright}]), ImageOptions())
+    assert options.data_range == 255
+    assert data_range(dark) == 1
+    sample = Sample("dark", {})
+    moved = {"y": dark + 0.25}
+    compared = COMPARATOR.compare(model(), sample, {"y": dark}, moved, options, noise={})
+    assert compared.metrics["psnr_db"] == pytest.approx(20 * np.log10(255 / 0.25))
+    assert not compared.changed
+    assert COMPARATOR.summarise([compared], options).metrics["data_range"] == 255
+
+
+def test_a_range_that_is_given_or_that_nothing_tells_is_left_alone() -> None:
+    given = ImageOptions(data_range=7.0)
+    assert COMPARATOR.calibrated(model(), iter([{"y": np.ones((1, 1, 16, 16))}]), given) is given
+    assert COMPARATOR.calibrated(model(), iter([]), ImageOptions()).data_range is None

@@ -265,6 +265,11 @@ def test_it_recognises_its_tasks(task: str, mine: bool) -> None:
         ((1, 3, 32, 48), "normal", False),
         ((1, 198, 8, 12), "normal", False),
         ((1, 1, 96, 144), "sure", False),
+        ((1, 24, 32, 48), "normal", False),
+        ((1, 5, 32, 48), "shares", True),
+        ((1, 1, 32, 48), "dark", False),
+        ((1, 32, 48), "numbers", True),
+        ((1, 32, 48), "large numbers", False),
     ],
 )
 def test_it_infers_maps_of_the_inputs_size(shape: tuple[int, ...], fill: str, likely: bool) -> None:
@@ -273,6 +278,16 @@ def test_it_infers_maps_of_the_inputs_size(shape: tuple[int, ...], fill: str, li
         "normal": rng.normal(size=shape),
         "uniform": rng.random(shape),
         "sure": (rng.random(shape) > 0.5).astype(float),
+        "dark": rng.random(shape) / 12,
+        "shares": rng.dirichlet(np.ones(5), (1, 32, 48)).transpose(0, 3, 1, 2),
+        "numbers": rng.integers(0, 5, shape),
+        "large numbers": rng.integers(0, 5000, shape),
     }[fill]
     score = COMPARATOR.matches(model(), {"y": value})
     assert 0.01 < score < 0.9 if likely else score < 0.01
+
+
+def test_a_name_is_evidence_of_classes_where_numbers_are_none() -> None:
+    value = np.random.default_rng(0).normal(size=(1, 24, 32, 48))
+    scores = {name: COMPARATOR.matches(model(), {name: value}) for name in ("y", "class_logits")}
+    assert scores["y"] < 0.01 < scores["class_logits"] < 0.9

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from optvet.spec.errors import ContractError, OptvetError
 from optvet.spec.protocols import (
+    Calibrates,
     Comparator,
     Dataset,
     Decodes,
@@ -376,6 +377,14 @@ def comparison(comparator: Comparator, value: Any) -> Comparison:
     if wrong is not None:
         raise blame("comparator", comparator, wrong)
     return value  # type: ignore[no-any-return]  # checked above
+
+
+def calibrated(comparator: Calibrates, call: Callable[[], Any], options: BaseModel) -> BaseModel:
+    """What ``call``, a call of ``calibrated``, gives; ContractError if it is no such options."""
+    kind: type[BaseModel] = type(options)
+    words = f"options of type {kind.__name__}"
+    given: BaseModel = ask("comparator", comparator, "calibrated", call, kind, words)
+    return given
 
 
 def decoded(comparator: Decodes, value: Any) -> Mapping[str, Any]:

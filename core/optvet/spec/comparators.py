@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -89,6 +89,29 @@ class TellsMetrics(Protocol[OptionsT_contra]):
 
     def metrics(self, options: OptionsT_contra) -> Sequence[str]:
         """Names of metrics; ``*`` in a name stands for any text, such as a class number."""
+        ...
+
+
+@runtime_checkable
+class Calibrates(Protocol[OptionsT]):
+    """Optional part of a comparator whose scale is one per model, such as black and white.
+
+    What a sample alone suggests may differ from one to the next, and metrics with it.
+    """
+
+    def calibrated(
+        self, model: Model, references: Iterable[Mapping[str, np.ndarray]], options: OptionsT
+    ) -> OptionsT:
+        """``options`` with what was left open settled for all samples.
+
+        Called once, before anything is compared.
+
+        Args:
+            model: What made the outputs.
+            references: The original's outputs on every sample, to be gone through once. Those of
+                optimized models are not among them: damage must not widen its own scale.
+            options: What the user set.
+        """
         ...
 
 

@@ -23,6 +23,7 @@ from optvet.spec.types import (
     Traits,
 )
 
+Calibrates = comparators.Calibrates
 Comparator = comparators.Comparator
 Decodes = comparators.Decodes
 Ragged = comparators.Ragged

@@ -14,7 +14,7 @@ import numpy as np
 
 from optvet.engine.vet.details import MAX_DETAIL_BYTES
 from optvet.spec.errors import InputError
-from optvet.spec.protocols import Comparator, Decodes, TellsMetrics
+from optvet.spec.protocols import Calibrates, Comparator, Decodes, TellsMetrics
 from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, ValueInfo
 from optvet.testing.conformance import check_form, require
 
@@ -206,6 +206,11 @@ def _compare(
             dict(comparator.decode(model, sample, lambda _, side=side: side, options))  # type: ignore[misc]
             for side in sides
         ]
+    if isinstance(comparator, Calibrates):
+        settled = comparator.calibrated(model, iter([reference]), options)
+        fits = type(settled) is type(options)
+        require(comparator, fits, f"calibrated() gives its options, not {settled!r}")
+        options = settled
     compared = comparator.compare(
         model,
         sample,

@@ -280,3 +280,33 @@ def test_the_same_request_again_runs_nothing(vet: Vet) -> None:
     again = vet(BIASED, Biasing(), require="max_abs<=1")
     assert again.findings == first.findings
     assert (again.cost.applications, again.cost.inferences) == (0, 0)
+
+
+IMAGES = """
+<ir_version: 8, opset_import: ["" : 17]>
+images (float[1,1,16,16] x) => (float[1,1,16,16] y)
+<float[1] a = {0}, float[1] b = {0}, float[1] c = {0}>
+{ s = Add(x, a)  t = Add(s, b)  y = Add(t, c) }
+"""
+
+
+def test_a_scale_is_one_for_all_samples_of_all_chunks(vet: Vet, tmp_path: Path) -> None:
+    for number in range(34):
+        value = np.full((1, 1, 16, 16), 200.0 if number == 33 else 0.5, np.float32)
+        np.savez(tmp_path / f"{number:02}.npz", x=value)
+    result = vet(
+        IMAGES,
+        Biasing(),
+        comparator="image",
+        dataset=f"files:{tmp_path}",
+        limit=None,
+        require=["data_range==255", "psnr_db>=40"],
+    )
+    assert result.impact is not None
+    assert {d.detail["data_range"] for d in result.impact.details} == {255}
+    assert result.impact.samples == 34
+    assert [(r.met, round(r.measured or 0, 2)) for r in result.requirements] == [
+        (True, 255),
+        (False, round(20 * float(np.log10(255 / 3)), 2)),
+    ]
+    assert [f.culprit for f in unmet(result)] == [["a", "b", "c"]]

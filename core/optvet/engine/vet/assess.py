@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
-from optvet.engine.vet.comparators import comparator_options
+from optvet.engine.vet.comparators import calibrated, comparator_options
 from optvet.engine.vet.decoding import Decoder
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.impact import Answers, Assessment, choose, fallback
-from optvet.engine.vet.ledger import FindingsLedger
 from optvet.engine.vet.requirements import candidates, fitting, required_of
+from optvet.engine.vet.session import Session
+from optvet.engine.work.inputs import Inputs
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError
@@ -25,8 +26,10 @@ from optvet.spec.types import Failure, Model, Sample, Symptom
 class Assessor:
     """Adds up what a comparator says, a chunk of samples at a time."""
 
-    def __init__(self, request: VetRequest, plugins: Plugins, ledger: FindingsLedger) -> None:
-        self._request, self._plugins, self._ledger = request, plugins, ledger
+    def __init__(self, session: Session, inputs: Inputs) -> None:
+        self._session, self._inputs = session, inputs
+        self._request, self._plugins = session.request, session.plugins
+        self._ledger = session.ledger
         self._assessment: Assessment | None = None
 
     def add(self, examiner: Examiner, samples: Sequence[Sample]) -> None:
@@ -41,6 +44,8 @@ class Assessor:
             outputs = examiner.reference[first.id]
             self._assessment = begin(self._request, self._plugins, lab.model, outputs)
         try:
+            if not self._assessment.begun:
+                self._calibrate(self._assessment, lab, samples)
             _add(self._assessment, examiner, samples, runs)
         except (InputError, ContractError) as error:
             if self._request.comparator is not None:
@@ -52,6 +57,12 @@ class Assessor:
                 return
             self._assessment = Assessment(plain, plain.comparator.options, lab.model)
             _add(self._assessment, examiner, samples, runs)
+
+    def _calibrate(self, to: Assessment, lab: Lab, samples: Sequence[Sample]) -> None:
+        """Settle what is one for all samples, which are made twice where they are many."""
+        several = self._inputs.several
+        chunks = self._session.inputs().chunks() if several else iter([samples])
+        to.options = calibrated(lab, chunks, to.choice.comparator, to.options)
 
     def impact(self) -> Impact | None:
         """What the differences mean, if anything changed; the finding at fault tells it too."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
 from optvet.engine import contract
 from optvet.engine.options import parse_options
 from optvet.engine.trust import options_from
-from optvet.spec.protocols import Comparator, TellsMetrics
+from optvet.engine.work.lab import Lab
+from optvet.spec.protocols import Calibrates, Comparator, TellsMetrics
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Model
+from optvet.spec.types import Failure, Model, Sample
 
 
 def comparator_options(comparator: Comparator, model: Model, request: VetRequest) -> dict[str, Any]:
@@ -49,6 +52,35 @@ def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:
         return None
     call = lambda: comparator.metrics(options)  # noqa: E731  # one expression, of one type
     return contract.listed("comparator", comparator, "metrics", call, str)
+
+
+def calibrated(
+    lab: Lab,
+    chunks: Iterable[Sequence[Sample]],
+    comparator: Comparator,
+    options: BaseModel,
+    output: str | None = None,
+) -> BaseModel:
+    """``options`` with the scale that all samples share, where ``comparator`` has one.
+
+    Args:
+        lab: Runs the original.
+        chunks: All samples.
+        comparator: What compares.
+        options: Its options as they were given.
+        output: The only output that is compared; None for all.
+    """
+    if not isinstance(comparator, Calibrates):
+        return options
+
+    def references() -> Iterator[Mapping[str, np.ndarray]]:
+        for samples in chunks:
+            for run in lab.reference(samples).runs.values():
+                if not isinstance(run, Failure):
+                    yield {n: v for n, v in run.items() if output in (None, n)}
+
+    call = partial(comparator.calibrated, lab.model, references(), options)
+    return contract.calibrated(comparator, call, options)
 
 
 def has_metric(metric: str, names: Iterable[str]) -> bool:

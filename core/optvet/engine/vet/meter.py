@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from pydantic import BaseModel
 
 from optvet.engine.numerics.tolerance import excess
 from optvet.engine.vet.assess import begin, decoded
-from optvet.engine.vet.comparators import metrics_of
+from optvet.engine.vet.comparators import calibrated, metrics_of
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import describe
 from optvet.engine.vet.impact import Assessment, Choice
@@ -74,6 +75,7 @@ class Meter:
         self._session, self._detected, self._inputs = session, detected, inputs
         self._known: dict[tuple[Passes, bool], Mapping[Required, Reading]] = {}
         self._among: list[Candidate] = []
+        self._scales: dict[tuple[str, str | None], BaseModel] = {}
 
     def read(self, required: Required, passes: Passes, *, fresh: bool = False) -> Reading:
         """How ``required`` stands after ``passes``; ``fresh`` asks processes that know nothing."""
@@ -106,12 +108,14 @@ class Meter:
                 lab.forget([s for s in usable if s.id not in held])
         return {gauge.required: gauge.reading() for gauge in gauges}
 
-    def _chunks(self) -> Iterator[Sequence[Sample]]:
+    def _chunks(self, *, again: bool = False) -> Iterator[Sequence[Sample]]:
+        """All samples; ``again`` while they are gone through already."""
         if self.samples:
             yield self.samples
             return
         refused = self._detected.refused
-        for chunk in self._inputs.chunks():
+        inputs = self._session.inputs() if again else self._inputs
+        for chunk in inputs.chunks():
             yield [s for s in chunk if s.id not in refused]
 
     def _gauges(self, outputs: Outputs) -> list[_Gauge]:
@@ -120,11 +124,22 @@ class Meter:
             about = (session.request, session.plugins, session.case.model)
             self._among = candidates(begin(*about, outputs), *about)
         return [
-            _MetricGauge(r, fitting(r, self._among))
+            _MetricGauge(r, self._scaled(r.output, fitting(r, self._among)))
             if isinstance(r, Requirement)
             else _ToleranceGauge(r)
             for r in self.required
         ]
+
+    def _scaled(self, output: str | None, among: Sequence[Candidate]) -> list[Candidate]:
+        """Comparators under options that are the same for all samples."""
+        found = []
+        for comparator, options in among:
+            key = (comparator.name, output)
+            if key not in self._scales:
+                lab, chunks = self._session.lab, self._chunks(again=True)
+                self._scales[key] = calibrated(lab, chunks, comparator, options, output)
+            found.append((comparator, self._scales[key]))
+        return found
 
 
 @dataclass(frozen=True)

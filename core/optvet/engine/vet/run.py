@@ -49,7 +49,7 @@ def vet_model(
 
 def _run(session: Session, started: float) -> VetResult:
     ledger, inputs = session.ledger, session.inputs()
-    assessor = Assessor(session.request, session.plugins, ledger)
+    assessor = Assessor(session, inputs)
     detected = detect(session, inputs, assessor)
     session = session.at(detected.lab)
     samples, pipeline = detected.samples, session.case.passes.pipeline
