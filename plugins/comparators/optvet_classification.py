@@ -7,6 +7,7 @@ sides give to the labels in either top-k list.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,7 +102,8 @@ class ClassificationComparator:
         sizes = sorted({1, *options.topk})
         accuracy = [f"accuracy_top{k}_{of}" for k in (1, 5) for of in _SIDES]
         agreement = [f"top{k}_agreement" for k in sizes]
-        return (*agreement, *accuracy, "kendall_tau", "confidence_change", *sorted(_COUNTS))
+        order = ("kendall_tau", "kendall_tau_top*", f"{_CERTAINTY}*")
+        return (*agreement, *accuracy, *order, "confidence_change", *sorted(_COUNTS))
 
     def summarise(
         self, comparisons: Sequence[Comparison], options: ClassificationOptions
@@ -113,6 +115,8 @@ class ClassificationComparator:
             else _mean(comparisons, key, _weight(key))
             for key in sorted({k for c in comparisons for k in c.metrics} - _COUNTS)
         }
+        for key in [k for k in metrics if k.startswith(_CERTAINTY) and k.endswith("_sd")]:
+            metrics[key] = _pooled(comparisons, key, metrics[key.removesuffix("_sd")])
         for key in sorted(_COUNTS):
             metrics[key] = sum(c.metrics.get(key, 0.0) for c in comparisons)
         total = int(metrics["rows"])
@@ -125,6 +129,7 @@ class ClassificationComparator:
         return Summary(metrics, headline)
 
 
+_CERTAINTY = "certainty_change_top"
 _SIDES = ("reference", "candidate", "delta")
 _COUNTS = frozenset({"rows", "labelled", "labels_changed", "labels_undecided"})
 
@@ -140,6 +145,21 @@ def _mean(comparisons: Sequence[Comparison], key: str, weight: str) -> float:
     if any(c.metrics[weight] and not np.isfinite(c.metrics[key]) for c in having):
         return float("nan")
     return sum(c.metrics[key] * c.metrics[weight] for c in having) / total if total else 0.0
+
+
+def _pooled(comparisons: Sequence[Comparison], key: str, mean: float) -> float:
+    """Standard deviation over all rows, from those of the samples: E[x²] - E[x]²."""
+    having = [c for c in comparisons if key in c.metrics]
+    total = sum(c.metrics["rows"] for c in having)
+    if not total:
+        return 0.0
+    squares = [
+        (c.metrics[key] ** 2 + c.metrics[key.removesuffix("_sd")] ** 2) * c.metrics["rows"]
+        for c in having
+    ]
+    value = sum(squares) / total - mean**2
+    # Rounding may make a little less than nothing of rows that are all alike.
+    return math.sqrt(max(value, 0.0)) if math.isfinite(value) else math.inf
 
 
 # ── Finding the scores ─────────────────────────────────────────────────────────────────────────
@@ -256,6 +276,8 @@ def _compared(
         else float(np.mean([p[n] for p in parts]))
         for n in names
     }
+    certain = [n for n in names if n.startswith(_CERTAINTY)]
+    metrics |= {f"{n}_sd": _deviation([p[n] for p in parts]) for n in certain}
     metrics |= {
         "rows": float(rows),
         "labels_changed": float(sum(f is True for f in flips)),
@@ -278,6 +300,11 @@ def _compared(
     return Comparison(sample.id, metrics, changed, not changed and False in flips, {"rows": shown})
 
 
+def _deviation(values: Sequence[float]) -> float:
+    """Standard deviation of all values; infinite where one of them is."""
+    return float(np.std(values)) if np.isfinite(values).all() else float("inf")
+
+
 def ranking(scores: np.ndarray) -> np.ndarray:
     """Class numbers by falling score; of equal scores the first class, and NaN last."""
     return np.argsort(-np.where(np.isnan(scores), -np.inf, scores), kind="stable")
@@ -294,21 +321,32 @@ def row_metrics(ours: np.ndarray, theirs: np.ndarray, topk: Sequence[int]) -> di
 
     Returns:
         ``top<k>_agreement``, the share of labels that both top-k lists have; ``kendall_tau`` of
-        the ranks of all labels in either of the longest lists; ``confidence_change``, by how much
-        the score of the reference's first label moved, in units of the scores. Where NaN stands on
-        one side only the agreements are 0, tau is 0 and the change is infinite.
+        the ranks of all labels in either of the longest lists, and ``kendall_tau_top<k>`` of each
+        length above 1; ``confidence_change``, by how much the score of the reference's first label
+        moved, in units of the scores, and ``certainty_change_top<k>``, by how much those of its
+        first k labels moved on average. Where NaN stands on one side only the agreements are 0,
+        tau is 0 and the changes are infinite.
     """
     sizes = sorted({k for k in topk if k < len(ours)} | {1})
+    # A list of all labels has an order, and changes, though it always agrees.
+    lengths = sorted({min(k, len(ours)) for k in topk} | {1})
     if not np.array_equal(np.isnan(ours), np.isnan(theirs)):
         lost = {f"top{k}_agreement": 0.0 for k in sizes}
-        return {**lost, "kendall_tau": 0.0, "confidence_change": float("inf")}
+        lost |= {f"kendall_tau_top{k}": 0.0 for k in lengths if k > 1}
+        changes = {f"{_CERTAINTY}{k}": float("inf") for k in lengths}
+        return {**lost, **changes, "kendall_tau": 0.0, "confidence_change": float("inf")}
     first, second = ranking(ours), ranking(theirs)
     metrics = {
         f"top{k}_agreement": len(set(first[:k]) & set(second[:k])) / min(k, len(ours))
         for k in sizes
     }
-    metrics["kendall_tau"] = kendall_tau(ours, theirs, min(max(topk), len(ours)))
-    metrics["confidence_change"] = _distance(ours[first[0]], theirs[first[0]])
+    taus = {k: kendall_tau(ours, theirs, k) for k in lengths if k > 1}
+    metrics |= {f"kendall_tau_top{k}": tau for k, tau in taus.items()}
+    longest = lengths[-1]
+    metrics["kendall_tau"] = taus[longest] if longest > 1 else kendall_tau(ours, theirs, 1)
+    moved = [_distance(ours[i], theirs[i]) for i in first[:longest]]
+    metrics |= {f"{_CERTAINTY}{k}": float(np.mean(moved[:k])) for k in lengths}
+    metrics["confidence_change"] = moved[0]
     return metrics
 
 

@@ -69,8 +69,38 @@ def test_labels_order_and_confidence_by_hand() -> None:
         "top2_agreement": 1.0,
         "top3_agreement": 1.0,
         "kendall_tau": pytest.approx(4 / 6),
+        "kendall_tau_top2": pytest.approx(-1),
+        "kendall_tau_top3": pytest.approx(1 / 3),
+        "kendall_tau_top4": pytest.approx(4 / 6),
         "confidence_change": 1.0,
+        "certainty_change_top1": 1.0,
+        "certainty_change_top2": 0.75,
+        "certainty_change_top3": 0.5,
+        "certainty_change_top4": 0.375,
     }
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_certainty_changes_are_pooled_over_the_rows_of_all_samples(
+    moves: list[list[float]],
+) -> None:
+    def moved(by: list[float]) -> Comparison:
+        before = np.tile([50.0, 20.0, 10.0], (len(by), 1))
+        return compare(before, before + np.array(by)[:, None] * [1, 0, 0], topk=(1, 2))
+
+    metrics = COMPARATOR.summarise(list(map(moved, moves)), ClassificationOptions()).metrics
+    every = np.abs([m for sample in moves for m in sample])
+    for k in (1, 2):
+        assert metrics[f"certainty_change_top{k}"] == pytest.approx(every.mean() / k, abs=1e-9)
+        sd = metrics[f"certainty_change_top{k}_sd"]
+        assert sd == pytest.approx(every.std() / k, abs=1e-6)
+
+
+def test_a_lost_score_changes_certainty_beyond_all_numbers() -> None:
+    compared = compare([[3.0, 2, 1]], [[np.nan, 2, 1]], topk=(1, 2))
+    metrics = COMPARATOR.summarise([compared], ClassificationOptions(topk=(1, 2))).metrics
+    assert metrics["certainty_change_top2_sd"] == np.inf
+    assert metrics["kendall_tau_top2"] == 0
 
 
 def test_disjoint_lists_are_in_utter_disorder_not_in_perfect_order() -> None:

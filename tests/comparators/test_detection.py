@@ -833,6 +833,62 @@ def test_both_sides_are_scored_against_annotations() -> None:
 
 
 @coco
+def test_annotations_are_scored_over_all_detections_as_coco_does() -> None:
+    # What scores below the line that users see still has its place in the ranking.
+    faint = final_outputs(scores=[0.9, 0.1, 0.05])
+    result = compare(final_outputs(), faint, label=annotated())
+    assert result.metrics["reference_mAP"] == result.metrics["candidate_mAP"] == 1.0
+    assert result.metrics["recall@0.5"] < 1
+    both = DetectionComparator().summarise([result, result], DetectionOptions())
+    assert both.metrics["candidate_mAP"] == 1.0
+
+
+@coco
+@given(seed=st.integers(0, 99))
+def test_map_against_annotations_is_pycocotools_own(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    corners = rng.uniform(0, 60, (6, 2))
+    boxes = np.hstack([corners, corners + rng.uniform(5, 30, (6, 2))]).astype(np.float32)
+    scores, labels = rng.uniform(0.01, 1, 6), rng.integers(0, 2, 6)
+    moved = boxes + rng.normal(0, 2, boxes.shape).astype(np.float32)
+    label = annotated(boxes[:4].astype(np.float64), labels[:4])
+    found = compare(
+        final_outputs(boxes, scores, labels), final_outputs(moved, scores, labels), label=label
+    ).metrics
+    assert found["candidate_mAP"] == pytest.approx(_own_map(label, moved, scores, labels))
+
+
+def _own_map(label: Any, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> float:
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    truth = [
+        {"id": i + 1, "image_id": 1, "category_id": int(c), "bbox": b, "iscrowd": 0}
+        | {"area": b[2] * b[3]}
+        for i, (b, c) in enumerate(zip(label["boxes"], label["labels"], strict=True))
+    ]
+    wide = boxes.astype(np.float64)
+    rows = np.hstack([wide[:, :2], wide[:, 2:] - wide[:, :2]]).tolist()
+    found = [
+        {"image_id": 1, "category_id": int(c), "bbox": b, "score": float(np.float32(s))}
+        for b, s, c in zip(rows, scores, labels, strict=True)
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        known = COCO()
+        known.dataset = {
+            "images": [{"id": 1}],
+            "categories": [{"id": 0}, {"id": 1}],
+            "annotations": truth,
+        }
+        known.createIndex()
+        run = COCOeval(known, known.loadRes(found), "bbox")
+        run.evaluate()
+        run.accumulate()
+        run.summarize()
+    return float(run.stats[0])
+
+
+@coco
 @pytest.mark.parametrize(
     ("classes", "labels"),
     [(("cat", "dog", "owl"), ["owl", "cat", "dog"]), ("coco", [3, 1, 2]), (None, ["2", 0, 1])],

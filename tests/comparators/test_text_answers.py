@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.stats import kendalltau
 from tests.data import DATA
 
 from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
@@ -334,3 +335,23 @@ def test_real_answers_agree_with_the_definition() -> None:
     assert len(known) > 20
     for first, second in pairwise(known):
         assert f1(first, second) == pytest.approx(squad_f1(first, second), abs=1e-9)
+
+
+def test_scores_of_starts_and_ends_are_told_by_their_order_and_distance(tmp_path: Path) -> None:
+    before, after = peaks(4, 6), peaks(4, 6)
+    after["start_logits"][0, 8] = 3
+    metrics = compare(before, after, tmp_path).metrics
+    assert [metrics[f"end_{k}"] for k in ("kendall_tau", "cosine", "max_abs", "rmse")] == [
+        1,
+        1,
+        0,
+        0,
+    ]
+    assert metrics["start_max_abs"] == 3
+    assert metrics["start_rmse"] == pytest.approx(1)
+    assert metrics["start_cosine"] == pytest.approx(5 / 34**0.5)
+    expected = kendalltau(before["start_logits"][0], after["start_logits"][0]).statistic
+    assert metrics["start_kendall_tau"] == pytest.approx(expected)
+    after["end_logits"][0, 0] = np.nan
+    lost = compare(before, after, tmp_path).metrics
+    assert (lost["end_kendall_tau"], lost["end_max_abs"]) == (0, np.inf)

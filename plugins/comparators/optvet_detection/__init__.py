@@ -4,7 +4,8 @@ Outputs of either side are decoded to boxes, scores and labels (``decoders``), t
 where the head is raw, suppressed (``boxes``); the two sets are then matched one-to-one within each
 label (``matching``) and scored as COCO scores detections, the reference being the ground truth
 (``coco``). Where a sample has annotations, ``{"boxes": [[x, y, width, height], …], "labels": […]}``
-in pixels of the model's input, both sides are scored against these too; ``numbers`` beside them
+in pixels of the model's input, both sides are scored against these too, over all that they detect
+without a least score, as COCO does; ``numbers`` beside them
 are the model's class numbers, where the dataset knows these.
 
 Every metric against the reference is exactly 1 for equal detections, and for none on both sides.
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
-from optvet_detection.boxes import Detections, Proposals, select
+from optvet_detection.boxes import Detections, Proposals, everything, select
 from optvet_detection.coco import (
     NAMES,
     Truth,
@@ -89,6 +91,39 @@ class DetectionOptions(BaseModel):
     a model with 80 classes; None where they are the same."""
 
 
+@dataclass(frozen=True)
+class Annotated:
+    """Images with annotations, and all that both sides detect in them, however low it scores."""
+
+    truth: tuple[Truth, ...] = ()
+    reference: tuple[Detections, ...] = ()
+    candidate: tuple[Detections, ...] = ()
+
+    def __add__(self, other: Annotated) -> Annotated:
+        return Annotated(
+            self.truth + other.truth,
+            self.reference + other.reference,
+            self.candidate + other.candidate,
+        )
+
+    def scores(self, options: DetectionOptions) -> dict[str, float]:
+        """COCO's metrics of both sides against the annotations; none without pycocotools."""
+        if not is_available():
+            return {}
+        metrics: dict[str, float] = {}
+        for side, found in (("reference", self.reference), ("candidate", self.candidate)):
+            scores = average_precision(self.truth, found, max_detections=options.max_detections)
+            metrics |= {f"{side}_{name}": value for name, value in scores.items()}
+        return metrics
+
+
+@dataclass(frozen=True)
+class DetectionComparison(Comparison):
+    """A comparison with what COCO's metrics of all images are made of; no report keeps it."""
+
+    annotated: Annotated = field(default=Annotated(), compare=False)
+
+
 class DetectionComparator:
     """Boxes and labels that appear, vanish or move."""
 
@@ -131,6 +166,8 @@ class DetectionComparator:
         ours = _detections(head, reference, options, level)
         theirs = _detections(head, candidate, options, level)
         truth = _truth(sample, options, len(ours))
+        sides = (reference, candidate)
+        every = tuple(_everything(head, s, options) for s in sides) if truth else ((), ())
         known: Sequence[Truth | None] = truth or [None] * len(ours)
         pairs = list(zip(ours, theirs, strict=True))
         counts = sum((count(r, c) for r, c in pairs), Counts())
@@ -141,12 +178,15 @@ class DetectionComparator:
             _image_detail(r, c, d, t)
             for (r, c), d, t in zip(pairs, differences, known, strict=True)
         ]
-        return Comparison(
+        annotated = Annotated(tuple(truth or ()), *every)
+        against = annotated.scores(options) if truth is not None else {}
+        return DetectionComparison(
             sample.id,
-            {**ratios(counts), **_coco_metrics(ours, theirs, truth, options)},
+            {**ratios(counts), **_coco_metrics(ours, theirs, options), **against},
             changed=changed,
             sensitive=not changed and any(d.sensitive for d in differences),
             detail={"decoder": head.decoder, "images": images, "nan_differs": lost},
+            annotated=annotated,
         )
 
     def metrics(self, options: DetectionOptions) -> Sequence[str]:
@@ -160,14 +200,12 @@ class DetectionComparator:
         images = [i for c in comparisons for i in c.detail["images"]]
         ours = [detections_from_detail(i["reference"]) for i in images]
         theirs = [detections_from_detail(i["candidate"]) for i in images]
-        annotated = [i["truth"] for i in images if "truth" in i]
         counts = sum((count(r, c) for r, c in zip(ours, theirs, strict=True)), Counts())
-        metrics = {**ratios(counts), **_coco_metrics(ours, theirs, None, options)}
-        if annotated:
-            with_truth = [n for n, i in enumerate(images) if "truth" in i]
-            truth = [_truth_from_detail(t) for t in annotated]
-            pick = ([ours[n] for n in with_truth], [theirs[n] for n in with_truth])
-            metrics.update(_against_truth(*pick, truth, options))
+        metrics = {**ratios(counts), **_coco_metrics(ours, theirs, options)}
+        parts = [c.annotated for c in comparisons if isinstance(c, DetectionComparison)]
+        annotated = sum(parts, Annotated())
+        if annotated.truth:
+            metrics.update(annotated.scores(options))
         changed = sum(c.changed for c in comparisons)
         undecided = sum(c.sensitive for c in comparisons)
         return Summary(metrics, _headline(changed, undecided, len(comparisons), counts, metrics))
@@ -221,36 +259,28 @@ def _lost(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return not np.array_equal(first, second)
 
 
+def _everything(head: Head, outputs: Outputs, options: DetectionOptions) -> tuple[Detections, ...]:
+    """All detections of each image, which COCO ranks by score without a least one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return tuple(
+            everything(
+                proposals,
+                max_detections=options.max_detections,
+                iou_threshold=options.iou_threshold if head.raw else None,
+                class_agnostic=options.class_agnostic,
+            )
+            for proposals in head.decode(outputs)
+        )
+
+
 def _coco_metrics(
-    ours: Sequence[Detections],
-    theirs: Sequence[Detections],
-    truth: Sequence[Truth] | None,
-    options: DetectionOptions,
+    ours: Sequence[Detections], theirs: Sequence[Detections], options: DetectionOptions
 ) -> dict[str, float]:
-    """COCO's metrics of the candidate; none where pycocotools is absent."""
+    """COCO's metrics of the candidate, the reference being true; none without pycocotools."""
     if not is_available():
         return {}
     expected = [truth_from_detections(d) for d in ours]
-    metrics = average_precision(expected, theirs, max_detections=options.max_detections)
-    if truth is not None:
-        metrics.update(_against_truth(ours, theirs, truth, options))
-    return metrics
-
-
-def _against_truth(
-    ours: Sequence[Detections],
-    theirs: Sequence[Detections],
-    truth: Sequence[Truth],
-    options: DetectionOptions,
-) -> dict[str, float]:
-    """COCO's metrics of both sides against annotations."""
-    if not is_available():
-        return {}
-    metrics = {}
-    for side, found in (("reference", ours), ("candidate", theirs)):
-        scores = average_precision(truth, found, max_detections=options.max_detections)
-        metrics.update({f"{side}_{name}": value for name, value in scores.items()})
-    return metrics
+    return average_precision(expected, theirs, max_detections=options.max_detections)
 
 
 def _headline(
@@ -313,14 +343,6 @@ def _side_detail(side: Detections) -> dict[str, Any]:
         "labels": side.labels.tolist(),
         "invalid": side.invalid,
     }
-
-
-def _truth_from_detail(detail: Mapping[str, Any]) -> Truth:
-    return Truth(
-        np.asarray(detail["boxes"], np.float64).reshape(-1, 4),
-        np.asarray(detail["labels"], np.int64),
-        np.asarray(detail["crowd"], bool),
-    )
 
 
 # Annotations

@@ -215,6 +215,24 @@ def select(
     )
 
 
+def everything(
+    proposals: Proposals,
+    *,
+    max_detections: int,
+    iou_threshold: float | None = None,
+    class_agnostic: bool = True,
+) -> Detections:
+    """The best of ``proposals`` however low they score, as COCO evaluates them."""
+    rows, invalid = _rows(proposals, 0.0, 0.0)
+    kept = np.flatnonzero(~rows.second)
+    if iou_threshold is not None:
+        apart = _apart(rows.boxes, rows.labels, class_agnostic)
+        kept = kept[suppress(apart[kept], iou_threshold, max_detections)]
+    kept = kept[:max_detections]
+    labels = rows.labels[kept].astype(np.int64)
+    return Detections(rows.boxes[kept], rows.scores[kept], labels, invalid=invalid)
+
+
 def _apart(boxes: Array, labels: Array, class_agnostic: bool) -> Array:
     """Boxes moved so that those of different labels do not meet, unless they should."""
     if class_agnostic or not len(boxes):

@@ -49,7 +49,13 @@ _OF_TEXTS = (
     *(f"bleu_{side}" for side in _SIDES),
     *("texts", "texts_changed", "texts_undecided"),
 )
+_OF_LOGITS = tuple(
+    f"{place}_{name}"
+    for place in ("start", "end")
+    for name in ("kendall_tau", "cosine", "max_abs", "rmse")
+)
 _OF_ANSWERS = (
+    *_OF_LOGITS,
     *("f1", "exact_match"),
     *(f"{key}_{side}" for key in ("f1", "exact_match") for side in _SIDES),
     *("answers", "answers_changed", "answers_undecided"),
@@ -463,6 +469,9 @@ def _compared_answers(
         "answers_changed": float((changed & firm).sum()),
         "answers_undecided": float((changed & ~firm).sum()),
     }
+    for place in ("start", "end"):
+        scores = answers.logit_metrics(reference[f"{place}s"], candidate[f"{place}s"])
+        metrics |= {f"{place}_{name}": value for name, value in scores.items()}
     label = answers.answers_from_label(sample.label, len(changed))
     if label is not None:
         for side, texts in (("reference", before), ("candidate", after)):
@@ -512,6 +521,12 @@ def _summary_of_answers(comparisons: Sequence[Comparison]) -> Summary:
             metrics |= _mean(comparisons, f"{key}_{side}", "answers")
         if f"{key}_reference" in metrics:
             metrics[f"{key}_delta"] = metrics[f"{key}_candidate"] - metrics[f"{key}_reference"]
+    for key in _OF_LOGITS:
+        values = [c.metrics[key] for c in comparisons]
+        if key.endswith("tau"):
+            metrics |= _mean(comparisons, key, "answers")
+        else:
+            metrics[key] = min(values) if key.endswith("cosine") else max(values)
     for key in ("answers_changed", "answers_undecided", "answers"):
         metrics[key] = sum(c.metrics[key] for c in comparisons)
     headline = f"{int(metrics['answers_changed'])} of {int(metrics['answers'])} answers changed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -124,3 +125,51 @@ def _texts(label: Any) -> list[str] | None:
         parts = [_texts(part) for part in label]
         return None if None in parts else [t for part in parts if part for t in part]
     return None
+
+
+def logit_metrics(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+    """How scores of starts, or of ends, moved: float64 [batch, tokens] on both sides.
+
+    Returns:
+        ``kendall_tau`` of the order of all tokens, the mean over rows (Kendall 1945, tau-b);
+        ``cosine``, the least of a row; ``max_abs`` and ``rmse`` in units of the scores. Where NaN
+        or an infinity stands on one side only: 0, 0, and infinite differences.
+    """
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    if same.all():
+        return {"kendall_tau": 1.0, "cosine": 1.0, "max_abs": 0.0, "rmse": 0.0}
+    if (~same & ~finite).any():
+        return {"kendall_tau": 0.0, "cosine": 0.0, "max_abs": math.inf, "rmse": math.inf}
+    rows = [(a[f], b[f]) for a, b, f in zip(ours, theirs, finite, strict=True)]
+    with np.errstate(over="ignore"):
+        distance = np.abs(theirs[finite] - ours[finite])
+        rmse = float(np.sqrt(np.mean(distance**2)))
+    return {
+        "kendall_tau": float(np.mean([_tau(a, b) for a, b in rows])),
+        "cosine": min(_cosine(a, b) for a, b in rows),
+        "max_abs": float(distance.max()),
+        "rmse": rmse,
+    }
+
+
+def _tau(a: np.ndarray, b: np.ndarray) -> float:
+    if np.array_equal(a, b):
+        return 1.0
+    # Here, because every command loads every plugin, and scipy takes longer than all of optvet.
+    from scipy.stats import kendalltau
+
+    value = float(kendalltau(a, b).statistic) if len(a) > 1 else 1.0
+    return 0.0 if math.isnan(value) else value
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine of the angle between two vectors; 1 if they are equal, 0 if one alone is zero."""
+    if np.array_equal(a, b):
+        return 1.0
+    # Scaled first, so that squares do not overflow.
+    tops = [float(np.abs(v).max()) for v in (a, b)]
+    if 0.0 in tops:
+        return 0.0
+    x, y = a / tops[0], b / tops[1]
+    return float(np.clip(np.dot(x, y) / (np.linalg.norm(x) * np.linalg.norm(y)), -1.0, 1.0))
