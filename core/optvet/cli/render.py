@@ -21,6 +21,7 @@ from optvet.spec.records import (
     CrossCheck,
     DatasetRecord,
     Divergence,
+    FixedTolerance,
     Impact,
     RequirementRecord,
 )
@@ -305,6 +306,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
     if result.changing_passes is not None:
         rows.append(("changed by", text(_changing_passes(result))))
+    if asked.fixed_tolerances and result.fixed_tolerances:
+        rows.append(("fixed", text("\n".join(map(_fixed, result.fixed_tolerances)))))
     rows.append(("safe", text(_safe(result, asked))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
@@ -342,6 +345,14 @@ def _impact(impact: Impact) -> Text:
     who = f"{impact.comparator} ({impact.chosen_by})"
     told.append_text(text(f"\n{who}{': ' if shown else ''}{shown}", "dim"))
     return told
+
+
+def _fixed(record: FixedTolerance) -> str:
+    """How many samples, and which outputs, exceed a fixed tolerance."""
+    named = [f"{n} on {k}" for n, k in record.outputs.items() if k]
+    shown = f": {', '.join(named[:3])}{', …' if len(named) > 3 else ''}" if named else ""
+    size = f"rtol {record.rtol:g}, atol {record.atol:g}"
+    return f"{record.beyond} of {record.samples} samples beyond {record.name} ({size}){shown}"
 
 
 def _requirement(record: RequirementRecord) -> str:

@@ -212,6 +212,8 @@ class VetRequest(BaseModel):
     trust: bool = option(False, group=_LIMITS)
     """Let what came with the model name code, commands, and data outside of its folder."""
 
+    fixed_tolerances: bool = option(False, group=_ANSWER)
+    """Show how many samples exceed tolerances of papers and other tools; the JSON always tells."""
     reduce: bool = option(False, group=_ANSWER)
     """Reduce each finding to a minimal model, and write a bundle."""
     out: Path | None = option(

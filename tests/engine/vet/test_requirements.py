@@ -310,3 +310,16 @@ def test_a_scale_is_one_for_all_samples_of_all_chunks(vet: Vet, tmp_path: Path) 
         (False, round(20 * float(np.log10(255 / 3)), 2)),
     ]
     assert [f.culprit for f in unmet(result)] == [["a", "b", "c"]]
+
+
+def test_fixed_tolerances_are_told_beside_a_verdict_that_they_do_not_change(vet: Vet) -> None:
+    result = vet(BIASED, Biasing(steps=(5e-4, 0, 0)), dataset="random", limit=2)
+    assert (result.verdict, result.findings) == ("drift", [])
+    told = {t.name: (t.beyond, t.outputs) for t in result.fixed_tolerances}
+    assert told == {
+        "1e-7": (2, {"y": 2, "z": 0}),
+        "1e-3": (0, {"y": 0, "z": 0}),
+        "Polygraphy": (2, {"y": 2, "z": 0}),
+        "ONNX backend tests": (2, {"y": 2, "z": 0}),
+    }
+    assert all(t.samples == 2 for t in result.fixed_tolerances)

@@ -13,6 +13,7 @@ from optvet.engine.work.inputs import Inputs
 from optvet.spec.protocols import Explains
 from optvet.spec.records import (
     Finding,
+    FixedTolerance,
     Impact,
     ModelRecord,
     OptimizerRecord,
@@ -37,6 +38,7 @@ def assemble(
     blamed: Sequence[Finding],
     records: list[PassRecord] | None,
     impact: Impact | None,
+    fixed: list[FixedTolerance],
 ) -> VetResult:
     """The whole answer.
 
@@ -49,6 +51,7 @@ def assemble(
         blamed: Findings on the pipeline as a whole.
         records: What every pass did alone, if that was studied.
         impact: What differences mean on the model's task.
+        fixed: What fixed tolerances would say.
     """
     request, ledger, examiner = session.request, session.ledger, detected.examiner
     _control_reference(session, examiner)
@@ -76,6 +79,7 @@ def assemble(
         impact=impact,
         requirements=ledger.requirements,
         quantized=_quantized(session, detected),
+        fixed_tolerances=fixed,
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
         safe_code=_safe_code(session, safe),

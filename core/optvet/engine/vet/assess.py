@@ -9,6 +9,7 @@ from optvet.engine.options import parse_options
 from optvet.engine.vet.comparators import calibrated, comparator_options
 from optvet.engine.vet.decoding import Decoder
 from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.fixed import FixedTolerances
 from optvet.engine.vet.impact import Answers, Assessment, choose, fallback
 from optvet.engine.vet.requirements import candidates, fitting, required_of
 from optvet.engine.vet.session import Session
@@ -24,18 +25,24 @@ from optvet.spec.types import Failure, Model, Sample, Symptom
 
 
 class Assessor:
-    """Adds up what a comparator says, a chunk of samples at a time."""
+    """Adds up what a comparator says, a chunk of samples at a time.
+
+    Attributes:
+        fixed: What fixed tolerances would say.
+    """
 
     def __init__(self, session: Session, inputs: Inputs) -> None:
         self._session, self._inputs = session, inputs
         self._request, self._plugins = session.request, session.plugins
         self._ledger = session.ledger
         self._assessment: Assessment | None = None
+        self.fixed = FixedTolerances()
 
     def add(self, examiner: Examiner, samples: Sequence[Sample]) -> None:
         """Take in what original and candidate computed on ``samples``."""
         lab = examiner.lab
         trial = lab.trial(lab.case.passes.pipeline, samples, "detect")
+        self.fixed.add(lab.reference(samples).runs, trial.runs)
         runs = {i: r for i, r in trial.runs.items() if not isinstance(r, Failure)}
         first = next((s for s in samples if s.id in runs and s.id in examiner.reference), None)
         if first is None:

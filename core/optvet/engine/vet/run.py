@@ -100,6 +100,7 @@ def _run(session: Session, started: float) -> VetResult:
         blamed=blamed,
         records=records,
         impact=assessor.impact(),
+        fixed=assessor.fixed.records(),
     )
 
 

@@ -215,6 +215,21 @@ class RequirementRecord(Record):
     detail: str = ""
 
 
+class FixedTolerance(Record):
+    """How many samples exceed a tolerance that papers or other tools use.
+
+    Of ``samples`` that both models ran on, ``beyond`` have an element that differs by more than
+    ``atol + rtol * abs(original)``; ``outputs`` tells the same of each output.
+    """
+
+    name: str
+    rtol: float
+    atol: float
+    samples: int
+    beyond: int
+    outputs: dict[str, int]
+
+
 class DatasetRecord(Record):
     """Where inputs came from.
 
@@ -287,6 +302,7 @@ class VetResult(Record):
     impact: Impact | None = None
     requirements: list[RequirementRecord] = Field(default_factory=list)
     quantized: Quantized | None = None
+    fixed_tolerances: list[FixedTolerance] = Field(default_factory=list)
     safe_pipeline: list[str]
     safe_option: str = ""
     safe_code: str = ""
