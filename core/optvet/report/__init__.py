@@ -1,1 +1,1 @@
-"""Stored results in, documents out."""
+"""Documents made of stored results."""

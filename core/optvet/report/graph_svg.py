@@ -1,8 +1,8 @@
-"""A graph as an SVG picture: no script, no font, no file beside it; every name in it is escaped.
+"""A graph as a self-contained SVG picture, without scripts or fonts; names are escaped.
 
-Operators are boxes from top to bottom, with their attributes and weights; edges carry the name of
-the value and its shape. What a pass rewrote is amber, the first wrong value is red. Where boxes and
-edges go is decided by graphlay, a layered layout (Sugiyama, Tagawa and Toda 1981).
+Operators are boxes from top to bottom, with their attributes and weights; edges have the name of
+the value and its shape. Rewritten nodes are amber, the first wrong value is red. The layout is made
+by graphlay, a layered layout (Sugiyama, Tagawa and Toda 1981).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from optvet.graph.walk import is_onnx, qualified, reads
 from optvet.graph.weights import constants_of
 
 MAX_NODES = 60
-"""Of larger graphs only the surroundings of what was rewritten are drawn."""
+"""Of larger graphs only the surroundings of rewritten nodes are drawn."""
 _AROUND = 2
 _LINES = 6
 _CHARS = 34
@@ -51,12 +51,12 @@ def draw(
     """The graph of ``model`` as an SVG document.
 
     Args:
-        model: Only its structure is looked at; shapes are taken from its ``value_info``.
+        model: Only its structure is used; shapes are taken from its ``value_info``.
         title: Shown above the picture.
-        changed: Indices of nodes that are not the same in the other graph.
+        changed: Indices of nodes that the other graph does not have.
         wrong: Name of the value that is wrong, if there is one.
         about: Indices of nodes to draw with their neighbours, ``MAX_NODES`` at most. None for all,
-            or, of larger graphs, for what lies around ``changed`` and ``wrong``.
+            or, in larger graphs, for the surroundings of ``changed`` and ``wrong``.
     """
     chosen = _chosen(model, changed, wrong)
     if about is not None:
@@ -72,7 +72,7 @@ def draw(
 
 
 def _around(model: ModelProto, changed: Collection[int], wrong: str | None, far: int) -> list[int]:
-    """Nodes at most ``far`` edges away from what was changed, or from what makes ``wrong``."""
+    """Nodes at most ``far`` edges away from ``changed`` nodes or from the producer of ``wrong``."""
     nodes = model.graph.node
     maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}
     readers: dict[str, list[int]] = {}
@@ -98,7 +98,7 @@ def _chosen(model: ModelProto, changed: Collection[int], wrong: str | None) -> l
         near = _around(model, changed, wrong, far)
         if len(near) <= MAX_NODES:
             return near
-    # Many sites: those about the wrong value, else the first ones.
+    # With many sites, draw those near the wrong value, or else the first ones.
     near = _around(model, (), wrong, 4) if wrong is not None else near
     return near[:MAX_NODES]
 
@@ -110,7 +110,7 @@ def _chosen(model: ModelProto, changed: Collection[int], wrong: str | None) -> l
 class _Box:
     """A rectangle with text: a bold headline and lines below.
 
-    ``label`` stands between the box and the edges that leave it: the value that they carry.
+    ``label`` is the text for the value of the outgoing edges, drawn below the box.
     """
 
     head: str
@@ -171,7 +171,7 @@ def _scene(
         labelled.add(name)
         lines = _label(name, types) if first and not boxes[source].label else ()
         if boxes[source].round and not boxes[source].dashed:
-            lines = ()  # an input says what it is
+            lines = ()  # the box of the input has name and shape already
         edges.append(_Edge(source, target, lines, _tip(name, types), name == wrong))
 
     def source_of(name: str) -> int:
@@ -203,7 +203,7 @@ def _scene(
 
 
 def _mark(box: _Box, name: str, types: Mapping[str, TypeProto], wrong: str | None) -> None:
-    """Write below ``box`` the one value that leaves it."""
+    """Write the only output value below ``box``."""
     box.label, box.label_tip = _label(name, types), _tip(name, types)
     box.wrong = name == wrong
 
@@ -213,7 +213,7 @@ def _is_constant(node: NodeProto) -> bool:
 
 
 def _weights(model: ModelProto) -> dict[str, TensorProto | None]:
-    """Initializers and constants; None for a constant that is no plain tensor."""
+    """Initializers and constants; None for a constant that is not a plain tensor."""
     found: dict[str, TensorProto | None] = {}
     found |= {t.values.name: None for t in model.graph.sparse_initializer}
     found |= {o: None for node in model.graph.node if _is_constant(node) for o in node.output}
@@ -253,7 +253,7 @@ def _full(node: NodeProto, weights: Mapping[str, TensorProto | None]) -> Iterato
 
 
 def _outer_box(name: str, port: bool) -> _Box:
-    """A graph input or output; or, dashed, what goes on beyond the picture."""
+    """The box of a graph input or output; or, dashed, of a value from outside the picture."""
     if port:
         return _Box(_cut(name, _CHARS), tip=name, colours=_PORT, round=True)
     return _Box("…", tip=name, colours=_CUT, round=True, dashed=True)
@@ -296,7 +296,7 @@ def _shape(name: str, types: Mapping[str, TypeProto]) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """``text`` with its middle left out: both ends of a name tell what it is."""
+    """``text`` with its middle left out, since both ends of a name are informative."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2
@@ -325,7 +325,7 @@ def _laid_out(
         "direction": "topbottom",
         "spacing": {"layer_gap": 30.0, "node_gap": 30.0, "edge_label_margin": 10.0},
         "labels": {"reservation": "always", "placement": "gap_centre"},
-        # Edges of one source may share their way only if they carry one value.
+        # Edges from one box may be merged only if they are for the same value.
         "routing": {"merge_edges": "none" if any(e.lines for e in edges) else "forks"},
     }
     layout = graphlay.layout(graph, preset="layered", options=options)
@@ -422,7 +422,7 @@ def _draw_edge(root: ET.Element, edge: _Edge, points: Sequence[Point]) -> None:
     (x, y), (u, v) = points[-1], points[-2]
     length = math.hypot(x - u, y - v) or 1.0
     dx, dy = (x - u) / length, (y - v) / length
-    # The line ends where the arrow head begins, or it would show beyond its tip.
+    # End the line where the arrow head begins, so that it does not stick out beyond the tip.
     line = [*points[:-1], (x - 6 * dx, y - 6 * dy)]
     ET.SubElement(
         group,
@@ -530,5 +530,5 @@ def _text(
 
 
 def _legal(text: str) -> str:
-    """``text`` without what XML cannot hold, however it is escaped."""
+    """``text`` without characters that XML does not allow even when escaped."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

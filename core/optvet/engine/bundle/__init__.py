@@ -1,8 +1,8 @@
-"""Findings as folders that anyone can use: a model, its inputs, a script, an issue text.
+"""Bundles: a finding as a folder with a model, its inputs, a script and an issue text.
 
 ::
 
-    finding → sample made again → reduced → judged once more → folder
+    finding → sample made again → reduced → tested once more → folder
                                                                   ↓ later, under other versions
                                                        "fixed", "still there", "changed"
 """

@@ -1,6 +1,6 @@
 """The folder of a bundle: its name, its files, and reading them back.
 
-A folder is written beside its place and renamed into it, so that it is there whole or not at all.
+A folder is written under a temporary name and then renamed, so that it is never incomplete.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ _REPRO_S = 300.0
 
 @dataclass(frozen=True)
 class Bundle:
-    """A finding that was written down; ``note`` says what did not work, if anything.
+    """A written finding; ``note`` says what did not work, if anything.
 
-    ``index`` is the finding's place in the result. ``known`` tells that a bundle of the same
-    fingerprint was there before, and was left alone. ``before`` and ``after`` are the graphs as
-    text.
+    ``index`` is the finding's index in the result. ``known``: a bundle with the same fingerprint
+    existed before, and was not changed. ``before`` and ``after`` are the graphs as text.
     """
 
     index: int
@@ -66,7 +65,7 @@ def write_folder(
     note: str = "",
     more: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write the folder whole or not at all; one of the same fingerprint is left as it is.
+    """Write the folder atomically; an existing one with the same fingerprint is not changed.
 
     ``more`` are further files by name.
     """
@@ -109,7 +108,7 @@ def _documents(
     evidence: Evidence,
     case: Case,
 ) -> dict[str, bytes]:
-    """The files of a bundle that are for people, by name; what explains more is added here."""
+    """The files of a bundle that people read, by name."""
     finding = record.finding
     story = ReproContext(
         optimizer=case.optimizer,
@@ -140,13 +139,13 @@ def _documents(
         "repro.py": script(story),
         "ISSUE.md": issue(story, standalone(story, proto, feeds, evidence.expected)),
     }
-    # Names in a model are foreign; in the script they stand as escaped literals.
+    # Names in a model are untrusted; in the script they are escaped literals.
     files = {name: printable(text).encode() for name, text in texts.items() if text}
     return {**carried(story), **files}
 
 
 def _tolerance(finding: Finding) -> float:
-    """Between noise and error, both relative to the largest magnitude; 1e-3 if there is no size."""
+    """A value between noise and error, relative to the largest magnitude; 1e-3 without an error."""
     error = finding.error
     if error is None or not 0 < error < math.inf:
         return 1e-3
@@ -155,7 +154,7 @@ def _tolerance(finding: Finding) -> float:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """An ``npz`` whose keys are safe as file names; the order of the arrays is what counts."""
+    """Write an ``npz`` whose keys are safe file names; arrays are identified by their order."""
     used: set[str] = set()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for index, (name, array) in enumerate(arrays.items()):
@@ -163,16 +162,16 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
             key = key if key and key not in used else f"{key}_{index}"
             used.add(key)
             plain = array.astype(str) if array.dtype == object else array
-            # A fixed date: equal bundles are equal byte for byte.
+            # A fixed date, so that equal bundles have equal bytes.
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asanyarray(plain), allow_pickle=False)
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The arrays of ``path`` by ``names``, which are in their order.
+    """The arrays of ``path`` by name; ``names`` are in the order of the arrays.
 
     Raises:
-        InputError: They cannot be read, are too large, or are not as many.
+        InputError: They cannot be read, are too large, or their number differs.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -183,7 +182,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
             values = [_array_in(archive, member) for member in members]
     except InputError:
         raise
-    except Exception as error:  # numpy and zipfile let through whatever a damaged file leads to
+    except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
         reason = (str(error) or type(error).__name__)[:300]  # zipfile quotes what the file holds
         raise InputError(f"{path}: cannot be read ({reason}); make the bundle anew") from error
     plain = (v.astype(object) if v.dtype.kind == "U" else v for v in values)

@@ -1,4 +1,4 @@
-"""What a culprit does to one model on one set of inputs, judged once."""
+"""Testing a culprit once, on one model and one set of inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one model shows: its fault if any, what was expected, and the two graphs as text."""
+    """What one model shows: the fault if any, expected outputs, and the two graphs as text."""
 
     observed: ObservedFault | None
     expected: Outputs
@@ -50,9 +50,9 @@ def observe(
     *,
     explained: bool = False,
 ) -> Evidence:
-    """What ``culprit`` does to the model on these inputs; ``note`` as ``first_observed`` takes it.
+    """Test ``culprit`` on the model and these inputs; ``note`` as in ``first_observed``.
 
-    Where it does so, and the graphs for pictures, are found out only if ``explained``.
+    The place in the graph, and the graphs for pictures, are determined only if ``explained``.
 
     Raises:
         InputError: The original does not run.
@@ -69,10 +69,10 @@ def observe(
 def _observed(
     lab: Lab, culprit: tuple[str, ...], sample: Sample, note: Symptom | None
 ) -> tuple[Lab, Evidence]:
-    """The evidence, and the lab with checks that the original passes."""
+    """The evidence, and a lab with checks that the original passes."""
     reference = lab.reference([sample])
     if reference.build.failure is not None and reference.build.failure.kind == "error":
-        # Strict shape inference may fail on the original already: it is no test then.
+        # If the original fails strict shape inference, the optimized model need not pass it.
         lab = lab.under(full=False)
         reference = lab.reference([sample])
     case = lab.case
@@ -109,14 +109,14 @@ def _text_of(path: Path) -> str:
 
 
 def _text_after(subject: Subject) -> str:
-    """The optimized model as text, where it can be seen. Called in a worker."""
+    """The optimized model as text, if its format has a graph. Called in a worker."""
     model = visible(subject)
     return "" if model is None else graph_text(model)
 
 
 @contextmanager
 def on_disk(proto: ModelProto) -> Iterator[Model]:
-    """The model as the engine takes models, in a folder that goes with it."""
+    """``proto`` as a ``Model``, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(proto.SerializeToString())
@@ -129,7 +129,7 @@ def note_of(finding: Finding) -> Symptom | None:
 
 
 def versions(case: Case) -> dict[str, str]:
-    """Versions of everything that takes part."""
+    """Versions of the optimizer, the runtimes and the libraries of the case."""
     runtime = case.candidate.runtime
     return {
         case.optimizer.name: case.optimizer.version(),

@@ -1,4 +1,4 @@
-"""A bundle judged again: fixed, still there, or changed."""
+"""Replaying a bundle: is its finding fixed, still there, or changed?"""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _PRELOAD = ("numpy", "onnx", "onnx.checker")
 
 
 def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Replayed:
-    """Judge a bundle again under the installed versions; no file of the bundle is executed.
+    """Test a bundle again under the installed versions; no file of the bundle is executed.
 
     Args:
         bundle: The folder.
-        plugins: What is installed.
+        plugins: The installed plugins.
         trust: Whether options of the bundle may name code, commands and files.
 
     Raises:
-        UsageError: It is no bundle, or what it needs is not installed.
-        InputError: Its model does not run any more, optimized or not; or it names code, commands
-            or files and is not trusted.
+        UsageError: It is not a bundle, or a plugin that it needs is not installed.
+        InputError: Its original model does not run any more; or an option names code, a command or
+            a file, and ``trust`` is false.
     """
     record = read_record(bundle)
-    # NaN fails the comparison, too.
+    # NaN is refused too: every comparison with it is false.
     if not (0 < record.timeout_s <= _LONGEST_S and 0 < record.memory_bytes < 1 << 62):
         raise InputError(
             f"{bundle / 'finding.json'}: timeout_s is {record.timeout_s} and memory_bytes "

@@ -1,7 +1,7 @@
-"""``repro.py`` of a bundle: a script that judges the files of its folder.
+"""``repro.py`` of a bundle: a script that reproduces the finding from the files of its folder.
 
-A pure function from facts to text. The script is written to be read: it shows the very call that
-fails. Names and messages come from models and native code, so they are quoted or escaped.
+A pure function from facts to text. The script is meant to be read: it contains the call that fails.
+Names and messages come from models and native code, so they are quoted or escaped.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from optvet.spec.types import Stage, Symptom
 
 @dataclass(frozen=True)
 class ReproContext:
-    """All that the documents tell.
+    """The content of the script and of the issue text.
 
     Attributes:
-        passes: What is applied, required passes included.
+        passes: Passes to apply, including required ones.
         inputs: Names of the arrays of ``inputs.npz``, in their order.
         outputs: The same for ``expected.npz``.
-        judged: Those outputs whose difference is the fault; empty for all.
-        about: What the model says of itself that changes, in the words of ``finding.json``.
+        judged: The outputs that are wrong; empty for all.
+        about: Changed metadata, as in ``finding.json``.
         tolerance: Allowed difference, relative to the largest magnitude of an output.
         full_check: Whether the checker infers shapes too.
-        timeout_s: How long the script waits for an end.
-        memory_bytes: How much memory the optimizer may take, where that is what it is about.
-        versions: What it was seen with, by package.
+        timeout_s: Time limit of the script's child process.
+        memory_bytes: Memory limit of the optimizer, for the symptom out-of-memory.
+        versions: Versions under which it was observed, by package.
         before: The model as text.
         after: The optimized model as text; empty if there is none.
         where: The place in the graph, as text; empty if it is not known.
@@ -316,12 +316,12 @@ def script(story: ReproContext) -> str:
         "CHECK": check,
         "COMPARE": compare,
     }
-    # One sweep: what is filled in may itself look like a mark.
+    # In one pass, since an inserted text may itself look like a placeholder.
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
 
 
 def _environment(story: ReproContext) -> str:
-    """Lines that set what the libraries of the script heed; empty if there is nothing."""
+    """Lines that set environment variables of the libraries; empty if there are none."""
     plugins = (story.optimizer, story.runtime)
     wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
     lines = [

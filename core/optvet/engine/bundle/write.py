@@ -1,4 +1,4 @@
-"""From findings to folders: the witness made again, the model reduced, judged once more."""
+"""Writing bundles: make the witness again, reduce the model, test it once more, write a folder."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from optvet.spec.request import VetRequest
 from optvet.spec.types import Sample, Symptom
 
 REDUCTION_S = 300.0
-"""A reduction that takes longer ends with the best so far."""
+"""Limit of a reduction, seconds; it then ends with the best so far."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C; ``bundles`` are those that were written until then, the last not fully reduced."""
+    """Ctrl-C; ``bundles`` are those written so far, the last of them not fully reduced."""
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         super().__init__()
@@ -57,12 +57,12 @@ class Draw(Protocol):
         wrong: str | None = None,
         about: Collection[int] | None = None,
     ) -> str:
-        """``about`` are the nodes to draw with their neighbours; None leaves the choice to it."""
+        """Draw ``model``; ``about`` are the nodes to draw with their neighbours, or None."""
         ...
 
 
 def is_written(finding: Finding) -> bool:
-    """Whether a bundle can show it: a fault, or a note that no documented limit explains."""
+    """Whether a bundle is written for it: a fault, or a note without a documented limit."""
     return finding.severity == "fault" or finding.symptom in REDUCIBLE
 
 
@@ -78,16 +78,16 @@ def write_bundles(
     """One folder below ``out`` per finding of ``result``; those of one fingerprint share it.
 
     Args:
-        result: What came of ``request``.
-        request: What was asked: the witnesses are made again from it, and each finding is reduced
-            first if it says so.
-        out: Where the folders go; made if it is not there.
-        plugins: What is installed.
-        draw: Makes the pictures; none are written without it.
+        result: The result of ``request``.
+        request: The request: the witnesses are made again from it, and ``reduce`` says whether
+            findings are reduced.
+        out: Folder for the bundles; it is made if it does not exist.
+        plugins: The installed plugins.
+        draw: Makes the pictures; without it there are none.
         progress: Called with what is being done.
 
     Raises:
-        Interrupted: Ctrl-C; what was found until then is written.
+        Interrupted: Ctrl-C; the bundles so far are complete.
     """
     wanted = [(i, f) for i, f in enumerate(result.findings) if is_written(f)]
     if not wanted:
@@ -119,7 +119,7 @@ def write_bundles(
 
 
 def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult:
-    """``result`` whose findings tell the fingerprints and folders of their bundles."""
+    """``result`` with the fingerprints and folders of bundles in its findings."""
     findings = list(result.findings)
     for bundle in bundles:
         update = {"fingerprint": bundle.record.fingerprint, "bundle": bundle.path.name}
@@ -128,7 +128,7 @@ def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult
 
 
 def _case(session: Session, finding: Finding, witness: Sample) -> Case:
-    """The case of a finding; one that hangs is searched with less patience than the limit."""
+    """The case of a finding; for a hang, with a shorter time limit, to save time."""
     case = session.case
     if finding.symptom == Symptom.TIMEOUT:
         began = time.monotonic()
@@ -140,7 +140,7 @@ def _case(session: Session, finding: Finding, witness: Sample) -> Case:
 
 @dataclass(frozen=True)
 class _Task:
-    """One finding that becomes a folder; it is not reduced if ``jobs`` is None."""
+    """A finding to write; it is not reduced if ``jobs`` is None."""
 
     index: int
     finding: Finding
@@ -190,7 +190,7 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
 
 
 def _as_observed(finding: Finding, evidence: Evidence) -> Finding:
-    """The finding as the model of the bundle shows it."""
+    """The finding as observed on the model of the bundle."""
     assert evidence.observed is not None
     seen = evidence.observed.observation
     return finding.model_copy(
@@ -221,7 +221,7 @@ def _record(
         fingerprint=_fingerprint(case, finding, proto, normalized_message, reduced=reduced),
         finding=finding,
         normalized_message=normalized_message,
-        # A path tells of the machine it is on; a name says enough.
+        # Only the name: a path would reveal details of the user's machine.
         model=task.source if task.source.startswith("zoo:") else Path(task.source).name,
         nodes=(nodes, total_nodes(proto)),
         optimizer=case.optimizer.name,
@@ -265,13 +265,13 @@ def _pictures(
             if region and len(region) + _REST <= len(model.graph.node):
                 picture = draw(model, title=title, changed=view.changed, wrong=wrong, about=region)
                 files[f"region-{when}.svg"] = picture.encode()
-    except Exception as error:  # a bundle without pictures is one all the same
+    except Exception as error:  # a bundle without pictures is still useful
         return {}, f"no pictures: {type(error).__name__}: {error}"
     return files, ""
 
 
 _REST = 6
-"""With fewer nodes around it, a picture of the region alone shows nothing new."""
+"""A picture of the region alone is drawn if the graph has at least so many more nodes."""
 
 _ENDS = {
     "done": "",
@@ -295,6 +295,6 @@ def _reduced(task: _Task, proto: ModelProto) -> Reduction:
 
 
 def _final_timeout(case: Case) -> float | None:
-    """Seconds to wait for what never ends; longer than while searching: slow is not hung."""
+    """Time limit of the last test of a hang, seconds; longer than while searching, to be sure."""
     waits = case.checks.timeout_s
     return None if waits is None else max(5.0, waits)

@@ -1,1 +1,1 @@
-"""What optvet runs in: packages, plugins' libraries, the machine; and packages for new plugins."""
+"""The environment: installed packages, plugins' libraries, the machine; templates of plugins."""

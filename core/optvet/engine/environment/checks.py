@@ -1,6 +1,6 @@
-"""Checks of the installed packages and of the libraries behind plugins, without naming any of them.
+"""Checks of the installed packages and of plugins' libraries that are the same for all libraries.
 
-Foreign libraries are imported in workers only, since one that is broken may well kill its process.
+The libraries are imported in workers only, since a broken one may kill its process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optvet.spec.records.doctor import Check, Status
 
 
 def check_collisions(found: Iterable[Collision]) -> list[Check]:
-    """Distributions that write the same files."""
+    """Distributions that install the same files."""
     checks = [
         Check(
             name="packages",
@@ -36,7 +36,7 @@ def check_collisions(found: Iterable[Collision]) -> list[Check]:
 
 
 def check_duplicates(found: Mapping[str, Sequence[str]]) -> list[Check]:
-    """Several versions of one distribution: which one is imported is chance."""
+    """Distributions that are installed in several versions, of which any may be imported."""
     return [
         Check(
             name="packages",
@@ -49,7 +49,7 @@ def check_duplicates(found: Mapping[str, Sequence[str]]) -> list[Check]:
 
 
 def check_usurpers(found: Mapping[str, Sequence[str]]) -> list[Check]:
-    """Others that ship a module of optvet's name: they overwrite it, and delete it when they go."""
+    """Other distributions with a module named as one of optvet's: they overwrite or delete it."""
     return [
         Check(
             name="packages",
@@ -62,7 +62,7 @@ def check_usurpers(found: Mapping[str, Sequence[str]]) -> list[Check]:
 
 
 def check_requirements(found: Iterable[Unmet]) -> list[Check]:
-    """Versions that do not fit together, such as of onnx and protobuf."""
+    """Unmet requirements, such as a version of protobuf that onnx does not support."""
     return [
         Check(
             name="packages",
@@ -76,7 +76,7 @@ def check_requirements(found: Iterable[Unmet]) -> list[Check]:
 
 
 def check_shadows(folder: Path, modules: Iterable[str]) -> list[Check]:
-    """Folders in the working directory that are taken for libraries."""
+    """Folders in the working directory that Python imports in place of libraries."""
     names = [n for n in modules if (folder / n).is_dir() or (folder / f"{n}.py").is_file()]
     return [
         Check(
@@ -96,7 +96,7 @@ def import_all(
     progress: Callable[[str, int, int | None], None],
 ) -> dict[str, str]:
     """Import the module of each distribution in a process of its own; why it failed, by name."""
-    # Waited for in turn, run at the same time.
+    # All are started before the first is waited for, so they run in parallel.
     futures = {n: sandbox.submit(_import, module, fresh=True) for n, module in modules.items()}
     failed = {}
     for done, (name, future) in enumerate(futures.items()):
@@ -110,7 +110,7 @@ def import_all(
 def check_imports(
     failed: Mapping[str, str], versions: Mapping[str, str], required: Iterable[str], tried: int
 ) -> list[Check]:
-    """Libraries that cannot be imported; what optvet does not require is no more than a warning."""
+    """Libraries that cannot be imported; a warning only if optvet does not require the library."""
     needed = set(required)
     checks = [
         Check(
@@ -127,7 +127,7 @@ def check_imports(
 
 
 def _import(module: str) -> None:
-    # Some make a folder for temporary files as they are imported, and leave it.
+    # Some libraries make a temporary folder when they are imported, and leave it.
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         importlib.import_module(module)
@@ -140,7 +140,7 @@ def one_paragraph(text: str, limit: int = 300) -> str:
 
 
 def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
-    """Plugins that cannot be used: for want of a library, or because they are broken."""
+    """Plugins that cannot be used: a library is missing, or the plugin is broken."""
     checks: list[Check] = []
     absent: dict[str, list[str]] = {}
     wanted: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
-"""``optvet doctor``: what optvet runs in, what is wrong with it, and what to do.
+"""``optvet doctor``: the environment of optvet, its problems, and what to do.
 
-The engine checks what can be checked of any package. What is known of one library alone, its
-plugin says (``UsesLibraries``, ``Diagnoses``). Nothing here changes anything but a probe file in
-the cache folder.
+The engine makes checks that apply to every package. Checks of a particular library are made by its
+plugin (``UsesLibraries``, ``Diagnoses``). Nothing is changed, except for a probe file in the cache
+folder.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from optvet.spec.records.doctor import STATUSES, Check, Diagnosis
 SELF = "optvet"
 IMPORT_S = 120.0
 _ALSO = {"ml-dtypes": "ml_dtypes", "protobuf": "google.protobuf"}
-"""Modules of what optvet does not require itself, but what onnx stands on."""
+"""Modules of distributions that optvet does not require itself, but onnx does."""
 _SHADOWS = ("numpy", "onnx")
-"""Libraries of the engine that a folder in the working directory may be taken for."""
+"""Libraries of the engine that a folder in the working directory may hide."""
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -45,14 +45,14 @@ def diagnose(
     installed: Sequence[Distribution] | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> Diagnosis:
-    """Look at everything; takes seconds, since every library is imported once.
+    """Make all checks; takes seconds, since every library is imported once.
 
     Args:
-        plugins: What was found, broken ones included.
+        plugins: The plugins, including broken ones.
         cache: The cache folder.
-        folder: Where programs are started: the working directory.
-        installed: Distributions to look at; all that Python finds by default.
-        progress: Told what is being looked at.
+        folder: The working directory, in which programs are started.
+        installed: Distributions to check; by default all that Python finds.
+        progress: Called with what is being checked.
     """
     found = list(distributions()) if installed is None else list(installed)
     needed, modules = required(found), {**_ALSO, **declared_libraries(plugins)}
@@ -70,7 +70,7 @@ def diagnose(
     ]
     limits = Limits(IMPORT_S, 64 << 30)
     jobs = min(len(os.sched_getaffinity(0)), 4)
-    # Plugins first: their modules may silence a library that is about to be imported.
+    # Plugins first: their modules may turn off messages of a library that is imported next.
     preload = ("numpy", *sorted(_modules_with_libraries(plugins)))
     with Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox:
         progress("sandbox", 0, None)
@@ -97,7 +97,7 @@ def diagnose(
 
 
 def merged(general: Iterable[Check], by_plugins: Sequence[Check]) -> list[Check]:
-    """All checks; what a plugin says takes the place of what the engine says of the same."""
+    """All checks; a plugin's check replaces the engine's with the same name and subject."""
     told = {(c.name, c.about) for c in by_plugins if c.about}
     return [*(c for c in general if (c.name, c.about) not in told), *by_plugins]
 
@@ -122,7 +122,7 @@ def declared_libraries(plugins: Iterable[Loaded]) -> dict[str, str]:
 def ask_plugins(
     plugins: Iterable[Loaded], installation: Installation, progress: Progress
 ) -> list[Check]:
-    """What plugins themselves say; those too whose library is absent or broken."""
+    """The checks of plugins, including plugins whose library is absent or broken."""
     told: list[Check] = []
     for entry in plugins:
         if isinstance(entry.plugin, Diagnoses) and not entry.displaced:
@@ -147,7 +147,7 @@ def _runner(sandbox: Sandbox) -> Callable[..., Ran]:
     def run(function: Any, *arguments: Any) -> Ran:
         try:
             outcome = sandbox.call(function, *arguments, fresh=True)
-        except Exception as error:  # no worker can be started: the sandbox's own check says why
+        except Exception as error:  # no worker can be started: the check of the sandbox says why
             return Ran(error=checks.one_paragraph(f"{type(error).__name__}: {error}"))
         if outcome.failure is not None:
             return Ran(error=checks.one_paragraph(describe(outcome.failure)))
@@ -160,7 +160,7 @@ def _runner(sandbox: Sandbox) -> Callable[..., Ran]:
 
 
 def _imported(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
-    """The module of each distribution; one that several distributions bring only once."""
+    """The module of each distribution; a module of several distributions only once."""
     found: dict[str, str] = {}
     for name in names:
         module = modules.get(name, name.replace("-", "_"))
@@ -175,7 +175,7 @@ def _shadowed(modules: Mapping[str, str]) -> list[str]:
 
 
 def _for_installer(check: Check, installed: Iterable[Distribution]) -> Check:
-    """Cures as commands of uv, where that installed optvet: it need not bring pip."""
+    """The check with commands of uv in its cure, if uv installed optvet: pip may be missing."""
     ours = next((d for d in installed if name_of(d) == SELF), None)
     if ours is None or (ours.read_text("INSTALLER") or "").strip() != "uv":
         return check

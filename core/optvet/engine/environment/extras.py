@@ -1,6 +1,6 @@
-"""Which extra brings what is missing, as the distributions' own metadata say.
+"""Finding the extra that installs a missing library, from the distributions' metadata.
 
-A plugin whose library is absent raises ImportError; what the user needs is the name to install.
+A plugin whose library is absent raises ImportError; the user needs the name to install.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Requires = Callable[[str], Sequence[str] | None]
 
 
 def canonical(name: str) -> str:
-    """A distribution's name as indexes compare it."""
+    """The canonical name of a distribution: lower case, hyphens."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def missing_extra(plugin: Loaded, requires: Requires = requires) -> str | None:
-    """``optvet[tvm]`` if that is what ``plugin`` lacks; None if it lacks nothing, or else."""
+    """The extra, such as ``optvet[tvm]``, that makes ``plugin`` usable; None if there is none."""
     if plugin.problem is None:
         return None
     return extra_for(plugin.problem, _owner(plugin), requires)
 
 
 def wanted_extra(plugin: Loaded, requires: Requires = requires) -> str | None:
-    """``optvet[speech]`` if ``plugin`` can do more with it; None if it lacks nothing."""
+    """The extra, such as ``optvet[speech]``, with optional libraries of ``plugin``; or None."""
     owner = _owner(plugin)
     found = (extra_for(f"No module named {m!r}", owner, requires) for m in plugin.lacks)
     names = sorted({extra.partition("[")[2].rstrip("]") for extra in found if extra})

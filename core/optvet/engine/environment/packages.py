@@ -1,7 +1,7 @@
-"""What is wrong with the installed distributions, by their own records.
+"""Problems of the installed distributions, found in their own records.
 
-pip neither refuses two distributions that own one file nor remembers whose it wrote last. Each
-lists its files with their hashes, though, so the disk tells who won.
+pip allows two distributions to install the same file, and does not record which came last. But each
+distribution lists its files with their hashes, so comparing these with the files on disk shows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from optvet.spec.environment import Collision, Unmet
 
 
 def name_of(distribution: Distribution) -> str:
-    """Its canonical name; empty for a folder that is no distribution."""
+    """Its canonical name; empty for a folder that is not a distribution."""
     return canonical(distribution.metadata["Name"] or "")
 
 
@@ -35,7 +35,7 @@ def collisions(distributions: Iterable[Distribution], concerned: Iterable[str]) 
     shared: dict[tuple[str, str], list[tuple[Path, str, str]]] = defaultdict(list)
     versions: dict[str, str] = {}
     for file, claims in owners.items():
-        # Of two dist-infos of one name the second check speaks; see ``duplicates``.
+        # Several versions of one distribution are reported by ``duplicates``.
         by_name = {name_of(d): (d.version, digest) for d, digest in claims}
         if len(by_name) != 2 or not wanted & by_name.keys():
             continue
@@ -52,7 +52,7 @@ def collisions(distributions: Iterable[Distribution], concerned: Iterable[str]) 
 def duplicates(
     distributions: Iterable[Distribution], concerned: Iterable[str]
 ) -> dict[str, list[str]]:
-    """Concerned distributions of which several versions are installed, with these."""
+    """Versions of each ``concerned`` distribution that is installed in several versions."""
     versions: dict[str, list[str]] = defaultdict(list)
     for distribution in distributions:
         name = name_of(distribution)
@@ -64,7 +64,7 @@ def duplicates(
 def usurpers(
     distributions: Iterable[Distribution], modules: Iterable[str], owner: str
 ) -> dict[str, list[str]]:
-    """Distributions other than ``owner`` that ship one of its ``modules``, with these."""
+    """Distributions other than ``owner`` that install some of ``modules``; with these modules."""
     wanted = set(modules)
     found: dict[str, list[str]] = {}
     for distribution in distributions:
@@ -79,7 +79,7 @@ def usurpers(
 
 
 def unmet(distributions: Iterable[Distribution], concerned: Iterable[str]) -> list[Unmet]:
-    """What concerned distributions require and do not get."""
+    """Requirements of ``concerned`` distributions that are not met."""
     every = list(distributions)
     versions = {name_of(d): d.version for d in reversed(every)}
     found = []
@@ -111,7 +111,7 @@ def _problem(line: str, versions: Mapping[str, str]) -> Requirement | None:
 
 
 def _record(distribution: Distribution) -> dict[Path, str]:
-    """Files with their hashes; what is compiled or has no hash is left out."""
+    """Files with their hashes, without compiled Python files and files without a hash."""
     text = distribution.read_text("RECORD") or ""
     root = Path(str(distribution.locate_file("")))
     rows: Iterable[Sequence[str]] = csv.reader(text.splitlines())
@@ -127,7 +127,7 @@ def _whose(files: Sequence[tuple[Path, str, str]]) -> tuple[int, int, int]:
 
 
 def _digest(file: Path, algorithm: str) -> str:
-    """The hash of a file as records write it; empty if it cannot be read."""
+    """The hash of a file in the form of RECORD files; empty if it cannot be read."""
     try:
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, algorithm).digest()

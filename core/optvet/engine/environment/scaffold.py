@@ -29,19 +29,19 @@ class Family(StrEnum):
 
 
 def write_plugin(family: Family, name: str, folder: Path, *, version: str) -> list[Path]:
-    """Write a package with one plugin into ``folder``, wholly or not at all.
+    """Write a package with one plugin into ``folder``, atomically.
 
     Args:
         family: What kind of plugin.
         name: The plugin's name; module, class and distribution are named after it.
         folder: Must not exist, or be empty; parents are made.
-        version: Least version of optvet that the package asks for.
+        version: Least version of optvet that the package requires.
 
     Returns:
         The files, relative to ``folder``, sorted.
 
     Raises:
-        UsageError: The name is unfit or taken, or the folder is not empty or cannot be written.
+        UsageError: The name is invalid or taken, or the folder is not empty or cannot be written.
         OSError: The disk is full.
     """
     files = plugin_files(family, name, version=version)
@@ -66,7 +66,7 @@ def plugin_files(family: Family, name: str, *, version: str) -> dict[str, str]:
     """Texts of the package's files by relative path.
 
     Raises:
-        UsageError: The name is unfit, or its module exists.
+        UsageError: The name is invalid, or its module exists.
     """
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME:
         raise UsageError(
@@ -100,13 +100,13 @@ def _filled(source: str, values: dict[str, str]) -> str:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    """Beside ``folder`` first, so that it appears complete."""
+    """Write the files under a temporary name and rename, so that ``folder`` is never incomplete."""
     draft = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
     try:
         for path, text in files.items():
             (draft / path).parent.mkdir(parents=True, exist_ok=True)
             (draft / path).write_text(text, encoding="utf-8")
-        # Takes the place of an empty folder, and of no other.
+        # Replaces an empty folder only.
         os.rename(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -1,5 +1,5 @@
 """Reducing a model to the smallest one for which a condition still holds.
 
-``reduce_model`` knows nothing of optimizers: it is given a condition, and a way to run the model
-that tells the values of all its tensors.
+``reduce_model`` is independent of optimizers: its arguments are a condition, and a function that
+runs a model and returns the values of all its tensors.
 """

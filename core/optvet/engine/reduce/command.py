@@ -1,4 +1,4 @@
-"""A condition of the user's own: a command whose exit code says whether a model is interesting."""
+"""A condition given as a command, whose exit code says whether a model is interesting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACE = "{model}"
 
 
 def parse_command(text: str) -> list[str]:
-    """The words of a command; no shell reads it.
+    """The words of a command, which is run without a shell.
 
     >>> parse_command("python check.py '{model}'")
     ['python', 'check.py', '{model}']
@@ -44,13 +44,13 @@ def parse_command(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Command:
-    """Interesting is what it exits 0 for; another code, a signal or no end is not.
+    """A command that exits 0 for interesting models; not with another code, a signal or a timeout.
 
     Attributes:
-        words: The command and its arguments, with ``{model}`` in them.
-        folder: Where candidates are written to.
+        words: The command and its arguments; ``{model}`` stands for the path of a model.
+        folder: Folder for the files of candidates.
         timeout_s: Wall-clock limit of one run.
-        jobs: Runs at a time.
+        jobs: Number of parallel runs.
     """
 
     words: Sequence[str]
@@ -59,7 +59,7 @@ class Command:
     jobs: int = 1
 
     def __call__(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
-        """Answers in order; runs that nobody waits for any more are ended."""
+        """Answers in order; when the caller stops reading, the remaining runs are ended."""
         following = iter(enumerate(candidates))
         running: list[_Run] = []
         try:
@@ -87,7 +87,7 @@ class Command:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # Of its own, so that Ctrl-C reaches the reducer alone and ends nothing by halves.
+                # Its own session, so that Ctrl-C reaches the reducer only.
                 start_new_session=True,
             )
         except OSError as error:
@@ -112,7 +112,7 @@ class _Run:
             return False
 
     def end(self) -> None:
-        # The whole session: what the command started may outlive it.
+        # The whole session, since children of the command may outlive it.
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

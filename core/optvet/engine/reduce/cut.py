@@ -1,4 +1,4 @@
-"""Cutting nodes out of a graph: what was read is fed, what loses its readers becomes an output."""
+"""Cutting a part out of a graph: values from outside become inputs, values for outside outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optvet.graph.walk import bodies_of
 
 
 def closed(graph: Graph, kept: Iterable[int]) -> list[int]:
-    """``kept`` and the nodes without which a value would be cut that cannot be an input."""
+    """``kept`` and the nodes before it that are needed because their values cannot be inputs."""
     chosen = set(kept)
     pending = list(chosen)
     while pending:
@@ -41,14 +41,14 @@ def cut(
     fixed: bool | None = None,
     loose: bool = False,
 ) -> Graph | None:
-    """G → G[kept]: these nodes alone, what they read fed, what nobody reads any more an output.
+    """G → G[kept]: only these nodes; what they read becomes inputs, unread values become outputs.
 
     Args:
-        graph: Where to cut.
-        kept: Indexes of nodes; more are kept where a value cannot be fed (a sequence, say).
-        frontier: Values that a removed node read become outputs even if a kept one reads them.
+        graph: The graph to cut.
+        kept: Indexes of nodes; more nodes are kept if a value cannot be an input (a sequence, say).
+        frontier: Values that a removed node read become outputs even if a kept node reads them.
         fixed: Whether a cut value becomes an initializer; None: if it is the same for all inputs.
-        loose: Leave the dimensions of new inputs and outputs open.
+        loose: Leave the dimensions of new inputs and outputs unknown.
 
     Returns:
         None if nothing would be left, or an output would have no known type.
@@ -73,7 +73,7 @@ def restricted(
     made = {name for node in nodes for name in node.makes}
     read = dict.fromkeys(name for node in nodes for name in node.uses)
     idle = {n for n in (*graph.inputs, *graph.weights, *graph.sparse) if n not in graph.consumers}
-    # An input that nobody read before may matter (or is an output itself); it goes in its own turn.
+    # An input that was unused before may matter (or be an output); another step tries to remove it.
     stays = read.keys() | idle
     inputs = {n: kind for n, kind in graph.inputs.items() if n in stays}
     weights = {n: weight for n, weight in graph.weights.items() if n in stays}
@@ -118,7 +118,7 @@ def _outputs(
     frontier: bool,
     loose: bool,
 ) -> dict[str, TypeProto]:
-    """Outputs that remain, and values that lost their readers."""
+    """The outputs that remain, and values whose readers were removed."""
     counts: dict[str, int] = {}
     for node in nodes:
         for name in node.uses:
@@ -143,7 +143,7 @@ def _can_be_output(kind: TypeProto) -> bool:
 
 
 def _called(graph: Graph, nodes: Sequence[Node]) -> tuple[FunctionProto, ...]:
-    """Functions without those that only removed nodes called."""
+    """The functions, without those that only removed nodes called."""
     if not graph.functions:
         return ()
     before = reached(graph.functions, (node.proto for node in graph.nodes))
@@ -156,7 +156,7 @@ def _called(graph: Graph, nodes: Sequence[Node]) -> tuple[FunctionProto, ...]:
 
 
 def reached(functions: Sequence[FunctionProto], nodes: Iterable[NodeProto]) -> set[tuple[str, str]]:
-    """Functions that ``nodes`` call, directly or not."""
+    """Functions that ``nodes`` call, directly or indirectly."""
     known = {(f.domain, f.name): f for f in functions}
     found: set[tuple[str, str]] = set()
     pending = list(nodes)
@@ -174,11 +174,11 @@ def reached(functions: Sequence[FunctionProto], nodes: Iterable[NodeProto]) -> s
 def substituted(graph: Graph, names: Mapping[str, str]) -> Graph | None:
     """G → G[v := w] for each v, w of ``names``, without the nodes that only v needed.
 
-    The caller sees to it that w is of v's type and does not depend on v. Not where v is an output.
+    The caller must ensure that w has v's type and does not depend on v. None if v is an output.
     """
     if any(name in graph.outputs for name in names):
         return None
-    # Whoever makes v keeps doing so, until it is found dead.
+    # The node that makes v stays here; it is removed below if nothing needs it.
     nodes = [n if names.keys() & n.makes else renamed(n, names) for n in graph.nodes]
     changed = graph.with_(nodes=tuple(nodes))
     return without_dead(graph, changed, names)
@@ -203,6 +203,6 @@ def without_dead(before: Graph, after: Graph, lost: Iterable[str]) -> Graph | No
     result = restricted(after, kept)
     if result is None:
         return None
-    # What was read by a dead node and by nothing else is no new output: it is what we came for.
+    # A value that only dead nodes read does not become an output: its nodes are to be removed.
     outputs = {n: k for n, k in result.outputs.items() if n in after.outputs}
     return result.with_(outputs=outputs) if outputs else None

@@ -1,12 +1,12 @@
-"""A graph that is cheap to cut: immutable, its weights shared by all the graphs made from it.
+"""A graph that is cheap to cut: immutable, with weights shared by all graphs made from it.
 
 A reduction makes hundreds of candidates from one model, most of which are never serialized. So a
-``Graph`` holds references to the messages of the model it came from, and a ``ModelProto`` is built
-only for a candidate that is really looked at.
+``Graph`` refers to the messages of the model it came from, and a ``ModelProto`` is built only for a
+candidate that is tested.
 
-What a value is, its type and what it was when the reference ran, is *recorded* beside the graph
-and is what keeps cuts well-typed: a value whose producer is gone becomes an input of the recorded
-type that is fed what was recorded. No native code is called here.
+The type of a value, and its content in a run of the reference, are *recorded* beside the graph.
+They make cuts well-typed: a value whose producer was removed becomes an input of the recorded type,
+fed with the recorded content. No native code is called here.
 
 A message that is referred to is never changed: a changed node is a copy.
 """
@@ -47,7 +47,7 @@ from optvet.graph.walk import (
 )
 
 Size = tuple[int, ...]
-"""What a reduction makes smaller, compared in order; see ``Graph.size``."""
+"""The measure that a reduction makes smaller, compared in order; see ``Graph.size``."""
 
 _GRADED_ELEMENTS = 1 << 16
 
@@ -56,15 +56,15 @@ _GRADED_ELEMENTS = 1 << 16
 
 
 class Node:
-    """One node with what is asked of it again and again.
+    """One node with derived facts that are often needed.
 
     Attributes:
         proto: The message; not to be changed.
-        uses: Names it reads, those that its subgraphs capture included; each once, in order.
+        uses: Names it reads, including those that its subgraphs capture; each once, in order.
         makes: Names of its outputs, without omitted ones.
-        size: Itself and all nodes of its subgraphs.
-        attributes: Attributes of those.
-        constant: What a Constant holds, if that is a tensor.
+        size: Number of nodes: itself and all nodes of its subgraphs.
+        attributes: Number of attributes of these nodes.
+        constant: The tensor of a Constant, if it has one.
     """
 
     def __init__(self, proto: NodeProto) -> None:
@@ -83,7 +83,7 @@ class Node:
 
     @cached_property
     def key(self) -> bytes:
-        """What it is, byte for byte."""
+        """The serialized node."""
         return bytes(self.proto.SerializeToString(deterministic=True))
 
     @property
@@ -111,7 +111,7 @@ class Weight:
 
     @cached_property
     def grade(self) -> int:
-        """How far its contents are from simple; see ``grade``."""
+        """How complicated its contents are; see ``grade``."""
         if self.elements > _GRADED_ELEMENTS:
             return 4
         try:
@@ -121,7 +121,7 @@ class Weight:
 
 
 class Feed:
-    """What one input is fed."""
+    """The array for one input."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -136,7 +136,7 @@ class Feed:
 
     @cached_property
     def grade(self) -> int:
-        """How far its contents are from simple; see ``grade``."""
+        """How complicated its contents are; see ``grade``."""
         return 4 if self.array.size > _GRADED_ELEMENTS else grade(self.array)
 
 
@@ -157,7 +157,7 @@ def grade(array: np.ndarray) -> int:
 
 
 def renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """``node`` with the values in ``names`` called otherwise, also where subgraphs capture them."""
+    """``node`` with values renamed by ``names``, also where subgraphs capture them."""
     if names.keys().isdisjoint(node.uses) and names.keys().isdisjoint(node.makes):
         return node
     proto = NodeProto()
@@ -174,7 +174,7 @@ def _rename(proto: NodeProto, names: Mapping[str, str]) -> None:
 
 
 def rename_in_body(body: GraphProto, names: Mapping[str, str]) -> None:
-    """Rename what ``body`` captures, in place; its own names hide those outside."""
+    """Rename captured values of ``body``, in place; its own names hide those outside."""
     own = local_names(body)
     visible = {old: new for old, new in names.items() if old not in own}
     if not visible:
@@ -190,7 +190,7 @@ def rename_in_body(body: GraphProto, names: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is known of values: their types, and what they were when the reference ran."""
+    """Types of values, and their contents in a run of the reference."""
 
     types: Mapping[str, TypeProto] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -198,13 +198,13 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A model and what it is fed.
+    """A model and its inputs.
 
     Attributes:
         shell: The model without its graph and functions: versions, metadata.
-        inputs: What must be fed, by name, in order; initializers listed as inputs are not here.
-        listed: Initializers that are also listed among the inputs, as IR 3 wants all of them.
-        feeds: None where the condition does not run the model.
+        inputs: Inputs that must be fed, by name, in order, without initializers.
+        listed: Initializers that are also listed among the inputs, as IR 3 requires for all.
+        feeds: Arrays for the inputs; None if the condition does not run the model.
         recorded: Facts about values of this graph, and of graphs it was cut from.
     """
 
@@ -280,7 +280,7 @@ class Graph:
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is fed."""
+        """The arrays for the inputs, by name."""
         return {name: feed.array for name, feed in (self.feeds or {}).items()}
 
     @cached_property
@@ -299,7 +299,7 @@ class Graph:
 
     @cached_property
     def constants(self) -> frozenset[str]:
-        """Values that are the same for all inputs: weights, and what is computed from them."""
+        """Values that do not depend on inputs: weights, and values computed from them."""
         known = {*self.weights, *self.sparse}
         for node in self.nodes:
             if node.type[1] not in RANDOM_OPERATORS and all(name in known for name in node.uses):
@@ -328,7 +328,7 @@ class Graph:
 
     @cached_property
     def size(self) -> Size:
-        """What is compared, in order, when a candidate claims to be smaller.
+        """The measure of size, compared in order.
 
         Nodes (of subgraphs and functions too), outputs, elements of initializers and Constants,
         elements of inputs, inputs and initializers, attributes, names read, grades of contents,
@@ -369,7 +369,7 @@ class Graph:
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of the whole model and of what it is fed."""
+        """Digest of the whole model and of its inputs."""
         content = hashlib.blake2b(self.shell.SerializeToString(deterministic=True))
         for node in self.nodes:
             content.update(hashlib.blake2b(node.key).digest())
@@ -393,7 +393,7 @@ class Graph:
         return replace(self, **changes)
 
     def fresh_name(self, stem: str) -> str:
-        """A name that nothing in this graph has."""
+        """A name that is not used in this graph."""
         taken = self.names
         name, count = stem, 0
         while name in taken:
@@ -402,7 +402,7 @@ class Graph:
 
     @cached_property
     def names(self) -> set[str]:
-        """All names of values, those in subgraphs included."""
+        """All names of values, including those in subgraphs."""
         names = {*self.inputs, *self.outputs, *self.weights, *self.sparse}
         return names | all_names(node.proto for node in self.nodes)
 

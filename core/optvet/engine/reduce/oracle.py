@@ -1,12 +1,12 @@
 """From a finding to a minimal model with the same culprit and the same signature.
 
-What has to stay while a model shrinks, each checked by trials in the sandbox:
+Conditions for a smaller model, each checked by trials in the sandbox:
 
-- the reference is a valid model that runs on its inputs (and agrees with itself where outputs are
-  compared, which the examiner sees to);
+- the reference is a valid model that runs on its inputs (and is reproducible if outputs are
+  compared, which the examiner checks);
 - the culprit shows the same signature: symptom, stage, words, and the kind of wrong output;
-- no proper subsequence of the culprit does, so that a pair does not turn into a single pass;
-- import and export alone are innocent, unless they are the culprit.
+- no proper subsequence of the culprit shows it, so that a pair does not become a single pass;
+- import and export alone do not show it, unless they are the culprit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from optvet.spec.types import NOTES, Failure, Model, ModelConfig, Sample, Sympto
 
 @dataclass(frozen=True)
 class Signature:
-    """What makes two faults the same one; ``kind`` is "form" or "value" of wrong outputs."""
+    """What two observations of one fault share; ``kind`` of wrong output is "form" or "value"."""
 
     symptom: Symptom
     stage: str
@@ -57,7 +57,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A reduction with what it preserved; ``applications`` and ``inferences`` are what it cost."""
+    """A reduction, the signature that it preserved, and its cost."""
 
     reduction: Reduction
     signature: Signature
@@ -76,20 +76,20 @@ def reduce_finding(
     budget: Budget | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> Shrunk:
-    """Reduce a model while ``culprit`` shows on ``witness`` what it shows on the whole model.
+    """Reduce a model as long as ``culprit`` shows the same fault on ``witness``.
 
     Args:
-        case: The model of the finding, the optimizer, and how it is judged.
+        case: The case of the finding.
         culprit: The minimal pass sequence; empty for import and export alone.
         witness: The sample that shows it; its feeds are reduced with the model.
         sandbox: Runs all trials.
-        jobs: Candidates that are judged at a time.
-        note: What to look for in place of a fault; one of ``REDUCIBLE``.
+        jobs: Number of candidates that are tested in parallel.
+        note: A note to look for in place of a fault; one of ``REDUCIBLE``.
         budget: When to stop with the best so far.
         progress: Called with what is being done, checks so far, and None.
 
     Raises:
-        UsageError: The culprit does not show a fault on this model and sample, or not alone.
+        UsageError: The culprit shows no fault on this model and sample, or a part of it does.
     """
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="optvet-shrink-") as folder:
@@ -113,7 +113,7 @@ def reduce_finding(
 
 
 def recorder(sandbox: Sandbox, config: RuntimeConfig) -> Recorder:
-    """Tells all values of a model on its feeds, by running it in the sandbox under ``config``."""
+    """A function that returns all values of a model, run by ``config`` in the sandbox."""
 
     def record(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         outcome = sandbox.call(record_values, model.SerializeToString(), dict(feeds), config)
@@ -123,7 +123,7 @@ def recorder(sandbox: Sandbox, config: RuntimeConfig) -> Recorder:
 
 
 def types_by_inference(sandbox: Sandbox, model: ModelProto) -> dict[str, TypeProto]:
-    """What shape inference, run in the sandbox, says of inner values; empty if it fails."""
+    """Types of inner values by shape inference in the sandbox; empty if it fails."""
     outcome = sandbox.call(infer, model.SerializeToString())
     return {name: TypeProto.FromString(data) for name, data in (outcome.value or {}).items()}
 
@@ -143,7 +143,7 @@ class _Candidate:
 
 
 class ReductionOracle:
-    """Judges candidates against the signature of the whole model, several at a time."""
+    """Tests whether candidates keep the signature of the whole model, several in parallel."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class ReductionOracle:
     # --- for the reducer ---------------------------------------------------------------------
 
     def test_all(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
-        """Answers in order; what was begun in vain is waited for, never counted."""
+        """Answers in order; tests after the first success are finished, but not counted."""
         waiting: list[Future[bool]] = []
         following = iter(candidates)
         try:
@@ -190,7 +190,7 @@ class ReductionOracle:
     # --- the judgement -----------------------------------------------------------------------
 
     def open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
-        """Learn the signature that must stay from the whole model."""
+        """Determine the signature of the whole model, which must be kept."""
         opened = self._open(model, feeds)
         if opened is None:
             self.case = self.case.under(full=False)
@@ -223,7 +223,7 @@ class ReductionOracle:
         return all(self._observed(opened, s) != self.target for s in dict.fromkeys(fewer))
 
     def _open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> _Candidate | None:
-        """The candidate with its reference; None if that is not valid or does not run."""
+        """The candidate with its reference; None if the reference is invalid or does not run."""
         sample = Sample("witness", feeds)
         case = self.case.on(self._stored(model))
         lab = Lab(case, self.sandbox, self._cache, ledger=self.ledger)
@@ -241,7 +241,7 @@ class ReductionOracle:
         return opened.seen[passes]
 
     def _observe(self, opened: _Candidate, passes: tuple[str, ...]) -> Signature | None:
-        # A fault of the build is judged without running what was built.
+        # A fault of the build is tested without running the result.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
         samples = [] if early or self.note in _STRUCTURAL else [opened.sample]
@@ -253,23 +253,23 @@ class ReductionOracle:
 
     @staticmethod
     def _compares(signature: Signature) -> bool:
-        # A changed interface is noticed only on the way to a run.
+        # A changed interface is noticed only when outputs are to be compared.
         return signature.symptom in (Symptom.INTERFACE_CHANGE, Symptom.WRONG_OUTPUT)
 
     def _stored(self, model: ModelProto) -> Model:
         data = model.SerializeToString(deterministic=True)
         digest = hashlib.sha256(data).hexdigest()
-        # Two candidates of equal bytes may differ in their feeds and be judged at once.
+        # Two candidates with equal bytes and different feeds may be tested at the same time.
         path = self.folder / f"{digest}-{threading.get_ident():x}.onnx"
         path.write_bytes(data)
         return model_of(path, digest, model, path, digest, len(data), ModelConfig())
 
 
 def examiner_for(lab: Lab, culprit: Sequence[str], sample: Sample, reference: Trial) -> Examiner:
-    """Judges what ``culprit`` does on ``sample``, as vetting judges it.
+    """An examiner for ``culprit`` on ``sample``, set up as in a vet.
 
-    Where the optimizer makes something else than a model, passes are compared with the empty
-    pipeline, and that, the culprit if there is no other, with the original under ``reference``.
+    If the optimizer converts to another format, passes are compared with the empty pipeline; the
+    empty pipeline itself, as a culprit, is compared with the original under ``reference``.
     """
     case = lab.case
     if case.lowers and not culprit:
@@ -284,12 +284,12 @@ def examiner_for(lab: Lab, culprit: Sequence[str], sample: Sample, reference: Tr
 
 _STRUCTURAL = frozenset({Symptom.BLOAT, Symptom.METADATA_CHANGE})
 REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
-"""Notes that one look at a small model shows, not how fast it is; and not what is by design."""
+"""Notes that a small model can show: not the speed, and not a deliberate dialect."""
 
 
 @dataclass(frozen=True)
 class ObservedFault:
-    """What a trial shows: in full, and what must stay of it."""
+    """The observation of a fault, and its signature, which a reduction keeps."""
 
     observation: Observation
     signature: Signature
@@ -303,15 +303,15 @@ def first_observed(
     note: Symptom | None = None,
     wanted: Signature | None = None,
 ) -> ObservedFault | None:
-    """The first fault of ``trial``, or the note that is asked for.
+    """The first fault of ``trial``, or the given note.
 
     Args:
         examiner: Knows the reference's outputs.
         reference: The original's trial.
         trial: The candidate's.
-        samples: What both were run on.
+        samples: The samples of both trials.
         note: One of ``REDUCIBLE``; None for faults.
-        wanted: What was seen before; of changed metadata that much must show, no more.
+        wanted: The signature to look for; of changed metadata, only the keys in it are required.
     """
     if note in _STRUCTURAL:
         return _structural(note, reference, trial, wanted)
@@ -329,7 +329,7 @@ def _signature(observation: Observation) -> Signature:
         form = any(j.structural and j.error is None for j in observation.judgements)
         kind = "form" if form else "value"
     if symptom == Symptom.INTERFACE_CHANGE:
-        words = ""  # it is made of the names and shapes of this very model
+        words = ""  # the message consists of names and shapes of this model only
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
 
@@ -349,12 +349,12 @@ def _sensitive(found: Examination) -> ObservedFault | None:
 def _structural(
     note: Symptom, reference: Trial, trial: Trial, wanted: Signature | None
 ) -> ObservedFault | None:
-    """Bloat and metadata: what comparing two structures says."""
+    """Bloat and changed metadata, found by comparing two structures."""
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None:
         return None
     if note == Symptom.BLOAT:
-        # How much is too much depends on the size of the model; that it grows at all does not.
+        # The threshold for bloat depends on the model's size; here any growth counts.
         if after.nodes <= before.nodes:
             return None
         observation = Observation(note, "build", structure.growth(before, after))

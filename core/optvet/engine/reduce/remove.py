@@ -1,4 +1,4 @@
-"""Taking nodes away: from one end, in chunks, one by one, and whole stretches by substitution."""
+"""Removing nodes: from one end, in chunks, one by one, and whole stretches by substitution."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from optvet.engine.reduce.graph import Graph, Node, renamed
 from optvet.graph.types import same_type
 
 _COLLAPSED = 48
-"""Substitutions that are tried in a row at most; the longest stretches first."""
+"""Maximal number of substitutions that are tried in a row; the longest stretches first."""
 
 
 def first_nodes(graph: Graph, count: int) -> Graph | None:
-    """G → G[0 … count): what the rest read becomes an output."""
+    """G → G[0 … count): values that removed nodes read become outputs."""
     return cut(graph, range(count))
 
 
 def last_nodes(graph: Graph, count: int) -> Graph | None:
-    """G → G[n - count … n): what they read of the rest is fed."""
+    """G → G[n - count … n): values of removed nodes become inputs."""
     return cut(graph, range(len(graph.nodes) - count, len(graph.nodes)))
 
 
 def without_chunk(graph: Graph, chunk: Sequence[int]) -> Iterator[Graph | None]:
-    """G → G without ``chunk``: what it made is fed; else ``y := x`` wherever types allow."""
+    """G → G without ``chunk``: its values become inputs; or ``y := x`` where types allow."""
     gone = set(chunk)
     yield cut(graph, [i for i in range(len(graph.nodes)) if i not in gone])
     yield _bridged(graph, gone)
@@ -49,9 +49,9 @@ def _bridged(graph: Graph, gone: set[int]) -> Graph | None:
 
 
 def collapsed(graph: Graph) -> Iterator[Graph | None]:
-    """``v := w`` for values v, w of one type, w made before v: all that only v needed goes.
+    """``v := w`` for values v, w of one type, w made before v; removes nodes that only v needed.
 
-    This takes away what no single node can be spared of: a pair of Transposes, a whole block.
+    This removes groups of which no single node can be removed: a pair of Transposes, a block.
     """
     order = [*graph.inputs, *(name for node in graph.nodes for name in node.makes)]
     pairs: list[tuple[int, Graph]] = []
@@ -72,11 +72,11 @@ def collapsed(graph: Graph) -> Iterator[Graph | None]:
 
 
 def without_node(graph: Graph, index: int) -> Iterator[Graph | None]:
-    """Every way to do without one node: y = op(x …).
+    """Every way to remove one node y = op(x …).
 
-    In order: y and what else it made is fed (or fixed, if the same for all inputs); ``y := x`` for
-    an x of y's type; fixed (or fed) instead; what it read becomes an output too; the types of what
-    is fed are left open.
+    In order: y and its other outputs become inputs (initializers, if they do not depend on inputs);
+    ``y := x`` for an x of y's type; initializers (or inputs) instead; the values that it read
+    become outputs too; the new inputs have unknown dimensions.
     """
     node = graph.nodes[index]
     rest = [i for i in range(len(graph.nodes)) if i != index]
@@ -103,7 +103,7 @@ def _bypassed(
         return substituted(graph, {made: read})
     if read in graph.outputs or read not in graph.producer:
         return None
-    # y is an output: what is left takes its name.
+    # y is an output: x takes its name.
     nodes = [renamed(n, {read: made}) for i, n in enumerate(graph.nodes) if i != index]
     result = restricted(graph, nodes)
     if result is None:

@@ -1,11 +1,12 @@
 """The order in which reductions are tried.
 
-Coarse first: on a model of hundreds of nodes, two bisections leave the few between the ends of the
-interesting region; then chunks; then every single node in every way. What is left is made plain.
-All of it is repeated until nothing helps: a step that failed may work on a smaller graph.
+Coarse first: on a model of hundreds of nodes, two bisections leave the few nodes between the ends
+of the interesting region; then chunks; then every single node in every way. The remaining graph is
+simplified. All of it is repeated until no step succeeds: a step that failed may succeed on a
+smaller graph.
 
-Everything goes through ``_Reducer.offer``, which is where the promises are kept: nothing is offered
-twice, nothing is accepted that is not smaller, and whatever is accepted was found interesting.
+All candidates pass through ``_Reducer.offer``, which guarantees that none is tested twice, and that
+an accepted candidate is smaller and interesting.
 
 Source: Zeller and Hildebrandt 2002 (ddmin); the passes over single parts are as in C-Reduce
 (Regehr et al. 2012) and shrinkray.
@@ -30,15 +31,15 @@ from optvet.spec.errors import UsageError
 Feeds = Mapping[str, np.ndarray]
 Progress = Callable[[str, int, int | None], None]
 Recorder = Callable[[ModelProto, Feeds], "Mapping[str, np.ndarray] | None"]
-"""All values of a model by name, inner ones included, when it runs on feeds; None: it does not."""
+"""Returns all values of a model by name, including inner ones; None if it does not run."""
 
 _BATCH = 8
 _MANY = 64
-"""Up to so many nodes whole stretches are substituted; the number of pairs grows as its square."""
+"""Stretches are substituted in graphs up to this size: the number of pairs grows as its square."""
 
 
 class Candidate:
-    """A model and what to feed it; the model is built when it is first asked for."""
+    """A model and its inputs; the model is built when it is first used."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -50,22 +51,22 @@ class Candidate:
 
     @property
     def feeds(self) -> dict[str, np.ndarray] | None:
-        """Inputs by name; None where the condition does not run the model."""
+        """Inputs by name; None if the condition does not run the model."""
         return None if self._graph.feeds is None else self._graph.arrays
 
     @property
     def nodes(self) -> int:
-        """Nodes, those of subgraphs and functions included."""
+        """Number of nodes, including those of subgraphs and functions."""
         return self._graph.size[0]
 
     @property
     def size(self) -> Size:
-        """What is compared: every accepted candidate has less, in this order."""
+        """The measure of size; every accepted candidate has a smaller one."""
         return self._graph.size
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal models on equal feeds."""
+        """Digest of model and inputs."""
         return self._graph.digest
 
 
@@ -91,10 +92,10 @@ class Reduction:
     Attributes:
         model: The smallest interesting model that was found.
         feeds: Its inputs.
-        nodes: Its nodes, those of subgraphs and functions included; before and after.
-        checks: How often the condition was asked.
-        steps: How many candidates were accepted.
-        end: Why it ended: nothing helps any more, the budget ran out, or Ctrl-C.
+        nodes: Numbers of nodes before and after, including those of subgraphs and functions.
+        checks: Number of tests of the condition.
+        steps: Number of accepted candidates.
+        end: Why it ended: no step succeeds any more, the budget is used up, or Ctrl-C.
     """
 
     model: ModelProto
@@ -106,7 +107,7 @@ class Reduction:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing helps any more."""
+        """Whether it ended because no step succeeds any more."""
         return self.end == "done"
 
 
@@ -126,23 +127,23 @@ def reduce_model(
     progress: Progress = lambda text, done, total: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Reduction:
-    """A model, as small as it gets, that is still interesting.
+    """Find a model, as small as possible, that is still interesting.
 
     Deterministic if ``interesting`` and ``record`` are. ``KeyboardInterrupt`` ends it early with
-    the best so far, unless not even the model itself was judged yet.
+    the best model so far; it is raised if the original model was not tested yet.
 
     Args:
-        model: Where to begin; it is not changed, and must not be while this runs.
+        model: The model to reduce; it is not changed, and must not be while this runs.
         feeds: Inputs by name. None if the condition looks at the graph alone: nothing is run
             then, and types come from ``types``, or else from onnx's shape inference, which is
             native code that runs in this process.
-        interesting: Judges candidates; see ``Interesting``. Candidates of one call are
-            independent of each other and can be judged in parallel.
-        record: Runs the reference with all its values as outputs. It makes cuts well-typed and
-            gives what cut values are fed.
-        types: What is known of the types of inner values beforehand, by name.
-        effort: "nodes" stops when no node can go; "full" makes the rest plain as well.
-        width: How many cuts are tried at once where a search would otherwise bisect.
+        interesting: Tests candidates; see ``Interesting``. The candidates of one call are
+            independent and can be tested in parallel.
+        record: Runs the reference with all values as outputs. This gives the types and contents of
+            new inputs.
+        types: Known types of inner values, by name.
+        effort: "nodes" stops when no node can be removed; "full" simplifies the rest as well.
+        width: Number of cuts that are tried at the same time in a bisection.
         budget: When to stop.
         progress: Called with what is being done, checks so far, and None.
         clock: Seconds; for the budget.
@@ -162,7 +163,7 @@ class _Stop(Exception):
 
 
 class _Reducer:
-    """The best so far, and how it gets better."""
+    """The state of a reduction: the best graph so far, and the steps that improve it."""
 
     def __init__(
         self,
@@ -216,8 +217,8 @@ class _Reducer:
             raise UsageError("the model does not satisfy the condition; there is nothing to reduce")
         known = self._known(self.best)
         if known is None:
-            # A model that strict inference refuses may be interesting all the same; what can be
-            # told of its types is enough for most cuts.
+            # A model that strict inference refuses may still be interesting; the types that can be
+            # inferred are enough for most cuts.
             self.strict = False
             known = self._known(self.best)
         if known is not None:
@@ -226,11 +227,11 @@ class _Reducer:
     # --- offering ----------------------------------------------------------------------------
 
     def offer(self, candidates: Iterable[Graph | None], *, stale: bool = False) -> bool:
-        """Offer candidates in batches until one is interesting; that one is the best now.
+        """Test candidates in batches until one is interesting, which becomes the best.
 
         Args:
-            candidates: Looked at lazily; None is skipped.
-            stale: The types of values may have changed, and are found out anew.
+            candidates: Read lazily; None is skipped.
+            stale: The types of values may have changed, and must be inferred again.
         """
         fresh = iter(self._worthwhile(candidates, stale=stale))
         while batch := list(itertools.islice(fresh, _BATCH)):
@@ -295,14 +296,14 @@ class _Reducer:
         types = dict(self.types or {})
         for name, array in known.items():
             kind = type_of_array(array)
-            # What shape inference left open stays open, as it was for the optimizer.
+            # Dimensions that shape inference left unknown stay so, as for the optimizer.
             if kind is not None and not (name in types and agrees(types[name], kind)):
                 types[name] = kind
         return Recorded(types, known)
 
     def _retyped(self, graph: Graph) -> Graph | None:
-        """``graph`` with the types of its outputs and inner values as they are now."""
-        # What the graph says of its inner values and outputs may be wrong now.
+        """``graph`` with the types of outputs and inner values inferred again."""
+        # The declared types of inner values and outputs may be wrong now.
         untyped = {name: TypeProto() for name in graph.outputs}
         known = self._known(graph.with_(outputs=untyped, value_info={}))
         if known is None or not known.types.keys() >= graph.outputs.keys():
@@ -320,10 +321,10 @@ class _Reducer:
     # --- nodes -------------------------------------------------------------------------------
 
     def _ends(self) -> None:
-        """The shortest interesting beginning, then the shortest interesting end of that.
+        """Find the shortest interesting prefix, then the shortest interesting suffix of that.
 
-        Bisection takes it that longer parts are interesting if shorter ones are; where that is
-        not so, it still ends at some part that is.
+        Bisection assumes that a part which contains an interesting part is interesting; if that is
+        not so, it still ends at some interesting part.
         """
         self.doing = "cutting out"
         for part in (remove.first_nodes, remove.last_nodes):
@@ -339,7 +340,7 @@ class _Reducer:
             )
             cuts = {n: part(whole, n) for n in counts}
             before = self.best
-            # A longer part is worth looking at only if the shorter ones failed: ascending.
+            # Ascending: a longer part is tested only if the shorter ones failed.
             self.offer(g for g in cuts.values() if g is not None)
             if self.best is before:
                 low = counts[-1]
@@ -368,7 +369,7 @@ class _Reducer:
                 return
 
     def _chunks(self) -> None:
-        """Chunks of nodes, halves first, from the end: consumers go before what they consume."""
+        """Remove chunks of nodes, halves first, from the end: consumers before producers."""
         self.doing = "removing chunks"
         size = len(self.best.nodes) // 2
         while size > 1:
@@ -379,7 +380,7 @@ class _Reducer:
                     break
                 count = len(self.best.nodes)
                 if self.offer(remove.without_chunk(self.best, chunk)):
-                    # More may have gone than the chunk, or less; go on below it.
+                    # More or less than the chunk may have been removed; continue below it.
                     end = min(chunk.start, len(self.best.nodes))
                     end = max(end, 0) if count > len(self.best.nodes) else chunk.start
                 else:

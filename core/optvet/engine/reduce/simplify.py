@@ -1,7 +1,7 @@
-"""Making what is left plain: attributes, optional inputs, dimensions, contents, names.
+"""Simplifying a graph: attributes, optional inputs, dimensions, contents, names.
 
-Steps that may change the type of a value say so by ``stale``; the caller finds the types out anew
-before it offers such a graph.
+Steps that may change the type of a value set ``stale``; the caller then infers types again before
+it tests such a graph.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from optvet.graph.walk import (
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _WEIGHTS_MAX = 1 << 22
-"""Larger tensors are sliced but not otherwise rewritten."""
+"""Maximal number of elements of tensors whose contents are simplified; larger ones are sliced."""
 
 
 # --- attributes and inputs of nodes ---------------------------------------------------------------
 
 
 def fewer_attributes(graph: Graph) -> Iterator[Graph | None]:
-    """``op(x; a=1, b=2) → op(x)``, then ``→ op(x; b=2)``: attributes to their defaults.
+    """``op(x; a=1, b=2) → op(x)``, then ``→ op(x; b=2)``: remove attributes.
 
-    Not those that the operator's schema requires, nor subgraphs.
+    Attributes that the operator's schema requires, and subgraphs, are kept.
     """
     for index, node in enumerate(graph.nodes):
         optional = _optional_attributes(graph, node)
@@ -124,10 +124,10 @@ def without_idle(graph: Graph | None, names: set[str] | None = None) -> Graph | 
 
 
 def fewer_outputs(graph: Graph) -> Iterator[Graph | None]:
-    """(y1 … yn) → one output alone; then without one, and without the nodes only it needed."""
+    """(y1 … yn) → one of the outputs; then all but one, without the nodes that only it needed."""
     if len(graph.outputs) < 2:
         return
-    # Keeping one is tried before dropping one: of many outputs one is mostly what matters.
+    # Keeping one is tried before dropping one: usually only one of many outputs matters.
     chosen = [{n} for n in graph.outputs] if len(graph.outputs) > 2 else []
     chosen += [graph.outputs.keys() - {n} for n in graph.outputs]
     for names in chosen:
@@ -150,9 +150,9 @@ def merged_inputs(graph: Graph) -> Iterator[Graph | None]:
 
 
 def weights_fed(graph: Graph) -> Iterator[Graph | None]:
-    """A float initializer → an input that is fed its contents: less to store, as much to feed.
+    """A float initializer → an input that is fed its contents: this makes the model smaller.
 
-    Whole numbers stay: shapes, axes and indices belong to what the graph means.
+    Integer initializers are kept: they are shapes, axes and indices.
     """
     for name, weight in graph.weights.items():
         kind = graph.type_of(name)
@@ -178,12 +178,11 @@ def weights_fed(graph: Graph) -> Iterator[Graph | None]:
 
 
 def smaller_dimensions(graph: Graph) -> Iterator[Graph | None]:
-    """Size d → 1, 2, d/2: everywhere a dimension, shape or attribute is d; then one axis alone.
+    """Size d → 1, 2, d/2: wherever a dimension, shape or attribute is d; then on one axis only.
 
-    ``x[d] → x[:1]`` for inputs, initializers and feeds alike; whole numbers in shapes and in
-    attributes that equal d go with it, so that a Reshape to [n, d] or a Conv of d groups still
-    fits; then also multiples of d, as a flattened dimension is one. What does not fit is found out
-    by whoever runs the result.
+    ``x[d] → x[:1]`` for inputs, initializers and feeds. Integers in shapes and attributes that
+    equal d are replaced too, so that a Reshape to [n, d] or a Conv of d groups still fits; then
+    also multiples of d, for flattened dimensions. The result may be invalid; running it shows that.
     """
     for size in sorted(_sizes(graph), reverse=True):
         for new in dict.fromkeys((1, 2, size // 2)):
@@ -199,7 +198,7 @@ def smaller_dimensions(graph: Graph) -> Iterator[Graph | None]:
 
 
 def _last(graph: Graph, name: str, axis: int, count: int) -> Graph | None:
-    """The last elements of one axis of an input: what matters of its contents may lie there."""
+    """Keep the last elements of one axis of an input: these may be the ones that matter."""
     if graph.feeds is None or name not in graph.feeds:
         return None
     array = graph.feeds[name].array
@@ -212,7 +211,7 @@ def _last(graph: Graph, name: str, axis: int, count: int) -> Graph | None:
 
 
 def concrete_dimensions(graph: Graph) -> Iterator[Graph | None]:
-    """[N, 3] → [1, 3]: all open dimensions of inputs take the size they are fed, else 1."""
+    """[N, 3] → [1, 3]: unknown dimensions of inputs become the size that is fed, else 1."""
     inputs = dict(graph.inputs)
     for name, kind in graph.inputs.items():
         if not is_cuttable(kind):
@@ -246,7 +245,7 @@ def _sizes(graph: Graph) -> set[int]:
 def _resized(
     graph: Graph, old: int, new: int, only: tuple[str, int] | None, *, multiples: bool = False
 ) -> Graph | None:
-    """``graph`` with size ``old`` made ``new``: on one axis of one value, or wherever it stands."""
+    """``graph`` with size ``old`` replaced by ``new``: on one axis of one value, or everywhere."""
     shapes = {n: s for n in (*graph.inputs, *graph.weights) if (s := _shape(graph, n)) is not None}
     power = max([s.count(old) for s in shapes.values()], default=1)
 
@@ -292,7 +291,7 @@ def _resized_constant(node: Node, scaled: Callable[[int], int]) -> Node:
 def _sliced(
     weight: Weight, shape: tuple[int, ...], scaled: Callable[[int], int] | None
 ) -> Weight | None:
-    """The beginning of ``weight``, the sizes in it scaled if it is a shape; None: unreadable."""
+    """The first elements of ``weight``; sizes are scaled if it is a shape. None if unreadable."""
     is_shape = (
         scaled is not None
         and weight.proto.data_type == TensorProto.INT64
@@ -358,9 +357,10 @@ def _finite(array: np.ndarray) -> np.ndarray:
 
 
 def plainer_contents(graph: Graph) -> Iterator[Graph | None]:
-    """Contents x → 0, 1, 0 1 2 …, round(x): of all float tensors at once, then of one.
+    """Contents x → 0, 1, 0 1 2 …, round(x): of all float tensors together, then of each one.
 
-    Inputs, initializers and Constants alike. Whole numbers stay: they are shapes, axes and indices.
+    This applies to inputs, initializers and Constants. Integer tensors are kept: they are shapes,
+    axes and indices.
     """
     grades = {n: feed.grade for n, feed in (graph.feeds or {}).items() if _is_float(graph, n)}
     grades |= {n: weight.grade for n, weight in graph.weights.items() if _is_float(graph, n)}
@@ -410,10 +410,10 @@ def _with_contents(
 
 
 def cleaner(graph: Graph) -> Iterator[Graph | None]:
-    """Everything that is no computation, at once and then piece by piece.
+    """Remove everything that is not computation, together and then one by one.
 
-    Unread inputs and initializers, unused functions and operator sets, declared types of inner
-    values, doc strings and metadata, names of nodes, names of values (t0, t1 …).
+    That is: unread inputs and initializers, unused functions and operator sets, declared types of
+    inner values, doc strings and metadata, names of nodes; values are renamed (t0, t1 …).
     """
     steps: Sequence[Callable[[Graph], Graph | None]] = (
         without_idle,
@@ -449,7 +449,7 @@ def _without_text(graph: Graph) -> Graph:
 
 
 def _less_text(graph: Graph) -> Iterator[Graph]:
-    """What the model says of itself, one thing less, or a property without its value."""
+    """``graph`` with one text field less, or with one metadata property without its value."""
     kept = {"ir_version", "opset_import", "graph", "name"}
     for index in (0, 1):
         message = (graph.shell, graph.shell.graph)[index]
@@ -471,7 +471,7 @@ def _less_text(graph: Graph) -> Iterator[Graph]:
 
 
 def _shell_copy(graph: Graph, index: int) -> tuple[ModelProto, Any]:
-    """A copy of the shell, and what of it is to be changed: itself, or its graph."""
+    """A copy of the shell, and the message in it to change: the model or its graph."""
     shell = ModelProto()
     shell.CopyFrom(graph.shell)
     return shell, (shell, shell.graph)[index]
@@ -516,7 +516,7 @@ def _nameless(proto: NodeProto) -> NodeProto:
 def short_names(graph: Graph) -> Graph | None:
     """Values become x0 … (inputs), w0 … (initializers), t0 … (inner), y0 … (outputs).
 
-    Only where no subgraph defines a name of its own that would hide one of these.
+    None if a subgraph defines a name that would hide one of these.
     """
     names: dict[str, str] = {}
     for stem, values in (

@@ -1,7 +1,6 @@
-"""Taking apart what holds other nodes: If, Loop, subgraph bodies, model-local functions.
+"""Replacing nodes by the nodes inside them: If, Loop, subgraphs, model-local functions.
 
-Each step gives a graph whose values may have other types than before; the caller finds them out
-anew before it offers the graph.
+The values of the new graph may have other types; the caller infers types again before it tests it.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _KEEPS_TYPE = frozenset(
     Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu
     """.split()
 )
-"""Operators whose only output has the type of their first input, whatever that is."""
+"""Operators whose only output has the type of their first input."""
 
 
 def unfolded(graph: Graph) -> Iterator[Graph | None]:
-    """Every way to replace one node by what it holds.
+    """Every way to replace one node by the nodes inside it.
 
     ``If(c){A}{B} → A`` and ``→ B``; ``Loop(m, c, v){B} → B(0, true, v)`` where no output is
     stacked; ``f(x) → body of f`` for a model-local function.
@@ -78,7 +77,7 @@ def _one_turn(graph: Graph, index: int) -> Graph | None:
 
 
 def _inlined(graph: Graph, index: int, body: GraphProto, given: Mapping[str, str]) -> Graph | None:
-    """``body`` in place of node ``index``; ``given`` says what its inputs are called outside."""
+    """``body`` in place of node ``index``; ``given`` maps its inputs to names outside."""
     node = graph.nodes[index].proto
     names = dict(given)
     for name in sorted(local_names(body) - given.keys()):
@@ -188,7 +187,7 @@ def _with_opsets(shell: ModelProto, function: FunctionProto) -> ModelProto | Non
 
 
 def _resolve(proto: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
-    """Put the call's attributes where the function refers to them."""
+    """Replace references to attributes of the function by the call's attributes, in place."""
     kept: list[AttributeProto] = []
     for attribute in proto.attribute:
         if not attribute.ref_attr_name:
