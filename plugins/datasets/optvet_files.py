@@ -485,16 +485,16 @@ class FilesDataset:
                     "vet a model with tensor inputs"
                 )
         sources = _sources(argument, model.inputs)
-        return itertools.islice(_fitting(sources, model.inputs), limit)
+        return itertools.islice(_fitting(sources, model.inputs, model.optional), limit)
 
 
 def _fitting(
-    sources: Sequence[_Source], inputs: Sequence[ValueInfo]
+    sources: Sequence[_Source], inputs: Sequence[ValueInfo], optional: Sequence[ValueInfo]
 ) -> Iterator[Sample | Deferred]:
     found = False
     for source in sources:
         try:
-            for sample in _samples(source, inputs):
+            for sample in _samples(source, inputs, optional):
                 found = True
                 yield sample
         except InputError as error:
@@ -508,17 +508,23 @@ def _refuse(error: InputError) -> Sample:
     raise error
 
 
-def _samples(source: _Source, inputs: Sequence[ValueInfo]) -> Iterator[Sample]:
-    """Samples of one source; all of it is checked before the first is given."""
+def _samples(
+    source: _Source, inputs: Sequence[ValueInfo], optional: Sequence[ValueInfo]
+) -> Iterator[Sample]:
+    """Samples of one source; all of it is checked before the first is given.
+
+    An optional input is fed where the source has it.
+    """
     where = str(source.files[0] if len(source.files) == 1 else source.files[0].parent)
     fitted = [
         Sample(
             id=id,
-            feeds={i.name: _fit(part[i.name], i, where) for i in inputs},
+            feeds={i.name: _fit(part[i.name], i, where) for i in given},
             origin=where,
         )
-        for name, arrays in _numbered(source.id, _read(source, inputs), inputs)
-        for id, part in _split(name, _by_input(arrays, inputs, where), inputs)
+        for name, arrays in _numbered(source.id, _read(source, (*inputs, *optional)), inputs)
+        for given in [(*inputs, *(i for i in optional if i.name in arrays))]
+        for id, part in _split(name, _by_input(arrays, given, where), given)
     ]
     yield from fitted
 

@@ -9,6 +9,9 @@ import pytest
 
 import optvet
 from optvet import UsageError, VetRequest
+from optvet.engine import api
+from optvet.engine.discovery import Plugins
+from optvet.engine.vet.run import vet_model
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }"""
@@ -115,3 +118,34 @@ def test_where_a_fault_lies_is_told_only_where_other_runtimes_were_asked(tmp_pat
         assert fault.symptom == "wrong-output"
         assert fault.location.startswith(location)
         assert bool(fault.location) == bool(others)
+
+
+def test_one_model_of_several_that_fails_in_optvet_or_vanishes_does_not_stop_the_others(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    np.savez(tmp_path / "inputs.npz", a=FEEDS["a"], b=FEEDS["b"])
+    requests = api.requests_in(
+        VetRequest(
+            model=str(tmp_path),
+            dataset=(f"files:{tmp_path / 'inputs.npz'}",),
+            cache_dir=tmp_path / "cache",
+            jobs=1,
+        )
+    )
+    (tmp_path / "b.onnx").unlink()
+
+    def broken_for_a(given: Any, *args: Any, **more: Any) -> Any:
+        if given.path.name == "a.onnx":
+            raise KeyError(0)
+        return vet_model(given, *args, **more)
+
+    monkeypatch.setattr(api, "vet_model", broken_for_a)
+    a, b, c = api.vet_each(requests, Plugins())
+    assert str(a.error).startswith("internal error: KeyError: 0; this is a bug in optvet")
+    assert a.error is not None
+    assert isinstance(a.error.__cause__, KeyError)
+    assert "no such file" in str(b.error)
+    assert c.result is not None
+    assert [answer.error.exit_code for answer in (a, b) if answer.error] == [3, 2]

@@ -257,8 +257,13 @@ def info(name: str, *shape: int | str | None, dtype: str = "float") -> ValueInfo
 
 
 class Face:
-    def __init__(self, inputs: list[ValueInfo], outputs: list[ValueInfo]) -> None:
-        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+    def __init__(
+        self,
+        inputs: list[ValueInfo],
+        outputs: list[ValueInfo],
+        optional: tuple[ValueInfo, ...] = (),
+    ) -> None:
+        self.inputs, self.outputs, self.optional = tuple(inputs), tuple(outputs), optional
 
 
 NONE: frozenset[InterfaceChange] = frozenset()

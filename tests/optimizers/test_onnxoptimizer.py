@@ -216,6 +216,28 @@ def test_a_documented_limit_is_a_note_when_the_pass_is_asked_for(vet: Vet) -> No
         assert (finding.known_limit or "").startswith("documented limit of split_predict: ")
 
 
+def test_a_model_of_which_nothing_was_judged_is_not_clean(vet: Vet) -> None:
+    text = """
+    <ir_version: 3, opset_import: ["" : 9]>
+    g (float[2,4] x, float[4,1] w) => (float[2,1] y) <float[4,1] w = {1, 2, 3, 4}>
+    { y = MatMul(x, w) }
+    """
+    result = vet(text, "split_init")
+    assert (result.verdict, [o.verdict for o in result.outputs]) == ("undecided", ["not-judged"])
+    assert result.reason.startswith("no output was judged: documented limit of split_init: keeps")
+
+
+def test_what_remains_without_a_documented_limit_is_judged(vet: Vet) -> None:
+    text = NET.replace("m = MatMul(i, w)", "v = Neg(w)  m = MatMul(i, v)")
+    result = vet(text, "split_predict,eliminate_nop_pad")
+    assert [o.verdict for o in result.outputs] == ["same"]
+    control = result.control("documented limits")
+    assert control is not None
+    assert (
+        control.detail == "outputs were judged without passes of documented limits: split_predict"
+    )
+
+
 def test_all_does_not_blame_a_healthy_model_for_passes_with_known_limits(vet: Vet) -> None:
     result = vet(NET, "all")
     assert [f.culprit for f in result.findings if f.severity == "fault"] == []

@@ -233,12 +233,30 @@ def vet_each(
         try:
             told = _within(where, progress)
             answer = Answer(request, vet_request(request, plugins, progress=told))
-        except (UsageError, NothingTested, InfrastructureError) as error:
-            # A wrong option would be wrong for all of them.
-            if isinstance(error, UsageError) and not isinstance(error, InputError):
+        except OptvetError as error:
+            # A wrong option would be wrong for all of them; a file that is gone is not.
+            own = isinstance(error, (InputError, NothingTested, InfrastructureError))
+            if not own and Path(request.model).exists():
                 raise
             answer = Answer(request, None, error)
+        except Exception as error:
+            # A defect of optvet that one model brings to light is no reason to leave the others.
+            answer = Answer(request, None, internal(error))
         yield answer
+
+
+def internal(error: Exception) -> InfrastructureError:
+    """A defect of optvet, recorded in place of an answer; the traceback is its cause."""
+    words = " ".join(str(error).split())[:_ERROR_CHARS]
+    wrapped = InfrastructureError(
+        f"internal error: {type(error).__name__}: {words}; this is a bug in optvet: vet this model "
+        "alone with --debug and report what it prints"
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+_ERROR_CHARS = 300
 
 
 def _within(prefix: str, progress: Progress) -> Progress:

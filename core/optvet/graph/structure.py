@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import ModelProto, NodeProto
 
-from optvet.graph.interface import graph_inputs, graph_outputs
+from optvet.graph.interface import graph_inputs, graph_outputs, lists_weights, optional_inputs
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
@@ -40,6 +40,8 @@ class Facts:
     size_bytes: int
     random: bool = False
     foreign: Mapping[str, int] = field(default_factory=dict)
+    optional: tuple[ValueInfo, ...] = ()
+    lists_weights: bool = False
 
 
 def facts(model: ModelProto, size_bytes: int) -> Facts:
@@ -60,6 +62,8 @@ def facts(model: ModelProto, size_bytes: int) -> Facts:
         size_bytes,
         draws_random(model),
         dict(Counter("::".join(operator_of(node)) for node in foreign_nodes(model))),
+        optional_inputs(model),
+        lists_weights(model),
     )
 
 

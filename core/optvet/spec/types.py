@@ -154,6 +154,7 @@ class Model:
         digest: sha256 of ``blob``, hexadecimal; it covers the external data too.
         inputs: Inputs that a caller must feed; initializers listed among them (IR 3) are left out.
         outputs: Graph outputs, in order.
+        optional: Inputs that a caller may feed: from IR version 4 on, those with an initializer.
         opsets: Operator-set version by domain; the default domain is "ai.onnx".
         config: What was declared of it beside the file, or in a catalogue.
         format: "onnx"; there is no other format yet.
@@ -171,6 +172,7 @@ class Model:
     nodes: int
     config: ModelConfig = field(default_factory=lambda: ModelConfig())
     format: str = "onnx"
+    optional: tuple[ValueInfo, ...] = ()
 
     @property
     def task(self) -> str | None:

@@ -25,7 +25,7 @@ from optvet.engine.models import large, open_large
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.models.sidecar import config_for
 from optvet.engine.models.soundness import check_model, check_tensor, shape_words
-from optvet.graph.interface import graph_inputs, graph_outputs
+from optvet.graph.interface import graph_inputs, graph_outputs, optional_inputs
 from optvet.graph.outline import is_outside, location_of, outline_of
 from optvet.graph.text import undecodable_field
 from optvet.graph.types import dtype_name, element_bits
@@ -145,6 +145,7 @@ def model_of(
         size_bytes=size_bytes,
         nodes=node_count(proto),
         config=config,
+        optional=optional_inputs(proto),
     )
 
 

@@ -100,12 +100,15 @@ def check_model(path: Path, proto: ModelProto) -> None:
     """Refuse a model whose interface or calls nothing could be made of.
 
     Raises:
-        InputError: A type is left out or unknown, a shape has too many dimensions, a node has no
-            operator or an attribute no value, or functions call each other in a circle.
+        InputError: A type is unknown, or that of an input left out, a shape has too many
+            dimensions, a node has no operator or an attribute no value, or functions call each
+            other in a circle.
     """
     for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
-            _check_value(f"model {path}: {what} {quoted(value.name)}", value)
+            known = what == "input" or not is_untyped(value)
+            if known:
+                _check_value(f"model {path}: {what} {quoted(value.name)}", value)
     for graph in graphs(proto.graph):
         for node in graph.node:
             if not node.op_type:
@@ -122,6 +125,12 @@ def check_model(path: Path, proto: ModelProto) -> None:
             f"model {path}: function {quoted(qualified(*circle))} calls itself, directly or "
             "through others, which ONNX does not allow"
         )
+
+
+def is_untyped(value: ValueInfoProto) -> bool:
+    """Whether a value declares no type, which runtimes infer for an output."""
+    which = value.type.WhichOneof("value")
+    return which is None or (which == "tensor_type" and not value.type.tensor_type.elem_type)
 
 
 def _check_value(name: str, value: ValueInfoProto) -> None:

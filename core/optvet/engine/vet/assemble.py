@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from optvet.engine.numerics.oracle import Judgement
 from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examination, Examiner
@@ -36,6 +37,7 @@ def assemble(
     started: float,
     safe: tuple[str, ...],
     blamed: Sequence[Finding],
+    remaining: Examination | None,
     records: list[PassRecord] | None,
     impact: Impact | None,
     fixed: list[FixedTolerance],
@@ -49,6 +51,7 @@ def assemble(
         started: When the clock, ``time.perf_counter``, began.
         safe: What remains of the pipeline.
         blamed: Findings on the pipeline as a whole.
+        remaining: What the passes that remain do to the outputs; None if none remains.
         records: What every pass did alone, if that was studied.
         impact: What differences mean on the model's task.
         fixed: What fixed tolerances would say.
@@ -56,10 +59,11 @@ def assemble(
     request, ledger, examiner = session.request, session.ledger, detected.examiner
     _control_reference(session, examiner)
     _control_samples(session, detected, inputs)
-    outputs = _with_faults(examiner.outputs(detected.found.judgements), blamed)
+    judged = _judged(session, detected.found, remaining)
+    outputs = _with_faults(examiner.outputs(judged), blamed)
     if session.lab.cache.degraded is not None:
         ledger.control("cache", "limited", session.lab.cache.degraded)
-    verdict, reason = _verdict(session, examiner, detected.found)
+    verdict, reason = _verdict(session, examiner, judged)
     runtime = session.case.candidate.runtime
     return VetResult(
         schema="optvet.vet/3",
@@ -184,7 +188,26 @@ def _control_samples(session: Session, detected: Detected, inputs: Inputs) -> No
     session.ledger.control("samples", "passed" if whole else "limited", words)
 
 
-def _verdict(session: Session, examiner: Examiner, found: Examination) -> tuple[Verdict, str]:
+def _judged(
+    session: Session, found: Examination, remaining: Examination | None
+) -> Mapping[str, Judgement]:
+    """A judgement per output: of the pipeline, else of what remains where a limit is documented.
+
+    What a documented limit leaves is no model that could be compared.
+    """
+    limited = [f for f in session.ledger.findings if f.known_limit is not None and f.culprit]
+    faults = [f for f in session.ledger.findings if f.severity == "fault"]
+    if found.judgements or faults or not limited or remaining is None:
+        return found.judgements
+    names = ", ".join(dict.fromkeys(name for f in limited for name in f.culprit))
+    words = f"outputs were judged without passes of documented limits: {names}"
+    session.ledger.control("documented limits", "limited", words)
+    return remaining.judgements
+
+
+def _verdict(
+    session: Session, examiner: Examiner, judged: Mapping[str, Judgement]
+) -> tuple[Verdict, str]:
     faults = [f for f in session.ledger.findings if f.severity == "fault"]
     if any(f.confirmed for f in faults):
         return "faulty", ""
@@ -199,10 +222,14 @@ def _verdict(session: Session, examiner: Examiner, found: Examination) -> tuple[
         return "undecided", f"the reference differs between two runs in: {names}"
     if examiner.tells_nothing():
         return "undecided", "every float output of the reference is NaN on every sample"
-    calls = {j.call for j in found.judgements.values()}
+    calls = {j.call for j in judged.values()}
     if "unsure" in calls:
-        names = ", ".join(n for n, j in found.judgements.items() if j.call == "unsure")
+        names = ", ".join(n for n, j in judged.items() if j.call == "unsure")
         return "undecided", f"differences that could not be judged in: {names}"
+    if not calls:
+        notes = [f.known_limit or f.message for f in session.ledger.findings if f.culprit]
+        why = f": {notes[0]}" if notes else ""
+        return "undecided", f"no output was judged{why}"
     return ("clean" if calls <= {"same"} else "drift"), ""
 
 

@@ -18,6 +18,8 @@ from optvet.engine.work.lab import Lab
 from optvet.spec.errors import InfrastructureError, InputError, NothingTested
 from optvet.spec.types import Failure, Sample
 
+_COMPLAINT_CHARS = 200
+
 
 @dataclass(frozen=True)
 class Detected:
@@ -126,9 +128,33 @@ def _run_both(session: Session, samples: Sequence[Sample]) -> tuple[Lab, Trial]:
             "so candidates are checked without it",
         )
         return _run_both(session.at(lab.under(full=False)), samples)
-    if reference.build.failure is not None:
-        words = describe(reference.build.failure)
-        raise InputError(f"{case.model.source}: not a valid ONNX model: {words}")
+    if reference.build.failure is not None and case.checks.plain:
+        return _run_unchecked(session, samples, reference.build.failure)
+    return lab, reference
+
+
+def _run_unchecked(
+    session: Session, samples: Sequence[Sample], refusal: Failure
+) -> tuple[Lab, Trial]:
+    """The same for an original that the checker refuses, if a runtime runs it all the same."""
+    words = " ".join(refusal.message.partition("==> Context")[0].split())
+    lab, reference = _run_both(session.at(session.lab.under(plain=False)), samples)
+    failure = reference.build.failure
+    loaded = next(iter(reference.runs.values()), None)
+    if failure is None and isinstance(loaded, Failure) and loaded.stage == "load":
+        failure = loaded
+    if failure is not None:
+        name = session.case.reference.runtime.name
+        raise InputError(
+            f"{session.case.model.source}: not a valid ONNX model: {words}; nor does {name} load "
+            f"it: {describe(failure)}"
+        )
+    session.ledger.control(
+        "checker",
+        "limited",
+        "no invalid-model can be told, since onnx.checker refuses the original, which "
+        f"{session.case.reference.runtime.name} runs: {words[:_COMPLAINT_CHARS]}",
+    )
     return lab, reference
 
 

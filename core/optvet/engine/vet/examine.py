@@ -34,6 +34,7 @@ from optvet.engine.work.trial import Outputs, normalized_message
 from optvet.spec.records import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
 
+_LISTED_INPUTS = 4
 GROSS = 1e-3
 """Relative difference beyond which the reference is first compared with itself."""
 LARGEST = 1e300
@@ -52,6 +53,8 @@ class Observation:
     noise: float | None = None
     sample: Sample | None = None
     judgements: tuple[Judgement, ...] = ()
+    lost: tuple[str, ...] = ()
+    """Optional inputs that are gone; the samples do not feed them, so outputs were compared."""
     unexplained: bool = False
     """A death that somebody else may have caused: never a finding, and like no other."""
 
@@ -161,13 +164,15 @@ class Examiner:
         self._noise: dict[str, Noise] = {}
         self._measured: set[str] = set()
         self._refined: set[str] = set()
-        self._draws = False
+        self._draws = self._lists_weights = False
         self.layers = Layers(lab)
 
     def learn_reference(self, trial: Trial) -> None:
         """Take the reference's outputs from its trial: the original's, or that of fixed passes."""
         self.base = trial.passes if trial.of_optimizer else None
-        self._draws |= trial.build.facts is not None and trial.build.facts.random
+        facts = trial.build.facts
+        if facts is not None and not trial.of_optimizer:
+            self._draws, self._lists_weights = facts.random, facts.lists_weights
         for sample, run in trial.runs.items():
             if not isinstance(run, Failure):
                 self.reference[sample] = run
@@ -198,6 +203,9 @@ class Examiner:
                     unexplained=failure.kind == "killed",
                 )
             )
+        gone = self._lost_but_fed(trial, samples)
+        if gone is not None:
+            return Examination(gone)
         for sample in samples:
             run = trial.runs.get(sample.id)
             if isinstance(run, Failure):
@@ -217,7 +225,31 @@ class Examiner:
                     Symptom.INTERFACE_CHANGE, "check", trial.alignment.problem, sample=first
                 )
             )
-        return self._compare(trial, samples)
+        found = self._compare(trial, samples)
+        if found.observation is None:
+            found.observation = self._lost(trial, samples)
+        return found
+
+    def _lost_but_fed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+        """That a sample feeds an optional input which is gone: nothing can be run on it."""
+        lost = trial.alignment.lost if trial.alignment is not None else ()
+        for sample in samples:
+            fed = [name for name in lost if name in sample.feeds]
+            if fed:
+                words = f"{_inputs_words(fed)} gone, which the sample feeds"
+                return Observation(Symptom.INTERFACE_CHANGE, "check", words, sample=sample)
+        return None
+
+    def _lost(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+        """That optional inputs are gone; of weights that are listed by habit, a note tells."""
+        if trial.alignment is None or self._lists_weights:
+            return None
+        lost = tuple(n for n in trial.alignment.lost if n not in self.ignored_outputs)
+        if not lost:
+            return None
+        words = f"{_inputs_words(lost)} gone: a caller can no longer replace the default"
+        first = samples[0] if samples else None
+        return Observation(Symptom.INTERFACE_CHANGE, "check", words, sample=first, lost=lost)
 
     def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
         if self._draws:
@@ -492,6 +524,14 @@ def _keep_worst(judgements: dict[str, Judgement], j: Judgement) -> None:
         old.exceeds if old.call == "fault" else old.error or 0.0,
     ):
         judgements[j.output] = j
+
+
+def _inputs_words(names: Sequence[str]) -> str:
+    """The beginning of a sentence: optional inputs 'a', 'b' are."""
+    listed = ", ".join(repr(name) for name in names[:_LISTED_INPUTS])
+    more = f" and {len(names) - _LISTED_INPUTS} more" if len(names) > _LISTED_INPUTS else ""
+    several = len(names) > 1
+    return f"optional input{'s' * several} {listed}{more} {'are' if several else 'is'}"
 
 
 def _other_distribution(sample: Sample, judged: Sequence[Judgement]) -> Observation | None:

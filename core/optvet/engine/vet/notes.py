@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.properties import Bloat, LostMetadata, Portability, Sensitivity
+from optvet.engine.vet.properties import (
+    Bloat,
+    LostInputs,
+    LostMetadata,
+    OtherShapes,
+    Portability,
+    Sensitivity,
+)
 from optvet.engine.vet.report import note
 from optvet.engine.vet.session import Session
 from optvet.graph import structure
+from optvet.graph.interface import lost_inputs, shape_changes
 from optvet.graph.structure import Facts
 
 
@@ -17,6 +25,7 @@ def take_notes(session: Session, detected: Detected) -> None:
     result = lab.trial(table.pipeline, samples, "detect").build.facts
     if original is not None and result is not None:
         _note_metadata(session, original, result)
+        _note_interface(session, original, result)
         for domain, operators in structure.gained_operators(original, result).items():
             note(session, Portability(original, domain, operators, table.passes))
         if structure.is_bloated(original, result):
@@ -26,6 +35,23 @@ def take_notes(session: Session, detected: Detected) -> None:
         if judgement.output not in seen:
             seen.add(judgement.output)
             note(session, Sensitivity(detected.examiner, sample, judgement))
+
+
+def _note_interface(session: Session, original: Facts, result: Facts) -> None:
+    """Declared shapes that say something else, and weights that can no longer be fed."""
+    passes = session.case.passes
+    if "names" in passes.interface(passes.pipeline):
+        return
+    empty = session.lab.trial(passes.base, (), "control").build.facts
+    inherited = shape_changes(original, empty) if empty else {}
+    for direction, shapes in shape_changes(original, result).items():
+        known = {k: v for k, v in shapes.items() if k in inherited.get(direction, {})}
+        for changed in ({k: v for k, v in shapes.items() if k not in known}, known):
+            if changed:
+                note(session, OtherShapes(original, direction, changed))
+    lost = lost_inputs(original, result) if original.lists_weights else ()
+    if lost:
+        note(session, LostInputs(original, lost))
 
 
 def _note_metadata(session: Session, original: Facts, result: Facts) -> None:

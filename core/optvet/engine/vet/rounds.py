@@ -22,10 +22,14 @@ Rest = Callable[[Session, tuple[str, ...]], Examination]
 
 @dataclass(frozen=True)
 class Cleared:
-    """What remains of a pipeline, and the lab with the complaints ignored on the way."""
+    """What remains of a pipeline, and the lab with the complaints ignored on the way.
+
+    ``found`` is what the remaining passes do to the outputs; None where that was not tried.
+    """
 
     passes: tuple[str, ...]
     lab: Lab
+    found: Examination | None = None
 
 
 def clear(
@@ -50,7 +54,7 @@ def clear(
         as_deployed: Whether this is the judgement under the runtime's own defaults.
     """
     ledger, lab, table = session.ledger, session.lab, session.case.passes
-    rounds = 0
+    rounds, intact = 0, True
     while found.observation is not None:
         rounds += 1
         fault = Fault(examiner, found.observation)
@@ -61,15 +65,16 @@ def clear(
         if inherited is not None:
             seen = inherited.observation
             # What a malformed model leads to was told with it.
-            told = lab.case.checks.ignored_complaint and not seen.outputs
+            told = lab.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
             if ledger.is_unexplained(seen) or told:
                 return Cleared((), lab)
             report_fault(searching, inherited, (), as_deployed=as_deployed)
             if seen.symptom == Symptom.INVALID_MODEL:
                 lab = _excusing(lab)
-            elif not seen.outputs:
+            elif not (seen.outputs or seen.lost):
                 return Cleared((), lab)
-            examiner.ignored_outputs |= set(seen.outputs)
+            examiner.ignored_outputs |= {*seen.outputs, *seen.lost}
+            intact = intact and not seen.lost
         else:
             culprit = blame(searching.lab, pipeline, fault, session.request.strategy)
             report_fault(searching, fault, culprit, as_deployed=as_deployed)
@@ -81,7 +86,8 @@ def clear(
         found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
         if found.observation is None and rest is not None:
             found = rest(session.at(lab), pipeline)
-    return Cleared(() if lab.case.checks.ignored_complaint else pipeline, lab)
+    intact = intact and not lab.case.checks.ignored_complaint
+    return Cleared(pipeline if intact else (), lab, found)
 
 
 def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:

@@ -61,6 +61,7 @@ def _run(session: Session, started: float) -> VetResult:
     sound = not ledger.findings
     safe: tuple[str, ...] = ()
     records = None
+    remaining = None
     if sound:
         cleared = clear(
             session,
@@ -71,6 +72,7 @@ def _run(session: Session, started: float) -> VetResult:
             rest=rest if inputs.several else None,
         )
         session, safe = session.at(cleared.lab), cleared.passes
+        remaining = cleared.found if set(safe) - session.case.passes.required else None
     meter = Meter(session, detected, inputs)
     if meter.required:
 
@@ -98,6 +100,7 @@ def _run(session: Session, started: float) -> VetResult:
         started=started,
         safe=safe,
         blamed=blamed,
+        remaining=remaining,
         records=records,
         impact=assessor.impact(),
         fixed=assessor.fixed.records(),

@@ -68,7 +68,7 @@ def _each(
     names = [n for n in table.passes if n not in table.required]
     sequences = [table.complete((n,)) for n in names]
     # Where import and export alone already fail, nothing can be said of a pass.
-    judgeable = inherited is None or bool(inherited.outputs)
+    judgeable = inherited is None or bool(inherited.outputs or inherited.lost)
     alone = _Alone()
     for name, trial in zip(names, session.lab.trials(sequences, samples, "each"), strict=True):
         observation = examiner.examine(trial, samples).observation

@@ -77,12 +77,14 @@ class Checks:
 
     Attributes:
         full: Whether onnx.checker infers shapes strictly. False if the original fails that.
+        plain: Whether onnx.checker is asked at all. False if it refuses the original.
         ignored_complaint: Normalized message of an error of the checker that is no finding, because
             import and export alone cause it; empty if there is none.
         timeout_s: Limit of one trial; None for the sandbox's own.
     """
 
     full: bool = True
+    plain: bool = True
     ignored_complaint: str = ""
     timeout_s: float | None = None
 

@@ -22,6 +22,7 @@ from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.engine.trust import dataset_from, options_from
+from optvet.graph.types import element_bits
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
 from optvet.spec.memory import DEFAULT_BYTES, check_size, limit_memory
 from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
@@ -265,7 +266,8 @@ def _bytes_of(info: ValueInfo) -> int:
         kind = onnx.TensorProto.DataType.Value(info.dtype.upper())
     except ValueError:  # a sequence, a map
         return 0
-    return math.prod(sizes) * int(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+    # An element of less than a byte, a text, or one of a type that is not declared takes one here.
+    return math.prod(sizes) * max(1, (element_bits(kind) or 8) // 8)
 
 
 # --- which datasets ------------------------------------------------------------------------------

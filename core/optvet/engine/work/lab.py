@@ -109,7 +109,7 @@ class Lab:
         """A lab with other ``Checks`` that shares the known results."""
         lab = copy.copy(self)
         lab.case = self.case.under(**checks)
-        if {"full", "ignored_complaint"} & checks.keys():
+        if {"full", "plain", "ignored_complaint"} & checks.keys():
             # An artifact that failed the former checks may pass these.
             known = self._by_digest.items()
             lab._by_digest = {d: b for d, b in known if b.failure is None}
@@ -256,17 +256,20 @@ class Lab:
             self.case.passes.interface(subject.passes),
             known,
             self.case.checks.full,
+            self.case.checks.plain,
             self.case.checks.ignored_complaint if subject.optimizer is not None else "",
         )
 
     def _build_key(self, subject: Subject) -> str:
         if subject.optimizer is None:
-            return caching.key("original", CODE_VERSION, subject.digest, self.case.checks.full)
+            checks = self.case.checks
+            return caching.key("original", CODE_VERSION, subject.digest, checks.full, checks.plain)
         return caching.key(
             "build",
             *self._about_build,
             list(subject.passes),
             self.case.checks.full,
+            self.case.checks.plain,
             self.case.checks.ignored_complaint,
         )
 

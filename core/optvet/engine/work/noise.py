@@ -36,6 +36,7 @@ from optvet.engine.work.trial import (
     read_model,
 )
 from optvet.graph.cost import longest_reduction, macs
+from optvet.graph.tidy import tidied
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.protocols import Session
 from optvet.spec.types import Artifact, Sample
@@ -90,6 +91,7 @@ def _analyze(subject: Subject) -> Analysis:
         model = graph_of(subject.blob)
     else:
         model = onnx.load_from_string(read_model(subject.blob, subject.digest))
+    model = tidied(model)
     outputs = {o.name for o in model.graph.output}
     # A large model, here without its weights, is not looked into.
     places = () if subject.scratch is not None else plain(model).quantizers
@@ -273,7 +275,7 @@ def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
     from optvet.engine.numerics import float64
 
     enter("run")
-    model = onnx.load_from_string(read_model(subject.blob, subject.digest))
+    model = tidied(onnx.load_from_string(read_model(subject.blob, subject.digest)))
     shapes = {name: value.shape for name, value in sample.feeds.items()}
     count = macs(model, shapes)
     if count is not None and count > MAX_MACS:

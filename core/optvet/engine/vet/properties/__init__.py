@@ -3,6 +3,21 @@
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.vet.properties.fault import Fault
 from optvet.engine.vet.properties.sensitivity import Sensitivity
-from optvet.engine.vet.properties.structural import Bloat, LostMetadata, Portability
+from optvet.engine.vet.properties.structural import (
+    Bloat,
+    LostInputs,
+    LostMetadata,
+    OtherShapes,
+    Portability,
+)
 
-__all__ = ["Bloat", "Fault", "LostMetadata", "Portability", "Property", "Sensitivity"]
+__all__ = [
+    "Bloat",
+    "Fault",
+    "LostInputs",
+    "LostMetadata",
+    "OtherShapes",
+    "Portability",
+    "Property",
+    "Sensitivity",
+]

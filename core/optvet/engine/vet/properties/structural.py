@@ -10,9 +10,13 @@ from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.graph import structure
+from optvet.graph.interface import lost_inputs, shape_changes
 from optvet.graph.structure import Facts
 from optvet.spec.records import Finding
 from optvet.spec.types import Pass, Symptom
+
+_LISTED = 6
+_SAYS = {"weaker": "less than they did", "stronger": "more than they did"}
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,48 @@ class LostMetadata(Structural):
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
         """What is changed."""
         return self._note(culprit, structure.in_words(self.lost))
+
+
+@dataclass(frozen=True)
+class OtherShapes(Structural):
+    """That the declared shapes of inputs and outputs say less, or more, than they did."""
+
+    direction: str
+    shapes: Mapping[str, str]
+    symptom = Symptom.METADATA_CHANGE
+
+    def shows(self, facts: Facts) -> bool:
+        """Whether all of them do."""
+        changed = shape_changes(self.original, facts)[self.direction]
+        return self.shapes.keys() <= changed.keys()
+
+    def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
+        """What became what."""
+        listed = [f"{what} {words}" for what, words in self.shapes.items()]
+        more = [f"{len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
+        told = "; ".join([*listed[:_LISTED], *more])
+        return self._note(culprit, f"shapes say {_SAYS[self.direction]}: {told}")
+
+
+@dataclass(frozen=True)
+class LostInputs(Structural):
+    """That weights which the model lists among its inputs can no longer be fed."""
+
+    lost: tuple[str, ...]
+    symptom = Symptom.INTERFACE_CHANGE
+
+    def shows(self, facts: Facts) -> bool:
+        """Whether all of them are gone."""
+        return set(self.lost) <= set(lost_inputs(self.original, facts))
+
+    def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
+        """How many are gone."""
+        return self._note(
+            culprit,
+            f"{len(self.lost)} weights are no longer among the inputs, such as {self.lost[0]!r}: "
+            "a caller who replaced them no longer can. A model that lists most of its weights "
+            "seldom means that",
+        )
 
 
 @dataclass(frozen=True)
