@@ -41,6 +41,7 @@ CASES: Mapping[str, tuple[str | None, Outputs, Outputs]] = {
     "image": ("super-resolution", {"y": IMAGE}, {"y": 1 - IMAGE}),
     "segmentation": ("image-segmentation", {"y": MASK}, {"y": MASK[:, ::-1]}),
     "speech": ("speech-recognition", {"y": FRAMES}, {"y": FRAMES[..., ::-1]}),
+    "stream": (None, {"y": VECTORS}, {"y": VECTORS + 1}),
     "tabular": ("tabular classification", TABLE, {**TABLE, "label": np.array([1, 1])}),
     "tensor": ("head-pose regression", {"y": VECTORS}, {"y": VECTORS + 1}),
     "text": ("translation", {"y": WORDS}, {"y": np.array(["a dog ran"], dtype=object)}),

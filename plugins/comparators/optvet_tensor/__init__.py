@@ -188,5 +188,8 @@ def max_ulp(a: np.ndarray, b: np.ndarray) -> float:
 
 @hookimpl
 def optvet_comparators() -> Iterable[Comparator]:
-    """The comparator "tensor"."""
-    return [TensorComparator()]
+    """The comparators "tensor" and "stream"."""
+    # Here, since it compares what it ran as tensors are compared.
+    from optvet_tensor.stream import StreamComparator
+
+    return [TensorComparator(), StreamComparator()]
