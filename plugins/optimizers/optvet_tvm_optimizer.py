@@ -139,9 +139,8 @@ class _Extra(NamedTuple):
 
 @dataclass(frozen=True)
 class _Imported:
-    """A model in Relax; passes never change it, since modules are copied when written to."""
+    """A model in Relax."""
 
-    source: bytes
     module: Any
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -509,32 +508,27 @@ def _own(extra: _Extra) -> Any:
 _REFUSAL = re.compile(
     r"not (yet )?(supported|implemented)|unsupported|unknown dtype", re.IGNORECASE
 )
-_last: _Imported | None = None
 
 
 def _import(model: bytes) -> _Imported:
-    """The model in Relax; the last one is remembered, as importing takes longer than passes."""
-    global _last
-    if _last is None or (_last.source is not model and _last.source != model):
-        _last = None
-        from tvm.relax.frontend.onnx import from_onnx
+    """The model in Relax, imported anew: a pass may change the module that it is given."""
+    from tvm.relax.frontend.onnx import from_onnx
 
-        proto = onnx.load_from_string(model)
-        try:
-            module = from_onnx(proto)
-        except Exception as error:
-            if isinstance(error, NotImplementedError) or _REFUSAL.search(str(error)):
-                raise Unsupported(f"TVM's import from ONNX: {_brief(error)}") from error
-            raise TvmError(f"import from ONNX: {_brief(error)}") from error
-        weights = {w.name for w in proto.graph.initializer}
-        inputs = tuple(i.name for i in proto.graph.input if i.name not in weights)
-        outputs = tuple(o.name for o in proto.graph.output)
-        if len(module["main"].params) != len(inputs):
-            raise TvmError(
-                f"import from ONNX: {len(inputs)} inputs became {len(module['main'].params)}"
-            )
-        _last = _Imported(model, module, inputs, outputs)
-    return _last
+    proto = onnx.load_from_string(model)
+    try:
+        module = from_onnx(proto)
+    except Exception as error:
+        if isinstance(error, NotImplementedError) or _REFUSAL.search(str(error)):
+            raise Unsupported(f"TVM's import from ONNX: {_brief(error)}") from error
+        raise TvmError(f"import from ONNX: {_brief(error)}") from error
+    weights = {w.name for w in proto.graph.initializer}
+    inputs = tuple(i.name for i in proto.graph.input if i.name not in weights)
+    outputs = tuple(o.name for o in proto.graph.output)
+    if len(module["main"].params) != len(inputs):
+        raise TvmError(
+            f"import from ONNX: {len(inputs)} inputs became {len(module['main'].params)}"
+        )
+    return _Imported(module, inputs, outputs)
 
 
 def _watch(skipped: Iterable[str], listed: Iterable[str]) -> Any:

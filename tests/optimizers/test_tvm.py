@@ -104,6 +104,21 @@ def gelu_for_relu() -> Any:
     return swap
 
 
+def spoils_in_place() -> Any:
+    """The same fault in a pass that changes the module that it was given."""
+    import tvm
+
+    swap = gelu_for_relu()
+
+    @tvm.transform.module_pass(opt_level=0, name="InPlace")  # type: ignore[untyped-decorator]
+    def spoil(module: Any, context: Any) -> Any:
+        for name, function in swap(module).functions_items():
+            module[module.get_global_var(name.name_hint)] = function
+        return module
+
+    return spoil
+
+
 def fails_to_apply() -> Any:
     """A pass that raises."""
     import tvm
@@ -313,6 +328,14 @@ def test_a_planted_pass_is_named_in_ten_builds(vet: Vet, position: int) -> None:
     assert finding.confirmed
     assert result.cost.applications <= 10
     assert result.safe_pipeline == [n for n in result.optimizer.pipeline if n != "gelu_for_relu"]
+
+
+def test_a_pass_that_changes_its_module_in_place_is_the_only_culprit(vet: Vet) -> None:
+    options = {"extra_passes": f"{__file__}:spoils_in_place@4"}
+    result = vet(CONV, optimizer_options=options)
+    (finding,) = faults(result)
+    assert (finding.culprit, finding.confirmed) == (["spoils_in_place"], True)
+    assert result.safe_pipeline == [n for n in result.optimizer.pipeline if n != "spoils_in_place"]
 
 
 def test_a_pass_that_raises_is_named(vet: Vet) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.examine import Examination, Examiner, Observation, describe
 from optvet.engine.vet.probing import cannot_load, no_answer
 from optvet.engine.vet.properties import Fault
-from optvet.engine.vet.report import report_fault
+from optvet.engine.vet.report import report_fault, unrepeated
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial, is_late
 from optvet.engine.work.inputs import Inputs
@@ -196,7 +196,9 @@ def _fault_of_lowering(
             return observation
         words = f"{session.case.optimizer.name}'s import and lowering"
         ledger.control("empty pipeline", "failed", f"{words} show {observation.symptom}")
-        report_fault(session, Fault(gate, observation), ())
+        finding = report_fault(session, Fault(gate, observation), (), undecided=False)
+        if not finding.confirmed:
+            return replace(observation, message=unrepeated(finding), unexplained=True)
         return observation
     gate.forget(samples)
     words = "import and lowering agree with the original"

@@ -27,9 +27,18 @@ def note(session: Session, noted: Property) -> None:
 
 
 def report_fault(
-    session: Session, fault: Fault, culprit: Sequence[str], *, as_deployed: bool = False
+    session: Session,
+    fault: Fault,
+    culprit: Sequence[str],
+    *,
+    as_deployed: bool = False,
+    undecided: bool = True,
 ) -> Finding:
-    """Report a fault as the culprit's own trial shows it, replayed in a fresh process."""
+    """Report a fault as the culprit's own trial shows it, replayed in a fresh process.
+
+    What a fresh process does not show again is no finding: it is returned, and the vet undecided
+    about it unless ``undecided`` is False.
+    """
     table, lab = session.case.passes, session.lab
     passes = table.complete(culprit) if culprit else table.base
     trial = lab.trial(passes, fault.samples, "confirm")
@@ -44,8 +53,21 @@ def report_fault(
             "as_deployed": as_deployed,
         }
     )
-    session.ledger.add(finding)
+    if finding.confirmed:
+        session.ledger.add(finding)
+    elif undecided:
+        session.ledger.undecided(unrepeated(finding))
     return finding
+
+
+def unrepeated(finding: Finding) -> str:
+    """Why a finding that a fresh process does not show is none, in words."""
+    culprit = " then ".join(finding.culprit) or "import and export"
+    return (
+        f"{culprit} showed {finding.symptom} once and not again in a fresh process: what the "
+        "optimizer makes is not the same each time, or depends on what its process did before "
+        f"({finding.message})"
+    )
 
 
 def _shows_again(session: Session, fault: Fault, passes: tuple[str, ...]) -> bool:

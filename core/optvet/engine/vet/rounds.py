@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from optvet.engine.vet.blame import blame, search_timeout
 from optvet.engine.vet.examine import Examination, Examiner
 from optvet.engine.vet.properties import Fault
-from optvet.engine.vet.report import report_fault
+from optvet.engine.vet.report import report_fault, unrepeated
 from optvet.engine.vet.session import Session
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import Lab, isolated
 from optvet.engine.work.trial import normalized_message
+from optvet.spec.records import Finding
 from optvet.spec.types import Sample, Symptom
 
 MAX_ROUNDS = 24
@@ -68,7 +69,14 @@ def clear(
             told = lab.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
             if ledger.is_unexplained(seen) or told:
                 return Cleared((), lab)
-            report_fault(searching, inherited, (), as_deployed=as_deployed)
+            finding = report_fault(
+                searching, inherited, (), as_deployed=as_deployed, undecided=lab.isolated
+            )
+            if not finding.confirmed:
+                if lab.isolated:
+                    return Cleared((), lab)
+                lab, found = _alone(session.at(lab), fault, finding, pipeline, samples)
+                continue
             if seen.symptom == Symptom.INVALID_MODEL:
                 lab = _excusing(lab)
             elif not (seen.outputs or seen.lost):
@@ -77,7 +85,14 @@ def clear(
             intact = intact and not seen.lost
         else:
             culprit = blame(searching.lab, pipeline, fault, session.request.strategy)
-            report_fault(searching, fault, culprit, as_deployed=as_deployed)
+            finding = report_fault(
+                searching, fault, culprit, as_deployed=as_deployed, undecided=lab.isolated
+            )
+            if not finding.confirmed:
+                if lab.isolated:
+                    return Cleared(table.required_of(pipeline), lab)
+                lab, found = _alone(session.at(lab), fault, finding, pipeline, samples)
+                continue
             optional = [n for n in culprit if n not in table.required]
             if not optional or rounds >= MAX_ROUNDS:
                 ledger.reasons.append(f"no safe pipeline was found in {rounds} rounds")
@@ -88,6 +103,27 @@ def clear(
             found = rest(session.at(lab), pipeline)
     intact = intact and not lab.case.checks.ignored_complaint
     return Cleared(pipeline if intact else (), lab, found)
+
+
+def _alone(
+    session: Session,
+    fault: Fault,
+    finding: Finding,
+    pipeline: tuple[str, ...],
+    samples: Sequence[Sample],
+) -> tuple[Lab, Examination]:
+    """The pipeline once more, each trial in a process of its own: shared, one may change another.
+
+    Where it shows nothing then, the vet is undecided about ``finding``.
+    """
+    lab, controls = isolated(session.lab), session.ledger.controls
+    if "empty pipeline" in controls and controls["empty pipeline"].state == "failed":
+        del controls["empty pipeline"]
+    session.ledger.control("isolation", "limited", "each trial in a process of its own")
+    found = fault.examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+    if found.observation is None:
+        session.ledger.undecided(unrepeated(finding))
+    return lab, found
 
 
 def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:

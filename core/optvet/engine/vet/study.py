@@ -87,7 +87,10 @@ def _each(
         if observation is None and not same:
             alone.changed.append(name)
         if observation is not None and explained and judgeable and _counts(session, name):
-            report_fault(session, Fault(examiner, observation), (name,))
+            finding = report_fault(session, Fault(examiner, observation), (name,))
+            if not finding.confirmed:
+                alone.seen[name] = None
+                alone.records[-1] = _record(session, name, None, same=same, explained=False)
         if original is not None:
             grown = Bloat(original).describe(trial, (name,))
             if grown is not None:
@@ -145,9 +148,9 @@ def _study_pairs(session: Session, detected: Detected, alone: _Alone) -> bool:
         if defect in blamed or mirrored in blamed:
             _add_partner(session, blamed.get(defect, blamed.get(mirrored, 0)), pair)
             continue
-        report_fault(session, Fault(examiner, observation), pair)
-        found = enumerate(ledger.findings)
-        blamed[defect] = next(i for i, f in found if f.culprit == list(pair))
+        if report_fault(session, Fault(examiner, observation), pair).confirmed:
+            found = enumerate(ledger.findings)
+            blamed[defect] = next(i for i, f in found if f.culprit == list(pair))
     return True
 
 

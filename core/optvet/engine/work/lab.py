@@ -78,7 +78,7 @@ class Lab:
         stamp = None if scratch is None else stamp_of(model.blob)
         self._original = Subject(model.blob, model.digest, scratch=scratch, stamp=stamp)
         self._by_digest: dict[str, Build] = {}
-        self._about_build = (
+        self._about_build: tuple[object, ...] = (
             CODE_VERSION,
             case.model.digest,
             case.optimizer.name,
@@ -87,6 +87,7 @@ class Lab:
         )
         self._about_run = _identity_of(case.candidate)
         self._about_reference = _identity_of(case.reference)
+        self.isolated = False
 
     @property
     def model(self) -> Model:
@@ -95,7 +96,7 @@ class Lab:
 
     def on(self, case: Case) -> Lab:
         """A lab for another case that shares sandbox, cache and costs."""
-        return Lab(
+        lab = Lab(
             case,
             self.sandbox,
             self.cache,
@@ -104,6 +105,7 @@ class Lab:
             progress=self.progress,
             scratch=self._original.scratch,
         )
+        return isolated(lab) if self.isolated else lab
 
     def under(self, **checks: Any) -> Lab:
         """A lab with other ``Checks`` that shares the known results."""
@@ -203,6 +205,7 @@ class Lab:
         live = subject.optimizer is not None and self._memory.live
         # The empty pipeline is the reference then: no optional pass may have run in its process.
         fresh = fresh or (live and self.case.passes.required.issuperset(subject.passes))
+        fresh = fresh or (self.isolated and subject.optimizer is not None)
         return candidate.submit(
             self.sandbox,
             subject,
@@ -456,6 +459,18 @@ class Lab:
             self._memory.runs[run_key] = run
             if not (isinstance(run, Failure) and is_circumstantial(run)):
                 self.cache.put(run_key, "run", run_to_bytes(run))
+
+
+def isolated(lab: Lab) -> Lab:
+    """``lab`` with every trial of the optimizer in a process that makes no other.
+
+    What is known of trials that shared a process is not used: one may have changed another.
+    """
+    alone = copy.copy(lab)
+    alone.isolated, alone._by_digest = True, {}
+    alone._about_build = (*lab._about_build, "isolated")
+    alone._about_run = (*lab._about_run, "isolated")
+    return alone
 
 
 def _inferences(outcome: Outcome[TrialReport]) -> int:
