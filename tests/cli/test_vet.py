@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 import optvet
 from optvet import NOTES, Finding, NothingTested, VetResult
@@ -268,6 +270,28 @@ def test_the_log_of_the_optimizer_is_told(run: Run, clean: Path) -> None:
     assert render._changing_passes(none) == "no pass, by the optimizer's log"
     many = result.model_copy(update={"changing_passes": [f"p{i}" for i in range(40)]})
     assert render._changing_passes(many).endswith("p11, …")
+
+
+def test_the_safe_pipeline_is_shown_as_code_to_paste(run: Run, clean: Path) -> None:
+    result = VetResult.model_validate_json(run("vet", clean, "--json", "-").out)
+    names = result.optimizer.pipeline
+    code = "import acme\n\nreturn acme.optimize(model, disabled=['a'])"
+    short = result.model_copy(update={"safe_pipeline": names[1:], "safe_code": code})
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(render._facts(short, VetRequest(model="m.onnx")))
+    shown = console.export_text()
+    assert "as code   import acme" in shown
+    assert "return acme.optimize(model, disabled=['a'])" in shown
+    assert render._code(f"return {list(range(1000))}").endswith("the key safe_code of --json FILE")
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_before_the_work(
+    run: Run, clean: Path
+) -> None:
+    done = run("vet", clean, "--out", "/proc/nowhere/bundles")
+    assert done.code == 2
+    assert "--out /proc/nowhere/bundles cannot be written (" in " ".join(done.err.split())
+    assert done.out == ""
 
 
 def test_help_and_version_do_not_import_the_engine() -> None:

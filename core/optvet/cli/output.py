@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -62,5 +63,10 @@ def check_folder(option: str, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option} {folder} is a file; give a folder")
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {folder} cannot be written; choose another folder")
+    try:
+        # Trying it: permissions say nothing of a user who may do everything, nor of /proc.
+        tempfile.TemporaryDirectory(dir=nearest).cleanup()
+    except OSError as error:
+        why = error.strerror or error
+        words = f"{option} {folder} cannot be written ({why}); choose another folder"
+        raise UsageError(words) from error

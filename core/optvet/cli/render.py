@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -32,6 +33,8 @@ _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "y
 _LABEL_COLUMNS = 10
 _MESSAGE_CHARS = 300
 _LISTED_PASSES = 6
+_CODE_WIDTH = 66
+_CODE_LINES = 16
 _LISTED_CHANGING = 12
 _LISTED_METRICS = 4
 _LISTED_DIVERGENCES = 4
@@ -309,6 +312,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
     if asked.fixed_tolerances and result.fixed_tolerances:
         rows.append(("fixed", text("\n".join(map(_fixed, result.fixed_tolerances)))))
     rows.append(("safe", text(_safe(result, asked))))
+    if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
+        rows.append(("as code", text(_code(result.safe_code))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
 
@@ -429,6 +434,15 @@ def _safe(result: VetResult, asked: VetRequest) -> str:
             return "nothing: no pipeline of this optimizer meets what is required"
         return "nothing: no pipeline of this optimizer keeps this model intact"
     return f"--pipeline {result.safe_option}"
+
+
+def _code(code: str) -> str:
+    """The optimizer's own call of the safe pipeline, to be pasted; where to find a long one."""
+    lines = [line for line in code.splitlines() if line.strip()]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, _CODE_WIDTH) or [""]]
+    if len(wrapped) > _CODE_LINES:
+        return f"{count(len(wrapped), 'line')} of Python: the key safe_code of --json FILE"
+    return "\n".join(lines)
 
 
 def _cost(result: VetResult) -> str:

@@ -149,7 +149,7 @@ def test_a_symptom_has_its_stage_its_culprit_and_a_confirmation(
     assert finding.witness.sample.startswith("random-")
     assert result.verdict == "faulty"
     assert result.safe_pipeline == [n for n in result.optimizer.pipeline if n != name]
-    assert detail(result, "empty pipeline") == "innocent"
+    assert detail(result, "empty pipeline") == "shows no fault"
 
 
 def test_the_size_of_a_wrong_output_is_told_with_its_noise(vet: Vet) -> None:
@@ -455,7 +455,7 @@ def test_a_required_pass_is_in_every_trial_and_never_dropped(vet: Vet) -> None:
     assert culprits(result) == [["drop_relu"]]
     assert result.findings[0].confirmed
     assert "lower" in result.safe_pipeline
-    assert detail(result, "empty pipeline") == "innocent"
+    assert detail(result, "empty pipeline") == "shows no fault"
 
 
 def test_a_list_of_passes_gets_those_that_are_required(vet: Vet) -> None:

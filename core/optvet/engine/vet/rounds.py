@@ -137,7 +137,7 @@ def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
     inherited = fault.inherited(base)
     if "empty pipeline" not in ledger.controls:
         if inherited is None:
-            ledger.control("empty pipeline", "passed", "innocent")
+            ledger.control("empty pipeline", "passed", "shows no fault")
         else:
             ledger.control("empty pipeline", "failed", f"shows {inherited.symptom}")
     if fault.symptom == Symptom.TIMEOUT:
