@@ -1,4 +1,4 @@
-"""What a Python program can call: each a command of the command line as one function."""
+"""The Python interface: each command of the command line as one function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Data = str | Sequence[str] | Feeds | Iterable[Feeds]
 
 
 def _quiet(text: str, done: int, total: int | None) -> None:
-    """No progress is told."""
+    """Ignore progress."""
 
 
 def vet(
@@ -52,7 +52,7 @@ def vet(
     progress: Progress = _quiet,
     **options: Any,
 ) -> VetResult:
-    """Say whether an optimizer keeps ``model`` intact, and which pass is to blame if not.
+    """Test whether an optimizer keeps ``model`` intact, and find the passes that do not.
 
     Args:
         model: A path, ``zoo:NAME``, a serialized model, or a ``ModelProto``; a folder must hold
@@ -117,7 +117,7 @@ def compare(
 
 
 def replay(bundle: str | os.PathLike[str], *, trust: bool = False) -> Replayed:
-    """Judge a bundle again under the installed versions: fixed, still there, or changed.
+    """Test a bundle again under the installed versions: fixed, still there, or changed.
 
     Args:
         bundle: A folder that ``write_bundles`` or ``optvet vet --out`` wrote.
@@ -138,7 +138,7 @@ def write_bundles(
     *,
     progress: Progress = _quiet,
 ) -> list[Bundle]:
-    """A folder below ``out`` per finding of ``result``, which answered ``request``.
+    """Write a folder below ``out`` for each finding of ``result``, the result of ``request``.
 
     Each finding is reduced first if the request says ``reduce``.
     """
@@ -189,14 +189,14 @@ def reduce(
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one of several models: a result, or the error in place of one."""
+    """The answer for one of several models: a result or an error."""
 
     request: VetRequest
     result: VetResult | None
     error: OptvetError | None = None
 
     def document(self) -> VetResult | ErrorRecord:
-        """What is written of it."""
+        """The document for the answer."""
         if self.result is not None:
             return self.result
         assert self.error is not None
@@ -210,7 +210,7 @@ class Answer:
 
 
 def requests_in(request: VetRequest) -> list[VetRequest]:
-    """One request per model where ``request`` is about a folder of several; else itself alone."""
+    """One request per model if ``request`` is about a folder of models; else only ``request``."""
     folder = Path(request.model).expanduser()
     if not folder.is_dir():
         return [request]
@@ -223,10 +223,10 @@ def requests_in(request: VetRequest) -> list[VetRequest]:
 def vet_each(
     requests: Sequence[VetRequest], plugins: Plugins, *, progress: Progress = _quiet
 ) -> Iterator[Answer]:
-    """Answers in order; a model that cannot be vetted does not spare the others.
+    """Answers in order; if a model cannot be vetted, the others still are.
 
     Raises:
-        OptvetError: What is wrong is wrong for all of them, such as an option.
+        OptvetError: An error that affects all models, such as a wrong option.
     """
     for number, request in enumerate(requests, 1):
         where = f"{number}/{len(requests)} {Path(request.model).name}: "
@@ -268,7 +268,7 @@ def _within(prefix: str, progress: Progress) -> Progress:
 
 @contextmanager
 def given(model: Source, dataset: Data) -> Iterator[tuple[str, Plugins, tuple[str, ...]]]:
-    """A reference to ``model``, and plugins and names of datasets that give ``dataset``."""
+    """Reference of ``model``, plugins, and names of datasets for ``model`` and ``dataset``."""
     plugins = Plugins()
     names = _dataset_names(dataset, plugins)
     if not isinstance(model, (bytes, ModelProto)):

@@ -1,4 +1,4 @@
-"""Two model files against each other: inputs are made for the first, and fed to both."""
+"""Comparing two model files: inputs are made for the first, and fed to both."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def compare_files(
     trust: bool = False,
     progress: Progress = lambda text, done, total: None,
 ) -> ModelComparison:
-    """Compare two models on the first sample of a dataset that the first one runs on.
+    """Compare two models on the first sample of a dataset that the first model accepts.
 
-    The first must be ONNX; the second may be a file whose suffix a runtime knows as its own.
+    The first must be ONNX; the second may be a file in the format of a runtime, by its suffix.
     ``trust`` says whether the first model's record may name code, and data outside of its folder.
 
     Raises:

@@ -1,8 +1,7 @@
-"""What plugins give, held against what their protocols promise.
+"""Checking what plugins return against their protocols.
 
-A plugin that breaks its contract would otherwise fail somewhere inside optvet, or be taken for a
-fault of the model. Here its mistake is told as its own: which plugin, which method, what was
-expected and what came.
+Otherwise a plugin that breaks its contract would fail somewhere inside optvet, or look like a fault
+of the model. The error names the plugin and the method, what was expected and what it returned.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ _T = TypeVar("_T")
 
 
 def kind_of(value: Any) -> str:
-    """The type of ``value`` as messages name it."""
+    """The type of ``value`` in words, for messages."""
     return "None" if value is None else type(value).__qualname__
 
 
 def mismatch(what: str, value: Any, expected: type | tuple[type, ...], words: str) -> str | None:
-    """What is wrong with ``value``, which ``what`` gave; None if it is of an expected type."""
+    """What is wrong with ``value``, returned by ``what``; None if it has an expected type."""
     if isinstance(value, expected):
         return None
     return f"{what} gave {kind_of(value)}, expected {words}"
@@ -76,11 +75,11 @@ def ask(
     words: str,
     origin: str | None = None,
 ) -> _T:
-    """What ``call``, a call of ``method`` of ``plugin``, returns, if it is of an expected type.
+    """The result of ``call``, a call of ``method`` of ``plugin``, if it has an expected type.
 
     Raises:
-        ContractError: It is of another type, or the method raised what plugins do not raise.
-        OptvetError: What the method raised on purpose.
+        ContractError: It has another type, or the method raised an unexpected exception.
+        OptvetError: The method raised it on purpose.
     """
     try:
         value = call()
@@ -103,10 +102,10 @@ def listed(
     item: type[_T],
     origin: str | None = None,
 ) -> list[_T]:
-    """What ``call``, a call of ``method`` of ``plugin``, yields, if all of it is of type ``item``.
+    """The items of ``call``, a call of ``method`` of ``plugin``, if all are of type ``item``.
 
     Raises:
-        ContractError: Something else came, or the method raised what plugins do not raise.
+        ContractError: An item has another type, or the method raised an unexpected exception.
     """
 
     def gather() -> Any:
@@ -253,8 +252,8 @@ def artifact(optimizer: Optimizer, value: Any) -> Artifact:
     wrong = wrong or _names("apply()", value.changing_passes, " as the Artifact's changing_passes")
     if wrong is not None:
         raise blame("optimizer", optimizer, wrong)
-    # Not of classes of the plugin's own: they need not be known where the artifact goes, and may
-    # have a length and an equality of their own.
+    # Plain str, bytes and Path: subclasses may be unknown in the receiving process, and may have
+    # methods of their own for length and equality.
     names = (
         None if value.changing_passes is None else tuple(_plain(n) for n in value.changing_passes)
     )

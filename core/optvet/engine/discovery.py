@@ -1,7 +1,7 @@
 """Finding plugins: sorted by name, each loaded on its own, failures and duplicates reported.
 
-pluggy's own entry-point loader gives up at the first plugin that fails to import and drops
-duplicate names without a word; a framework made of plugins can afford neither.
+pluggy's own entry-point loader stops at the first plugin that fails to import, and silently drops
+duplicate names.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Loaded:
     """One plugin object, or the reason why there is none.
 
     Attributes:
-        family: None for a module that gave no plugin object.
-        name: The plugin's own, or that of its entry point.
+        family: None for a module without a plugin object.
+        name: The plugin's name, or that of its entry point.
         origin: Module, distribution and version.
         plugin: The object.
-        version: That of the library underneath, where the family has one.
+        version: Version of the library underneath, for families that have one.
         problem: Why the plugin cannot be used.
-        lacks: Modules that it ``wants``, does without, and that are not installed.
-        idle: The problem is only that the module gives no plugin; nothing in it failed.
+        lacks: Optional modules (``wants``) that are not installed.
+        idle: The only problem is that the module has no plugin; nothing in it failed.
         built_in: Whether it comes with optvet.
-        displaced: A built-in plugin has its name, and is used in its place.
+        displaced: A built-in plugin has the same name, and is used instead.
     """
 
     family: Family | None
@@ -83,8 +83,8 @@ class Plugins:
         points = entry_points(group="optvet") if found is None else found
         self._entries: list[Loaded] = []
         self._checked: set[str] = set()
-        # Built-in ones first: another's module may import, at its top, a library whose telemetry
-        # they turn off.
+        # Built-in plugins first: they turn off the telemetry of libraries, which a third party's
+        # module may import at its top.
         for point in sorted(points, key=lambda p: (not _built_in(p), p.name, p.value)):
             self._load(point)
         self._entries = _without_clashes(self._entries)
@@ -116,7 +116,7 @@ class Plugins:
             self._entries.append(Loaded(None, point.name, origin, problem=problem, idle=True))
 
     def register(self, family: Family, plugin: Any) -> Plugins:
-        """Add one plugin object that no entry point names, as tests do; returns this registry."""
+        """Add a plugin object without an entry point, for tests; returns this registry."""
         origin = f"{type(plugin).__module__} (registered by hand)"
         entry = _entry(family, _HOOKS[family][1], plugin, origin)
         self._entries = _without_clashes([*self._entries, entry])
@@ -128,17 +128,17 @@ class Plugins:
         return sorted(self._entries, key=lambda e: (order.index(e.family), e.name))
 
     def _of(self, family: Family) -> Mapping[str, Loaded]:
-        """Plugins of one family by name; of several with one name, that which is used if any is."""
+        """Plugins of one family by name; if several have one name, the usable one, if any."""
         return {e.name: e for e in self._entries if e.family == family and not e.displaced}
 
     def names(self, family: Family) -> list[str]:
-        """Names of one family that loaded, sorted."""
+        """Names of the usable plugins of a family, sorted."""
         return sorted(n for n, e in self._of(family).items() if e.problem is None)
 
     def default(self, family: Family) -> str:
-        """Name of the plugin that is taken where the user names none; see ``Preferred``.
+        """Name of the plugin that is used if the user names none; see ``Preferred``.
 
-        A default whose library is absent stays the default: asking for it says what to install.
+        A plugin whose library is absent can be the default; using it then says what to install.
 
         Raises:
             PluginError: There is no plugin of this family.
@@ -146,7 +146,7 @@ class Plugins:
         return _preferred(family, self._of(family).values())
 
     def reference_runtime(self, format: str = "onnx") -> Runtime:
-        """The runtime that artifacts of ``format`` are judged on where the user names none.
+        """The runtime for artifacts of ``format`` if the user names none.
 
         Raises:
             PluginError: No runtime that can be used runs ``format``.
@@ -208,7 +208,7 @@ def _preference(entry: Loaded) -> int:
 
 
 def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
-    """One plugin object, and why it cannot be used if so."""
+    """One plugin object, with the problem if it cannot be used."""
     name = getattr(plugin, "name", type(plugin).__name__)
     lacks: tuple[str, ...] = ()
     problem = version = None
@@ -240,9 +240,9 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
 
 
 def set_environment(*plugins: Any) -> None:
-    """Set the variables that ``plugins`` declare, for this process and all that it starts.
+    """Set the variables that ``plugins`` declare, for this process and its children.
 
-    What is set already stays: it is the user's will.
+    Variables that are already set are kept, since the user has set them.
     """
     for plugin in plugins:
         if isinstance(plugin, SetsEnvironment):
@@ -259,7 +259,7 @@ def _objects(hook: str, group: Any) -> list[Any]:
 
 
 def _slips(module: Any) -> list[str]:
-    """Functions that look like hooks of optvet and are none, which pluggy passes over."""
+    """Functions that look like hooks of optvet but are not, which pluggy ignores."""
     known = [hook for hook, _ in _HOOKS.values()]
     slips = []
     for name, function in vars(module).items():
@@ -289,9 +289,9 @@ def _nothing_from(module: Any) -> str:
 
 
 def _without_clashes(entries: Sequence[Loaded]) -> list[Loaded]:
-    """``entries``, where of several with one name at most one can be used: the built-in one.
+    """``entries``, with at most one usable plugin of each name: the built-in one.
 
-    Among others none is used, since which one the user means is not known.
+    If none of them is built in, none is usable, since it is not known which one the user means.
     """
     groups: dict[tuple[Family, str], list[Loaded]] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Options of plugins: what the user gave, checked against what there is."""
+"""Checking the options that the user gives to a plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optvet.spec.words import quoted, shown
 
 
 def parse_options(what: str, defaults: BaseModel, given: Mapping[str, Any]) -> BaseModel:
-    """``defaults`` with ``given`` set; a clear error for a key or value that does not fit."""
+    """``defaults`` with ``given`` set; UsageError for an unknown key or a wrong value."""
     fields = type(defaults).model_fields
     for key in given:
         if key not in fields:

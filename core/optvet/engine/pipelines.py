@@ -1,4 +1,4 @@
-"""Pipelines as they are written: names, lists, and what is left out of them.
+"""The notation of pipelines: names, lists, and passes to leave out.
 
 ::
 
@@ -20,16 +20,16 @@ from optvet.spec.protocols import Optimizer
 def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ()) -> tuple[str, ...]:
     """The passes of ``text`` in order.
 
-    A list that names no required pass gets them all; one that names some is taken at its word.
+    If the list has no required pass, all required passes are added; else it is used as it is.
 
     Args:
-        text: A pipeline as it is written; see the module.
-        optimizer: Whose passes these are.
+        text: A pipeline in the notation of this module.
+        optimizer: The optimizer of the passes.
         exclude: Passes to leave out.
 
     Raises:
         UnknownName: There is no such pass or pipeline.
-        UsageError: Nothing is left, or a pass is listed twice that can be applied only once.
+        UsageError: No pass is left, or a pass that can be applied only once is listed twice.
     """
     pipelines, known = optimizer.pipelines(), {p.name: p for p in optimizer.passes()}
     terms = [term.strip() for term in text.split(",") if term.strip()]
@@ -52,7 +52,7 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
     if not names:
         raise UsageError("the pipeline is empty; name at least one pass, or a pipeline")
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    # A pipeline that itself lists a pass twice is the optimizer's affair.
+    # A named pipeline may list a pass twice.
     if twice and not optimizer.traits.repeatable and names_passes(text, optimizer):
         raise UsageError(f"{optimizer.name} takes each pass once; {twice[0]!r} is listed twice")
     required = [name for name, p in known.items() if p.required]
@@ -64,7 +64,7 @@ def parse_pipeline(text: str, optimizer: Optimizer, exclude: Iterable[str] = ())
 def completed(
     names: Sequence[str], order: Sequence[str], required: Collection[str]
 ) -> tuple[str, ...]:
-    """``names`` as they stand, each preceded by the required passes that ``order`` puts before."""
+    """``names`` in their order, with required passes inserted before those they precede."""
     place = {name: i for i, name in enumerate(order)}
     missing = [n for n in order if n in required and n not in names]
     result: list[str] = []
@@ -81,14 +81,14 @@ def _unknown(optimizer: Optimizer, name: str, choices: Iterable[str]) -> Unknown
 
 
 def names_passes(text: str, optimizer: Optimizer) -> bool:
-    """Whether ``text`` asks for passes one by one, not for pipelines as a whole."""
+    """Whether ``text`` has names of passes, not only names of pipelines."""
     pipelines = optimizer.pipelines()
     terms = (term.strip() for term in text.split(","))
     return any(t and not t.startswith("-") and t not in pipelines for t in terms)
 
 
 def written(passes: Sequence[str], asked: str, optimizer: Optimizer) -> str:
-    """``passes`` as ``--pipeline`` takes them, by what the pipeline ``asked`` has beyond them."""
+    """``passes`` as a value of ``--pipeline``: ``asked`` without some passes, if possible."""
     if not passes or names_passes(asked, optimizer):
         return ",".join(passes)
     whole = parse_pipeline(asked, optimizer)

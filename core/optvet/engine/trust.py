@@ -1,8 +1,8 @@
-"""What a file that came with a model or a finding may ask for.
+"""What an untrusted file may set: the record beside a model, or a bundle.
 
-Whoever types an option means it. A record beside a downloaded model, or a bundle that somebody
-sent, was written by others: it may set numbers and names, and name data in its own folder. It may
-not run code, nor read or write elsewhere, nor use a network, unless the user says ``--trust``.
+Options that the user types are trusted. A record beside a downloaded model, or a bundle from
+somebody else, may set numbers and names, and name data in its own folder. It may not run code, read
+or write elsewhere, or use a network, unless the user gives ``--trust``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def options_from(
     folder: Path | None,
     trust: bool,
 ) -> dict[str, Any]:
-    """What ``file`` sets of the options of a plugin, with paths in ``folder`` as they are opened.
+    """Options of a plugin that ``file`` sets, with paths resolved in ``folder``.
 
     Args:
         file: The file, for messages.
         key: The key of ``file`` that has ``given``, for messages.
-        defaults: The options of the plugin; a file may always set their default.
-        given: What the file sets.
-        folder: Data in this folder may be named by options that only read data; None: no data.
+        defaults: The options of the plugin; a file may always set a default value.
+        given: The options in the file.
+        folder: Options that only read data may name files in this folder; None: no files.
         trust: Whether the user trusts the file.
 
     Raises:
@@ -66,12 +66,12 @@ _TABLES: Mapping[str, Family] = {
 
 
 def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> None:
-    """Refuse what a file with a request may not say for the user, who chose to read it.
+    """Refuse a request from a file that names code or commands, or sets ``trust``.
 
-    It may name data, but neither code nor commands; and no file says that files are trusted.
+    It may name data, since the user chose to read the file.
 
     Raises:
-        InputError: It does.
+        InputError: The request is refused.
     """
     if request.get("trust"):
         raise InputError(f"{file}: key 'trust' is for the command line alone; say --trust")
@@ -87,11 +87,10 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
 
 
 def dataset_from(config: ModelConfig, *, trust: bool) -> str | None:
-    """The dataset that a record names, ``NAME`` or ``NAME:ARGUMENT``, as it is opened.
+    """The dataset of a record, ``NAME`` or ``NAME:ARGUMENT``, with a path resolved.
 
     Raises:
-        InputError: It is neither a name alone nor in the folder of the record, which is not
-            trusted.
+        InputError: The record is not trusted, and ``ARGUMENT`` is not in its folder.
     """
     if config.dataset is None:
         return None
@@ -106,7 +105,7 @@ def dataset_from(config: ModelConfig, *, trust: bool) -> str | None:
 
 
 def located(folder: Path, words: str) -> str:
-    """``words`` as a path from here if they name what exists from ``folder``; else as they are."""
+    """``words`` as a path, if they name something that exists in ``folder``; else unchanged."""
     try:
         path = folder / Path(words).expanduser()
         return str(path) if words and path.exists() else words
@@ -115,7 +114,7 @@ def located(folder: Path, words: str) -> str:
 
 
 def is_inside(folder: Path, value: object) -> bool:
-    """Whether ``value`` names what exists in ``folder``, links followed."""
+    """Whether ``value`` names something that exists in ``folder``, after following links."""
     if not isinstance(value, str) or not value or "\0" in value:
         return False
     try:
@@ -126,7 +125,7 @@ def is_inside(folder: Path, value: object) -> bool:
 
 
 def _refusal(file: str, key: str, value: object, what: str, instead: str = "") -> InputError:
-    """The error for a value of a file that only a trusted file may have."""
+    """The error for a value that only a trusted file may have."""
     return InputError(
         f"{file}: key {key!r} is {shown(value)}, which {what}; read that file, and say --trust (in "
         f"Python trust=True) if you trust it{instead}"

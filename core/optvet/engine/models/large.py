@@ -1,10 +1,9 @@
-"""Models so large that a copy matters: used from files, one task at a time, or refused early.
+"""Large models: they are used from files, in one task at a time, or refused early.
 
-Measured with a model of weights alone, peaks in sizes of the model: a typical optimizer takes 5
-with the model as bytes and 4 from a file; a runtime 3 from bytes, 1.2 from a file, and nothing but
-the mapping where weights are outside of the model; the checker 3 from bytes and 2 from a file. So a
-large model is never held as bytes where a plugin can take a file, workers end with their task, and
-no two of them work at the same time.
+Measured peaks of memory, as multiples of the model's size: an optimizer takes about 5 with the
+model as bytes and 4 from a file; a runtime 3 from bytes, 1.2 from a file, and only the mapping if
+the weights are external; the checker 3 from bytes and 2 from a file. So a large model is not loaded
+as bytes if a plugin can take a file, workers end after one task, and tasks run one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LARGE_BYTES = 512 << 20
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes that one protobuf message can have at most."""
 WITH_BYTES = 6.0
-"""Peak of a step of an optimizer that takes bytes, in sizes of the model."""
+"""Peak memory of an optimizer that takes bytes, as a multiple of the model's size."""
 _OVERHEAD_BYTES = 256 << 20
 _PREFIX = "large-"
 
@@ -39,16 +38,16 @@ def is_large(model: Model) -> bool:
 def check_taken(
     source: str, size_bytes: int, optimizer: Optimizer, others: tuple[Runtime, ...] = ()
 ) -> None:
-    """Refuse a model that is too large for what shall work on it; nothing of it has been read.
+    """Refuse a model that is too large for the optimizer or a runtime, before it is read.
 
     Args:
-        source: What the user called it.
-        size_bytes: With external data.
-        optimizer: What shall rewrite it.
-        others: Runtimes that shall load it.
+        source: The user's name of the model.
+        size_bytes: Its size with external data.
+        optimizer: The optimizer.
+        others: The runtimes.
 
     Raises:
-        InputError: One of them does not take so large a model.
+        InputError: One of them does not take a model of this size.
     """
     limit = optimizer.traits.max_model_bytes
     if isinstance(optimizer, TakesFiles):
@@ -69,7 +68,7 @@ def check_taken(
 
 
 def need_bytes(size_bytes: int, optimizer: Optimizer) -> int:
-    """Memory that one step is expected to add at its peak."""
+    """Expected peak memory of one step, in bytes."""
     factor = WITH_BYTES
     if size_bytes >= LARGE_BYTES and isinstance(optimizer, TakesFiles):
         factor = optimizer.memory_factor
@@ -77,9 +76,9 @@ def need_bytes(size_bytes: int, optimizer: Optimizer) -> int:
 
 
 def check_room(source: str, size_bytes: int, optimizer: Optimizer, memory_bytes: int) -> None:
-    """Refuse a large model for which the limit, or the machine, has not enough memory.
+    """Refuse a large model that needs more memory than the limit, or the machine, has.
 
-    Without this the optimizer would run into the limit, and be blamed for it.
+    Otherwise the optimizer would run out of memory, which would be reported as a finding.
     """
     if size_bytes < LARGE_BYTES:
         return
@@ -100,7 +99,7 @@ def check_room(source: str, size_bytes: int, optimizer: Optimizer, memory_bytes:
 
 
 def jobs_that_fit(model: Model, optimizer: Optimizer, wanted: int) -> tuple[int, str]:
-    """How many tasks may run at a time, and why it is fewer than ``wanted``; "" if it is not."""
+    """Number of parallel tasks, and the reason if it is less than ``wanted``, else ""."""
     need = need_bytes(model.size_bytes, optimizer)
     if is_large(model):
         fitting = 1
@@ -115,7 +114,7 @@ def jobs_that_fit(model: Model, optimizer: Optimizer, wanted: int) -> tuple[int,
 
 
 def available_bytes() -> int | None:
-    """Memory that may still be taken, here and in this control group; None if that is unknown."""
+    """Free memory of the machine, or of this control group if that is less; None if unknown."""
     found = [_of_machine(), *_of_groups()]
     known = [size for size in found if size is not None]
     return min(known, default=None)
@@ -129,7 +128,7 @@ def _of_machine() -> int | None:
 
 
 def _of_groups() -> Iterator[int | None]:
-    """What is left below the limit of each control group, version 2 or 1, that holds us."""
+    """Free memory of each control group, version 1 or 2, that contains this process."""
     root = Path("/sys/fs/cgroup")
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, name = line.split(":", 2)
@@ -140,7 +139,7 @@ def _of_groups() -> Iterator[int | None]:
             if controllers
             else (root, ("memory.max", "memory.current", ""))
         )
-        # Inside of a container the group of the container is the root.
+        # Inside a container, the container's group is the root.
         path = Path(name.lstrip("/"))
         for folder in (path, *path.parents):
             yield _left_in(base / folder, *files)
@@ -150,7 +149,7 @@ def _left_in(group: Path, limit: str, usage: str, prefix: str) -> int | None:
     bound, used = _text(group / limit).strip(), _text(group / usage).strip()
     if not (bound.isdigit() and used.isdigit()) or int(bound) >= 1 << 60:
         return None
-    # Pages of files count as used, and are given back when memory is wanted.
+    # Cached pages of files count as used, but are freed when memory is needed.
     cached = next(
         (
             int(line.split()[1])
@@ -171,10 +170,10 @@ def _text(path: Path) -> str:
 
 @contextlib.contextmanager
 def scratch_folder(model: Model, root: Path) -> Iterator[Path | None]:
-    """A folder below ``root`` for what is made of a large model, gone afterwards; else None.
+    """A temporary folder below ``root`` for results of a large model; None for other models.
 
-    Not in the folder for temporary files, which often is memory. What a process that was killed
-    left there is removed by the next.
+    It is not in the system's folder for temporary files, which is often in memory. Folders of
+    killed processes are removed by later ones.
     """
     if not is_large(model):
         yield None

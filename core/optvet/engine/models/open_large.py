@@ -1,4 +1,4 @@
-"""Opening a large model: its graph is read, its weights are only hashed, a piece at a time."""
+"""Opening a large model: the graph is read; the weights are only hashed, in pieces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from optvet.spec.words import quoted
 
 
 def beside(path: Path, outline: onnx.ModelProto) -> list[TensorProto]:
-    """Tensors of a model's outline whose data is in other files."""
+    """Tensors of a model's outline whose data is in files other than the model's."""
     return [
         tensor
         for tensor in tensors_of(outline)
@@ -32,7 +32,7 @@ def beside(path: Path, outline: onnx.ModelProto) -> list[TensorProto]:
 
 
 def check_inside(path: Path, tensor: TensorProto) -> None:
-    """Refuse a tensor inside of the model whose data is not as long as its shape says."""
+    """Refuse a tensor inside the model whose data does not have the length of its shape."""
     try:
         length = place_of(tensor, path.parent)[2]
     except ValueError:
@@ -54,8 +54,8 @@ def hashed(
         path: The model.
         outline: Its outline; changed in place.
         external: Tensors whose data is in other files.
-        total: Bytes with those.
-        store: Folder for a self-contained copy, which is written where a message can hold it all.
+        total: Size of the model with these, in bytes.
+        store: Folder for a self-contained copy, which is written if it fits into one message.
 
     Raises:
         InfrastructureError: The copy cannot be written.
@@ -74,7 +74,7 @@ def hashed(
 def _copied(
     folder: Path, size_bytes: int, write: Callable[[tempfile._TemporaryFileWrapper[bytes]], None]
 ) -> tuple[Path, str]:
-    """What ``write`` writes as ``folder/<digest>.onnx``, whole or not at all; and its digest."""
+    """Write ``folder/<digest>.onnx`` by ``write``, atomically; returns the path and the digest."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:

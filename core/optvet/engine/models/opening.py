@@ -1,4 +1,4 @@
-"""Opening a model: from a file to a ``Model`` value, or to an error that says what the file is.
+"""Opening a model: from a file to a ``Model``, or to an error that says what the file is.
 
 Only Python code reads the file here. The native checker may crash on a hostile model, so it runs
 later, in the sandbox.
@@ -37,11 +37,11 @@ from optvet.spec.types import Model, ModelConfig
 from optvet.spec.words import quoted
 
 OPSET_FLOOR = 7
-"""Runtimes and optimizers promise nothing for operator sets before this one."""
+"""Runtimes and optimizers do not support older operator sets reliably."""
 
 
 def refuse_beyond_protobuf(source: str, size_bytes: int) -> None:
-    """Refuse a model that has no room in one message."""
+    """Refuse a model that is larger than a protobuf message can be."""
     if size_bytes > PROTOBUF_LIMIT:
         raise InputError(
             f"model {source} has {size_bytes:,} bytes with its external data, but a protobuf holds "
@@ -63,11 +63,11 @@ def open_model(
         source: What the user asked for.
         store: Folder for self-contained copies (``store/blobs/<digest>.onnx``), which are
             written only for models with external data.
-        accept: Raises if a model of this name and size is not taken; asked before it is read.
+        accept: Raises if a model of this name and size is refused; called before it is read.
 
     Raises:
-        InputError: The file is no complete ONNX model, its external data cannot be used, or what
-            is declared beside it cannot be understood.
+        InputError: The file is not a complete ONNX model, its external data cannot be used, or the
+            TOML beside it is invalid.
         InfrastructureError: The copy cannot be written.
     """
     if _size_of(path) >= large.LARGE_BYTES:
@@ -132,7 +132,7 @@ def model_of(
     size_bytes: int,
     config: ModelConfig,
 ) -> Model:
-    """A model and what its graph says of it; ``blob`` has the weights, ``proto`` need not."""
+    """A ``Model`` with facts from its graph; ``blob`` has the weights, ``proto`` need not."""
     return Model(
         source=source,
         path=path,
@@ -206,7 +206,7 @@ def _not_onnx(path: Path, data: bytes) -> str:
 
 
 def _kind_of(data: bytes) -> tuple[str, str]:
-    """What the bytes seem to be, and what to do about it."""
+    """What the file seems to be, and what the user can do."""
     again = "download or export it again"
     text = data[:512].lstrip().lower()
     if not data:
@@ -248,7 +248,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _kind_of_protobuf(data: bytes) -> tuple[str, str]:
-    """Tells a model that is cut short from other bytes, by its outermost fields."""
+    """Distinguishes a truncated model from other data, by its outermost protobuf fields."""
     fields, end = _outer_fields(data)
     if end > len(data) and data[:1] == b"\x08":
         return (
@@ -261,9 +261,9 @@ def _kind_of_protobuf(data: bytes) -> tuple[str, str]:
 
 
 def _outer_fields(data: bytes) -> tuple[list[int], int]:
-    """Numbers of the outermost protobuf fields, and where the last of them ends (-1: nowhere).
+    """Numbers of the outermost protobuf fields, and the end of the last one (-1: not found).
 
-    An end beyond the data means that the last field is cut.
+    An end beyond the data means that the last field is truncated.
     """
     fields: list[int] = []
     at = 0
@@ -284,7 +284,7 @@ def _outer_fields(data: bytes) -> tuple[list[int], int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that starts at ``at`` and where it ends; beyond the data if it is cut."""
+    """The varint at offset ``at``, and its end; that is beyond the data if it is truncated."""
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]
@@ -300,7 +300,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Extent:
-    """Where the bytes of a tensor lie; ``length`` in bytes."""
+    """The position of a tensor's external data; ``length`` in bytes."""
 
     tensor: onnx.TensorProto
     file: Path
@@ -313,12 +313,12 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
 
 
 def _total(path: Path, size_bytes: int, tensors: Iterable[onnx.TensorProto]) -> int:
-    """Bytes of the model with its external data, all of which is checked."""
+    """Size of the model with its external data, in bytes; checks all of that data's positions."""
     return size_bytes + sum(_extent(path, tensor).length for tensor in tensors)
 
 
 def _embed(path: Path, tensors: list[onnx.TensorProto]) -> None:
-    """Moves the external data into the tensors; nothing is read before all of it is checked."""
+    """Load the external data into the tensors, after checking all of its positions."""
     for extent in [_extent(path, tensor) for tensor in tensors]:
         try:
             with extent.file.open("rb") as file:
@@ -400,7 +400,7 @@ def _is_file(file: Path) -> bool:
 
 
 def _count(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], key: str) -> int | None:
-    """The number of bytes that ``key`` gives; None where it is left out."""
+    """The value of ``key``, a number of bytes; None if it is missing."""
     text = entries.get(key, "")
     if not text:
         return None
@@ -437,7 +437,7 @@ def _serialized(path: Path, proto: onnx.ModelProto) -> bytes:
 
 
 def _stored(store: Path, digest: str, data: bytes) -> Path:
-    """``data`` as ``store/blobs/<digest>.onnx``, written at once or not at all."""
+    """Write ``data`` to ``store/blobs/<digest>.onnx``, atomically."""
     blob = store / "blobs" / f"{digest}.onnx"
     try:
         if blob.is_file() and blob.stat().st_size == len(data):

@@ -1,4 +1,4 @@
-"""What somebody declared of a model beside its file: its task, its inputs, what compares it.
+"""Declarations about a model in a file beside it: its task, its inputs, its comparator.
 
 A model ``m.onnx`` is described by ``m.toml`` in its folder::
 
@@ -41,8 +41,8 @@ A model ``m.onnx`` is described by ``m.toml`` in its folder::
 
 A folder of models may have one catalogue instead, ``models.json``: a list of objects with ``file``
 and any of ``task``, ``preprocessing`` (in words), ``labels``, ``vocabulary``, ``input_spec``,
-``dataset`` and ``suggested_comparator``, whose ``kind`` a comparator may take. The TOML wins.
-Whoever says nothing loses nothing: then all is inferred.
+``dataset`` and ``suggested_comparator``, whose ``kind`` selects a comparator. If there is a TOML
+file too, it takes precedence. Everything that is not declared is inferred.
 """
 
 from __future__ import annotations
@@ -154,10 +154,10 @@ class _Declared(_Strict):
 
 
 def config_for(path: Path) -> ModelConfig:
-    """What is declared of the model in the file ``path``; nothing where nobody said anything.
+    """Declarations about the model in the file ``path``; empty if there are none.
 
     Raises:
-        InputError: A declaration is there and cannot be understood.
+        InputError: A declaration is invalid.
     """
     beside = path.with_suffix(".toml")
     if beside.is_file() and beside != path:
@@ -198,7 +198,7 @@ def _from_toml(file: Path) -> ModelConfig:
 
 
 def _complaint(file: Path, error: ValidationError) -> str:
-    """File, key, value and what is wrong with it, of the first of all errors."""
+    """A message for the first error: file, key, value and what is wrong with it."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "(the whole)"
     if first["type"] == "extra_forbidden":
@@ -214,7 +214,7 @@ def _complaint(file: Path, error: ValidationError) -> str:
 
 
 def _entry(catalogue: Path, file: str) -> Mapping[str, Any] | None:
-    """The catalogue's entry for ``file``; None if it has none, or is something else altogether."""
+    """The catalogue's entry for ``file``; None if there is none, or the file is no catalogue."""
     data = read_json(catalogue, "listing")
     if not isinstance(data, list):
         return None
@@ -256,7 +256,7 @@ def _unfit(
 
 
 def _recipes(catalogue: Path, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Recipes by input; by element type where the entry gives one for all inputs of a type."""
+    """Recipes by input, or by element type if the entry gives one for all inputs of a type."""
     spec = entry.get("input_spec")
     if spec is None:
         return {}
@@ -294,10 +294,10 @@ def _by_dtype(spec: Mapping[str, Any]) -> list[Any]:
 
 # ── Preprocessing in words ─────────────────────────────────────────────────────────────────────
 
-# Digits are bounded, else a long number takes time by a power of its length.
+# The number of digits is bounded, since matching takes superlinear time in it.
 _NUMBER = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})"
 _WORDS = 2000
-"""Characters of a description that are read; a person writes a line."""
+"""Maximal number of characters of a description that are read."""
 _TRIPLE = rf"\(({_NUMBER}(?:\s*,\s*{_NUMBER})+)\)"
 _MINUS_OVER = re.compile(rf"\(\s*x\s*-\s*({_NUMBER})\s*\)\s*/\s*({_NUMBER})")
 _OVER_MINUS_OVER = re.compile(rf"\(\s*x\s*/\s*({_NUMBER})\s*-\s*({_NUMBER})\s*\)\s*/\s*({_NUMBER})")
@@ -307,7 +307,7 @@ _RANGE = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})")
 
 
 def preprocessing_from_words(words: str) -> dict[str, Any]:
-    """Keys of ``Preprocessing`` that a description says; what it does not say is left out.
+    """Keys of ``Preprocessing`` that a description in words mentions.
 
     >>> preprocessing_from_words("RGB, (x-127)/128, NCHW, 320x240")["mean"]
     (127.0,)
@@ -341,7 +341,7 @@ def preprocessing_from_words(words: str) -> dict[str, Any]:
 
 
 def _values_from_words(text: str) -> dict[str, Any]:
-    """Scale, mean, std and range: how 0..255 is brought to what the model takes."""
+    """Scale, mean, std and range: the conversion of 0..255 to the model's input range."""
     if re.search(r"ImageNet\s+(mean|normali)", text, re.IGNORECASE):
         return {"scale": 1 / 255, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     match = _OVER_MINUS_OVER.search(text)
@@ -374,7 +374,7 @@ def _values_from_words(text: str) -> dict[str, Any]:
 
 
 def _inverse(number: str) -> float:
-    """One over a number; 1.0 for "x/0", which says nothing."""
+    """The reciprocal of a number; 1.0 for 0."""
     value = float(number)
     return 1 / value if value else 1.0
 

@@ -1,7 +1,7 @@
-"""What the rest of optvet takes for granted of a model, checked in Python as it is opened.
+"""Checks in Python of what the rest of optvet assumes about a model, when it is opened.
 
-The checker of ONNX is native code and runs in a worker, later; until then sizes, element types and
-shapes are read here, and a file may say anything. What the checker finds by itself is left to it.
+ONNX's checker is native code and runs later, in a worker. Before that, sizes, element types and
+shapes are used in this process, so they are checked here. Other defects are left to the checker.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from optvet.spec.errors import InputError
 from optvet.spec.words import quoted
 
 MAX_RANK = 64
-"""Dimensions that an array of numpy can have."""
+"""Maximal number of dimensions of a numpy array."""
 _AGAIN = "export or download the model again"
-# Types whose elements are kept in a field of their own, with how many entries hold one.
+# Types whose elements are in a typed field, with the name of the field and entries per element.
 _FIELDS: dict[int, tuple[str, int]] = {
     TensorProto.FLOAT: ("float_data", 1),
     TensorProto.COMPLEX64: ("float_data", 2),
@@ -45,14 +45,14 @@ _VALUES = {
     AttributeProto.SPARSE_TENSOR: "sparse_tensor",
     AttributeProto.TYPE_PROTO: "tp",
 }
-"""Where an attribute has its value, if that is a message: one left out reads as an empty one."""
+"""Fields of attribute values that are messages: a missing one would read as an empty message."""
 
 
 def check_tensor(path: Path, tensor: TensorProto) -> None:
     """Refuse a tensor whose type, shape and data do not agree.
 
     Raises:
-        InputError: They do not.
+        InputError: Type, shape and data do not agree.
     """
     name = f"model {path}: tensor {quoted(tensor.name)}"
     kind, dims = tensor.data_type, list(tensor.dims)
@@ -73,14 +73,14 @@ def check_tensor(path: Path, tensor: TensorProto) -> None:
 
 
 def shape_words(tensor: TensorProto) -> str:
-    """Element type and shape, such as "float[2, 3]"; of many dimensions, how many."""
+    """Element type and shape, such as "float[2, 3]"; for many dimensions, only their number."""
     dims = list(tensor.dims)
     shown = str(dims) if len(dims) <= 8 else f"[{len(dims)} dimensions]"
     return f"{dtype_name(tensor.data_type)}{shown}"
 
 
 def _elements(tensor: TensorProto, bits: int | None) -> int:
-    """How many elements there are data for."""
+    """The number of elements in the tensor's data."""
     if tensor.HasField("raw_data"):
         size = len(tensor.raw_data)
         if bits is None:
@@ -148,7 +148,7 @@ def _check_value(name: str, value: ValueInfoProto) -> None:
 
 
 def _tensors(kind: TypeProto) -> Iterator[TypeProto.Tensor | TypeProto.SparseTensor]:
-    """The tensor types inside ``kind``; parsing has bounded how deep it is nested."""
+    """The tensor types inside ``kind``; the parser limits the depth of nesting."""
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         yield kind.tensor_type

@@ -1,4 +1,4 @@
-"""Models by reference: a path, a folder, or what a model source has under a name."""
+"""Models by reference: a path, a folder, or a name of a model source."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def resolve_model(
     *,
     accept: Callable[[str, int], None] = refuse_beyond_protobuf,
 ) -> list[Model]:
-    """The models that ``reference`` (a path, a folder, ``zoo:NAME``) stands for.
+    """The models of ``reference``: a path, a folder, or ``zoo:NAME``.
 
-    ``Model.source`` says which revision it is, where the source knows revisions. ``accept`` raises
-    if a model of a size is not taken; it is asked before a large model is read.
+    ``Model.source`` includes the revision, if the source has revisions. ``accept`` is called with
+    name and size before a large model is read, and raises to refuse it.
     """
     scheme, colon, rest = reference.partition(":")
     if colon and scheme in plugins.names("model source"):
@@ -48,7 +48,7 @@ def resolve_model(
 
 
 def with_suggestion(model: Model, plugins: Plugins) -> Model:
-    """``model`` with the comparator that its catalogue suggests, if one takes the suggestion."""
+    """``model`` with the comparator that its catalogue suggests, if a plugin implements it."""
     config = model.config
     claims = [
         (suggestion, name)
