@@ -1,7 +1,7 @@
 """The command line: options in, one engine call, rendered value out.
 
-Nothing is decided here. A command parses what was typed, calls the engine once, and turns the
-value that comes back into text and an exit code; ``main`` turns exceptions into messages.
+A command parses its arguments, calls the engine once, and turns the result into text and an exit
+code; ``main`` turns exceptions into messages.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["app", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code.
+    """Run one command; returns the exit code.
 
     Args:
-        arguments: What follows ``optvet``; by default what the process was started with.
+        arguments: The arguments after ``optvet``; by default those of the process.
     """
     terminal = Terminal()
     try:

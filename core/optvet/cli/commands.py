@@ -1,4 +1,4 @@
-"""How commands are read: what looks like an option is never taken for a value."""
+"""Parsing of commands: the name of an option is never taken as the value of another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optvet import UsageError
 
 
 class Command(TyperCommand):
-    """A command that refuses ``--json --quiet``: the name of an option as another one's value."""
+    """A command that refuses ``--json --quiet``: the name of an option in place of a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does, after looking at each value."""
@@ -31,7 +31,7 @@ class Group(TyperGroup):
 
 
 def refuse_options_as_values(context: Any, arguments: list[str]) -> None:
-    """Complain of an option that is followed by another in place of its value.
+    """Refuse an option that is followed by another option in place of its value.
 
     Raises:
         UsageError: There is one.

@@ -1,4 +1,4 @@
-"""Exit codes, and what is said of an exception."""
+"""Exit codes, and messages for exceptions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CLEAN, FINDINGS, USAGE, ERROR, UNDECIDED, NOTHING = range(6)
 INTERRUPTED = 130
 
 SEVERITY = (ERROR, USAGE, FINDINGS, UNDECIDED, NOTHING, CLEAN)
-"""Exit codes from the worst: that of several models is the first that one of them had."""
+"""Exit codes from the most serious; for several models, the first of these that occurred."""
 
 
 class Interrupted(Exception):
-    """Ctrl-C; an ``Exception``, so that typer lets it through with its own meaning.
+    """Ctrl-C; an ``Exception``, so that typer does not handle it.
 
-    Its words, if it has any, say what is left of the work.
+    Its message, if any, says what was kept of the work.
     """
 
 
@@ -46,7 +46,7 @@ def worst(codes: Iterable[int]) -> int:
 
 
 def report(error: Exception, terminal: Terminal) -> int:
-    """Say on stderr what ``error`` means for the user; the exit code."""
+    """Print a message for ``error`` to stderr; returns the exit code."""
     if terminal.debug and not isinstance(error, Interrupted):
         terminal.complain("".join(traceback.format_exception(error)))
     if isinstance(error, Interrupted):
@@ -72,7 +72,7 @@ def report(error: Exception, terminal: Terminal) -> int:
 
 
 def _advice(error: OptvetError) -> str:
-    """What to do, where the message of the engine cannot know the command's options."""
+    """Advice in terms of the command's options, which the engine does not know."""
     text = str(error)
     if isinstance(error, Unsupported):
         return ""

@@ -1,4 +1,4 @@
-"""Options as they are typed, and the values that they mean."""
+"""Options of commands, and parsing of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents as files: checked before the work, written whole or not at all."""
+"""Writing documents to files: targets are checked before the work, and written atomically."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optvet.spec.files import write_file
 
 
 def _checked(target: str | None) -> str | None:
-    """Refuse before the work what could not be written after it."""
+    """Refuse a file that cannot be written, before the work."""
     if target in (None, "-"):
         return target
     path = Path(target)
@@ -45,7 +45,7 @@ def write_document(terminal: Terminal, target: str, text: str) -> None:
     """Write ``text`` and a line break to stdout (``-``) or to a file.
 
     Raises:
-        InfrastructureError: It cannot be written; what was there before still is.
+        InfrastructureError: It cannot be written; the previous file is untouched.
     """
     if target == "-":
         terminal.write(f"{text}\n")
@@ -55,16 +55,16 @@ def write_document(terminal: Terminal, target: str, text: str) -> None:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Refuse before the work a folder in which nothing could be written after it.
+    """Refuse a folder that cannot be written, before the work.
 
     Raises:
-        UsageError: It is a file, or may not be written.
+        UsageError: It is a file, or cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option} {folder} is a file; give a folder")
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     try:
-        # Trying it: permissions say nothing of a user who may do everything, nor of /proc.
+        # Try it: permissions do not show it for root, nor for folders such as /proc.
         tempfile.TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
         why = error.strerror or error

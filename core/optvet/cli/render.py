@@ -47,19 +47,19 @@ _TYPE = re.compile(r"^(?:\w+\.)+(\w+:)")
 
 
 def text(words: str, style: str = "") -> Text:
-    """Foreign words as they are: no markup, no control characters."""
+    """Untrusted text for the screen: without markup and control characters."""
     return Text(printable(words), style=style)
 
 
 def number(value: float | None) -> str:
-    """Two digits; a dash where there is no number."""
+    """A number with two digits; a dash for None."""
     if value is None:
         return "–"
     return "inf" if value > 1e300 else f"{value:.2g}"
 
 
 def count(amount: int, noun: str, plural: str = "s") -> str:
-    """``1 node``, ``2 nodes``; ``plural`` is what several add."""
+    """``1 node``, ``2 nodes``; ``plural`` is the suffix for several."""
     return f"{amount:,} {noun}{'' if amount == 1 else plural}"
 
 
@@ -74,7 +74,7 @@ def size(amount: int) -> str:
 
 
 def middle(words: str, limit: int) -> str:
-    """``words`` with the middle left out: what tells names apart is mostly at their ends."""
+    """``words`` with the middle left out, since names usually differ at their ends."""
     if len(words) <= limit:
         return words
     tail = (limit - 1) // 2
@@ -95,7 +95,7 @@ def table_of(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for header, style in columns:
         table.add_column(header, style=style, overflow="fold")
-    # What it is called is searched for and copied: only the first column never breaks.
+    # Names in the first column are searched for and copied, so they are never wrapped.
     table.columns[0].no_wrap = True
     return table
 
@@ -104,7 +104,7 @@ def table_of(*columns: tuple[str, str]) -> Table:
 
 
 def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
-    """What lies between the verdict and the next command, from top to bottom."""
+    """All parts of the screen between the verdict and the next command, in order."""
     yield Padding(_subject(result, asked), (0, 0, 1, 0))
     faults = [f for f in result.findings if f.severity != "note"]
     if faults:
@@ -122,7 +122,7 @@ def headline(result: VetResult) -> Text:
     line = Text(f"{verdict:<{_LABEL_COLUMNS - 1}} ", style=f"bold {_COLOURS[result.verdict]}")
     line.append_text(text(result.model.source, "not bold default"))
     impact = result.impact
-    # Of a fault, the finding tells what it means.
+    # If there is a fault, its finding says what it means.
     if impact is not None and impact.changed + impact.sensitive and result.verdict != "faulty":
         _append_line(line, impact.headline, "yellow")
     for record in result.requirements:
@@ -153,7 +153,7 @@ def _is_named(result: VetResult, asked: VetRequest) -> bool:
 
 
 def _grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
-    """Labels on the left, what they label on the right."""
+    """A table with labels on the left and values on the right."""
     grid = Table.grid(padding=(0, 0))
     grid.add_column(width=_LABEL_COLUMNS, style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -184,7 +184,7 @@ def culprit_of(finding: Finding) -> Text:
 
 
 def _blame(finding: Finding) -> Text:
-    """The culprit, where it showed, whether it showed again, and in which words."""
+    """The culprit, the witness, whether it was confirmed, and the message."""
     blame = culprit_of(finding)
     blame.stylize("bold")
     where = f" on {finding.witness.sample}" if finding.witness is not None else ""
@@ -202,7 +202,7 @@ def _blame(finding: Finding) -> Text:
 
 
 def _told(finding: Finding) -> str:
-    """What is wrong, what explains it, what it means, and with which other passes it shows."""
+    """The message, the known limit, the consequence, and partners of the culprit."""
     parts = [finding.known_limit, finding.message]
     parts += [f"also with {' then '.join(partner)}" for partner in finding.partners]
     return "; ".join(part for part in [*parts, finding.consequence, finding.location] if part)
@@ -270,7 +270,7 @@ def _words(message: str, limit: int = _MESSAGE_CHARS) -> str:
 
 
 def _passes(result: VetResult) -> Table:
-    """What each pass did alone; those that did nothing are but counted."""
+    """The result of each pass alone; passes that changed nothing are only counted."""
     table = table_of(("pass alone", ""), ("effect", ""), ("", "dim"))
     idle = 0
     for record in result.passes or ():
@@ -288,7 +288,7 @@ def _passes(result: VetResult) -> Table:
 
 
 def _facts(result: VetResult, asked: VetRequest) -> Table:
-    """What the verdict rests on, and what follows from it."""
+    """Facts about the verdict: inputs, controls, outputs, safe pipeline, cost and so on."""
     rows: list[tuple[str, RenderableType]] = []
     if result.reason:
         rows.append(("because", text(_words(result.reason), "yellow")))
@@ -323,7 +323,7 @@ def _control(control: Control) -> str:
 
 
 def _inputs(result: VetResult) -> str:
-    """Where they came from, unless that goes without saying, and what was left out."""
+    """The datasets, unless only the default one was used, and samples that were left out."""
     plain = [d.chosen_by for d in result.datasets] == [NOT_ASKED] and not result.skipped
     words = [] if plain else [_dataset(d) for d in result.datasets]
     if result.skipped:
@@ -386,12 +386,12 @@ def _note(finding: Finding) -> Text:
 
 
 def _elsewhere(finding: Finding) -> list[str]:
-    """What other runtimes show, a line each."""
+    """The results on other runtimes, one line each."""
     return [f"on {c.runtime}: {one_line(_answer(c), _ANSWER_CHARS)}" for c in finding.cross_check]
 
 
 def _answer(told: CrossCheck) -> str:
-    """What one runtime shows, in words."""
+    """The result on one runtime, in words."""
     if told.outcome in ("not-judged", "does-not-run"):
         return told.detail
     words = {"no-fault": "no fault", "runs": "runs it"}.get(told.outcome, str(told.symptom))
@@ -470,7 +470,7 @@ def _next(result: VetResult, asked: VetRequest) -> list[str]:
     more: dict[str, object] = {}
     extra: list[str] = []
     if blamed is not None and not (asked.reduce or asked.out):
-        # By name, and on the witness: the smallest question that shows the same fault.
+        # The passes by name: the shortest command that shows the same fault.
         more = {"pipeline": ",".join(blamed.culprit), "exclude": (), "reduce": True}
         if blamed.witness is not None and asked.dataset:
             more["dataset"] = (blamed.witness.dataset,)

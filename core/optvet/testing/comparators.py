@@ -1,4 +1,4 @@
-"""The conformance suite of comparators: neither a stumble, nor a false alarm, nor false peace."""
+"""The conformance suite of comparators: no unexpected exception, false alarm or missed change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, V
 from optvet.testing.conformance import check_form, require
 
 CERTAIN = 0.9
-"""Least score for a declared task that is the comparator's own."""
+"""Minimal score of a comparator for a declared task that it is made for."""
 _ENDLESS = 1e30
 
 Outputs = Mapping[str, np.ndarray]
@@ -30,7 +30,7 @@ def pretend_model(
     inputs: Mapping[str, tuple[int | str | None, ...]] | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Model:
-    """What comparators may look at of a model that is not there.
+    """A ``Model`` without a file, with everything that comparators may use.
 
     Args:
         task: What its record declares, if anything.
@@ -55,7 +55,7 @@ def pretend_model(
 
 
 def hostile_outputs() -> dict[str, np.ndarray]:
-    """Outputs that nobody expects, by what is odd about them."""
+    """Unusual outputs, by what is unusual about them."""
     single = np.finfo(np.float32)
     wide = np.array([1.7e308, -1.7e308, 1.7e308, 0, -1.7e308])
     odd = np.array([np.nan, np.inf, -np.inf, single.max, -single.max, 0], np.float32)
@@ -188,7 +188,7 @@ def _compare(
     *,
     noise: float = 0.0,
 ) -> Comparison:
-    """One comparison of the right form, which left what it was given as it was.
+    """One comparison, checked for its form, and for not changing its arguments.
 
     Each run of a comparator that decodes gives these outputs, whatever it is fed.
     """

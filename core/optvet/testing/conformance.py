@@ -95,7 +95,7 @@ def require(plugin: Any, claim: bool, message: str) -> None:
 
 
 def check_form(plugin: Any, protocol: type, what: str) -> None:
-    """Raise AssertionError unless ``plugin`` has the members of ``protocol`` and can travel."""
+    """Raise AssertionError unless ``plugin`` has the members of ``protocol`` and can be pickled."""
     members = {*getattr(protocol, "__annotations__", {}), *vars(protocol)}
     missing = sorted(m for m in members if not m.startswith("_") and not hasattr(plugin, m))
     require(plugin, not missing, f"does not provide {', '.join(missing)}")
@@ -280,7 +280,7 @@ def _check_snippet(
 
 
 def _run_snippet(code: str, data: bytes) -> bytes:
-    """The model that a snippet makes of ``data``, serialized; nothing of another kind."""
+    """The serialized model that a snippet makes of ``data``; empty if it is of another type."""
     space: dict[str, Any] = {}
     exec(f"def optimize(model):\n{textwrap.indent(textwrap.dedent(code), '    ')}", space)
     made = space["optimize"](onnx.load_from_string(data))
@@ -467,7 +467,7 @@ def _run_thrice(
     artifact = convert(data)
     session = runtime.load(artifact, options)
     runs = [session.run(feeds), session.run(feeds), runtime.load(artifact, options).run(feeds)]
-    # Other inputs at the end: a session that hands out its own buffers now overwrites ``runs``.
+    # Run other inputs at the end: if a session returns its own buffers, this overwrites ``runs``.
     session.run({name: np.zeros_like(value) for name, value in feeds.items()})
     return runs
 

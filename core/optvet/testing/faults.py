@@ -1,7 +1,7 @@
-"""Planted faults: functions that do to their process what broken native code does.
+"""Planted faults: functions that crash, hang or exhaust their process, as broken code does.
 
-For the tests of plugins and of optvet itself. They are meant to run in a worker of the sandbox,
-which they kill, hang or fill; called anywhere else they do the same to the caller.
+For the tests of plugins and of optvet itself. Call them in a worker of the sandbox only: they do
+the same to any other process.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def return_unpicklable() -> object:
 
 
 class Poison:
-    """Pickles well and raises when it is unpickled."""
+    """Can be pickled, but raises when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return raise_error, ("poisoned",)

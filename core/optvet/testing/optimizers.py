@@ -1,6 +1,6 @@
-"""A planted optimizer: passes in plain Python whose faults, and the culprits, are known beforehand.
+"""A planted optimizer: passes in plain Python with known faults and culprits.
 
-Its passes look for what they rewrite, so most leave most models alone, as real ones do::
+Its passes rewrite certain patterns, so most of them do not change most models, as real ones::
 
     planted = Planted(default=("keep_00", "drop_relu", "keep_01"))
     plugins.register("optimizer", planted)
@@ -36,7 +36,7 @@ class PlantedOptions(BaseModel):
     hang_s: float = 3600.0
     """How long ``hang`` sleeps."""
     state: str = ""
-    """A file by which ``break_once`` knows that it has struck; without one it never does."""
+    """A file in which ``break_once`` records that it broke a model; it needs one to do so."""
 
 
 Rewrite = Callable[[ModelProto, PlantedOptions], None]
@@ -129,7 +129,7 @@ def _segfault(model: ModelProto, options: PlantedOptions) -> None:
 
 
 def _kill_self(model: ModelProto, options: PlantedOptions) -> None:
-    """Kill the process as an operator would."""
+    """Kill the process by SIGKILL, as an administrator might."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -298,13 +298,13 @@ def _add_to_sub(model: ModelProto, options: PlantedOptions) -> None:
 
 
 def _forget_shapes(model: ModelProto, options: PlantedOptions) -> None:
-    """Outputs without a shape, which the checker refuses and ONNX Runtime does not mind."""
+    """Remove the shapes of outputs, which the checker refuses and ONNX Runtime accepts."""
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
 
 
 FILLERS = tuple(f"keep_{i:02}" for i in range(40))
-"""Passes that do nothing, to hide the others among."""
+"""Passes that do nothing, to make pipelines long."""
 
 _REWRITES: dict[str, Rewrite] = {
     "lower": _identity,
@@ -347,14 +347,14 @@ _TOLERANCE = {"round_weights": 1e-2}
 
 @dataclass
 class Planted:
-    """An optimizer whose faults are known.
+    """An optimizer with known faults.
 
     Attributes:
         default: The default pipeline.
         offered: Passes that it has; None for all.
-        round_trip: Passes that happen on every application, the empty pipeline included.
+        round_trip: Passes that are always applied, even for the empty pipeline.
         required: Passes without which it refuses to build anything.
-        traits: If not ordered, passes run in the order of the table, whatever was asked for.
+        traits: If not ordered, passes run in the order of the table of passes.
     """
 
     default: tuple[str, ...] = ("identity",)
@@ -371,7 +371,7 @@ class Planted:
         return "1"
 
     def passes(self) -> Sequence[Pass]:
-        """All passes, or those that it was told to offer."""
+        """All passes, or those in ``offered``."""
         return [
             Pass(
                 name,

@@ -6,6 +6,6 @@
                                                       └ fault → controls → localize → confirm
                                                                    ↑______ without the culprit
 
-Stages are functions over values: detect → blame → study → explain → cross-check → assemble. What
-they found so far is in one ``FindingsLedger``, the only thing that changes.
+Stages are functions over values: detect → blame → study → explain → cross-check → assemble. Their
+findings are collected in a ``FindingsLedger``, the only mutable state.
 """

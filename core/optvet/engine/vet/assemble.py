@@ -1,4 +1,4 @@
-"""The answer, from everything that was found."""
+"""Assembling the result document from the findings and measurements."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _safe_code(session: Session, safe: tuple[str, ...]) -> str:
 
 
 def _changing_passes(session: Session, records: Sequence[PassRecord] | None) -> list[str] | None:
-    """Passes that changed the model: by the optimizer's word, or as seen one by one."""
+    """Passes that changed the model, as the optimizer reports or as observed one by one."""
     lab, pipeline = session.lab, session.case.passes.pipeline
     if lab.knows_changing_passes(pipeline):
         return lab.changing_passes(pipeline)

@@ -1,4 +1,4 @@
-"""What the pipeline's differences mean on the model's task."""
+"""The effect of the pipeline's differences on the model's task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Assessor:
         self.fixed = FixedTolerances()
 
     def add(self, examiner: Examiner, samples: Sequence[Sample]) -> None:
-        """Take in what original and candidate computed on ``samples``."""
+        """Compare the outputs of original and candidate on ``samples``."""
         lab = examiner.lab
         trial = lab.trial(lab.case.passes.pipeline, samples, "detect")
         self.fixed.add(lab.reference(samples).runs, trial.runs)
@@ -57,7 +57,7 @@ class Assessor:
         except (InputError, ContractError) as error:
             if self._request.comparator is not None:
                 raise
-            # A comparator that takes a model for its own and then does not understand it.
+            # The comparator claimed the model by its score, but cannot compare its outputs.
             self._ledger.control("comparator", "limited", str(error))
             plain = fallback(self._plugins)
             if self._assessment.begun or plain is None:
@@ -72,7 +72,7 @@ class Assessor:
         to.options = calibrated(lab, chunks, to.choice.comparator, to.options)
 
     def impact(self) -> Impact | None:
-        """What the differences mean, if anything changed; the finding at fault tells it too."""
+        """The impact, if anything differs; it also becomes the finding's ``consequence``."""
         if self._assessment is None:
             return None
         try:
@@ -82,7 +82,7 @@ class Assessor:
                 raise
             self._ledger.control("comparator", "limited", str(error))
             return None
-        # It belongs to a finding only if there is but one wrong output.
+        # The impact can be attributed to a finding only if there is one finding of wrong output.
         findings = self._ledger.findings
         wrong = [i for i, f in enumerate(findings) if f.symptom == Symptom.WRONG_OUTPUT]
         if len(wrong) == 1 and impact.changed:

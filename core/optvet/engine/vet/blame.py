@@ -16,7 +16,7 @@ from optvet.engine.work.lab import Lab
 from optvet.spec.request import Strategy
 
 SHORT_WAITS_S = 20.0
-"""What the search of a hang may spend on trials that hang; the time limit, if that is longer."""
+"""Total time for hanging trials in the search for a hang; at least the time limit."""
 
 
 def blame(
@@ -26,9 +26,9 @@ def blame(
 
     Args:
         lab: Makes the trials.
-        pipeline: Passes that show it together.
-        wanted: What is looked for.
-        strategy: How it is looked for; by the traits of the optimizer if "auto".
+        pipeline: A pipeline that shows it.
+        wanted: The property to search for.
+        strategy: Strategy of the search; "auto" chooses by the optimizer's traits.
     """
     base = lab.trial(lab.case.passes.base, wanted.samples, "control")
     if wanted.inherited(base) is not None:
@@ -88,10 +88,10 @@ class _Trials:
 
 
 def _suspects(lab: Lab, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...]:
-    """The passes that the optimizer's own log says did something, if they show the property.
+    """The passes that the optimizer reports as changing the model, if they show the property.
 
-    A log is a hint, no evidence: what it leaves out may matter, so the whole pipeline is the
-    fallback.
+    The report is a hint, not evidence: if these passes do not show the property, the whole pipeline
+    is searched.
     """
     changing_passes = lab.changing_passes(pipeline)
     if changing_passes is None:
@@ -101,8 +101,8 @@ def _suspects(lab: Lab, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...
 
 
 def search_timeout(limit_s: float, empty_s: float) -> float:
-    """How long to wait while searching a hang: far longer than the empty pipeline took.
+    """Time limit of trials in the search for a hang: far more than the empty pipeline took.
 
-    The confirmation waits the full time, so that a pass is not called hanging for being slow.
+    The confirmation uses the full limit, so that a slow pass is not reported as hanging.
     """
     return min(limit_s, max(2.0, 20 * empty_s))

@@ -1,4 +1,4 @@
-"""Is a fault in the model, or in one runtime's reading of it? Who runs foreign operators?"""
+"""Testing findings on other runtimes: is a fault in the model, or in one runtime?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optvet.spec.types import Failure, Sample, Symptom
 
 
 def cross_check(session: Session, samples: Sequence[Sample]) -> None:
-    """Ask the runtimes of the request about every finding."""
+    """Test every finding on the runtimes of the request."""
     if not session.request.cross_check:
         return
     by_id = {s.id: s for s in samples}
@@ -31,7 +31,7 @@ def cross_check(session: Session, samples: Sequence[Sample]) -> None:
             continue
         answers = [_answer(session, name, finding, sample) for name in session.request.cross_check]
         if foreign:
-            # Whether what they compute is right is a question for the faults.
+            # For a portability note only, wrong results of the runtime do not matter.
             session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in answers]})
         else:
             where = _location(session.case.candidate.runtime.name, answers)
@@ -47,7 +47,7 @@ def _answer(session: Session, name: str, finding: Finding, sample: Sample) -> Cr
 
 
 def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:
-    """What another runtime shows."""
+    """The result of a finding on another runtime."""
     case, runtime = session.case, session.plugins.runtime(name)
     produces = case.optimizer.traits.produces
     if produces not in runtime.accepts or "onnx" not in runtime.accepts:
@@ -69,7 +69,7 @@ def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> Cross
     trial = lab.trial(passes, [sample], "confirm")
     failed = trial.runs.get(sample.id)
     if isinstance(failed, Failure) and _has_foreign(reference, trial):
-        # It does not know the operators: that says nothing of the fault.
+        # The runtime lacks operators; this is not evidence about the fault.
         return _unable(name, f"cannot run the optimized model: {describe(failed)}")
     seen = examiner.examine(trial, [sample]).observation
     return CrossCheck(
@@ -112,10 +112,9 @@ def _as_portability(answer: CrossCheck) -> CrossCheck:
 
 
 def _location(runtime: str, answers: Sequence[CrossCheck]) -> str:
-    """What other runtimes' answers say about where a fault lies.
+    """The location of a fault, in words, as far as other runtimes show it.
 
-    One that computes something else of the original already is no witness while there are others:
-    it reads another model.
+    A runtime whose outputs differ for the original too is used only if there is no other one.
     """
     judgements = {a.runtime: a for a in answers if a.outcome != "not-judged"}
     if not judgements:

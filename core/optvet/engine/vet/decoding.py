@@ -1,4 +1,4 @@
-"""Answers that take more than one run: asked of a comparator in a worker, kept by content."""
+"""Answers that need several runs: decoded by a comparator in a worker, and cached by content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optvet.spec.protocols import Decodes
 from optvet.spec.types import Failure, Sample
 
 AT_ONCE = 8
-"""Samples that one task decodes, lest a large dataset exceed the time limit of a task."""
+"""Number of samples per task, so that a large dataset does not exceed a task's time limit."""
 
 Answer = Outputs | Failure
 _Answers = Outcome[tuple[dict[str, Answer], int]]

@@ -1,4 +1,4 @@
-"""A second judgement under the runtime's own defaults."""
+"""A second comparison, under the runtime's own defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optvet.spec.types import Failure
 def judge_as_deployed(
     session: Session, detected: Detected, safe: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Report the faults of the ``safe`` pipeline that only deployment shows; what remains of it."""
+    """Report faults of the ``safe`` pipeline that only these show; returns the safe part of it."""
     samples, ledger = detected.samples, session.ledger
     deployed = session.case.as_deployed()
     lab = session.lab.on(deployed.under(full=False, ignored_complaint=Checks().ignored_complaint))

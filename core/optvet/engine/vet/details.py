@@ -1,4 +1,4 @@
-"""What a result keeps of a comparator's details: plain values, and no more of them than a page."""
+"""Limiting a comparator's details in a result: plain JSON values, of bounded size."""
 
 from __future__ import annotations
 

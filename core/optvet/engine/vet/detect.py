@@ -1,4 +1,4 @@
-"""The first look: reference and candidate on all samples, a chunk at a time."""
+"""Detection: reference and candidate are compared on all samples, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _COMPLAINT_CHARS = 200
 
 @dataclass(frozen=True)
 class Detected:
-    """What the first look gave.
+    """The result of the detection.
 
     Attributes:
-        lab: Where it was taken, under the checks that the original passes.
-        examiner: Holds the first chunk of samples and the witnesses; others were let go of.
+        lab: The lab, with checks that the original passes.
+        examiner: Has the first chunk of samples and the witnesses; the others are not kept.
         found: What is wrong with the whole pipeline.
         judged: Number of samples.
         complete: Whether all samples were tried.
@@ -43,18 +43,18 @@ class Detected:
 
     @property
     def samples(self) -> list[Sample]:
-        """The samples that what follows works with."""
+        """The samples for the following stages."""
         return self.examiner.samples
 
     def share(self, samples: Sequence[Sample]) -> str:
-        """How many samples were used, in words, where not all are."""
+        """How many of all samples ``samples`` are, in words; empty if all."""
         total = self.judged
         return f" (on {len(samples)} of {total} samples)" if len(samples) < total else ""
 
 
 @dataclass
 class _Count:
-    """How far the first look came."""
+    """Counters of the detection."""
 
     judged: int = 0
     complete: bool = True
@@ -65,7 +65,7 @@ class _Count:
 def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
     """Compare original and candidate on all samples.
 
-    What follows needs the first chunk and the witnesses alone, so the others are let go of.
+    The following stages need only the first chunk and the witnesses, so the others are not kept.
     """
     lab, count, found = session.lab, _Count(), Examination()
     lab.progress("making inputs", 0, None)
@@ -95,7 +95,7 @@ def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
 
 
 def _examiners(lab: Lab) -> tuple[Examiner, Examiner]:
-    """One for the passes, and one for import and lowering, whose kernels are others."""
+    """One examiner for passes, and one for import and lowering, which use other kernels."""
     tolerance = lab.case.passes.tolerance
     examiner = Examiner(lab, (), tolerance=tolerance)
     gate = Examiner(lab, (), thresholds=OTHER_KERNELS)
@@ -104,9 +104,9 @@ def _examiners(lab: Lab) -> tuple[Examiner, Examiner]:
 
 
 def _run_both(session: Session, samples: Sequence[Sample]) -> tuple[Lab, Trial]:
-    """The reference's trial, and the lab with checks that the original passes.
+    """The reference's trial, and a lab with checks that the original passes.
 
-    The candidate's trial is made at the same time, and remembered.
+    The candidate's trial is made in parallel, and cached.
     """
     lab, case = session.lab, session.case
     reference, _ = lab.both(case.passes.pipeline, samples, "detect")
@@ -120,7 +120,7 @@ def _run_both(session: Session, samples: Sequence[Sample]) -> tuple[Lab, Trial]:
             f"{describe(reference.build.failure)}; give it more with --timeout or --memory"
         )
     if reference.build.failure is not None and case.checks.full:
-        # Strict shape inference fails on the original already: it is no test then.
+        # If the original fails strict shape inference, the optimized model need not pass it.
         session.ledger.control(
             "checker",
             "limited",
@@ -159,7 +159,7 @@ def _run_unchecked(
 
 
 def _is_death(failure: Failure | None) -> bool:
-    """Whether a process ended, or was ended: no word of the checker's."""
+    """Whether a process died or was killed, so that it is not an error of the checker."""
     return failure is not None and failure.kind != "error"
 
 
@@ -210,9 +210,9 @@ def _fault_of_lowering(
 def _usable(
     session: Session, reference: Trial, samples: Sequence[Sample], count: _Count, *, several: bool
 ) -> list[Sample]:
-    """Samples that the reference runs on; why it refused the others is kept.
+    """Samples that the reference runs on; records why it refuses the others.
 
-    After one that does not end no other is tried: each might take its full time too.
+    After a sample that times out no other is tried, since each might take the full time too.
     """
     usable = list(samples)
     while True:
@@ -238,7 +238,7 @@ def _usable(
 def _those_that_end(
     session: Session, reference: Trial, samples: Sequence[Sample], count: _Count
 ) -> list[Sample]:
-    """Samples before the one that does not end; the others are refused, and what follows."""
+    """The samples before the one that times out; it and the following ones are refused."""
     count.stopped = True
     limit = f"{session.request.timeout:g} s"
     usable = []
@@ -256,7 +256,7 @@ def _those_that_end(
 
 
 def let_go(examiner: Examiner, samples: Sequence[Sample], found: Examination) -> None:
-    """Forget ``samples`` but for the first chunk's and the witnesses of what was found."""
+    """Drop ``samples`` from memory, except for the first chunk and the witnesses."""
     seen = found.observation
     witnesses = {s.id for s, _ in found.sensitive}
     if seen is not None and seen.sample is not None:
@@ -271,7 +271,7 @@ def let_go(examiner: Examiner, samples: Sequence[Sample], found: Examination) ->
 def wrong_in_rest(
     session: Session, inputs: Inputs, detected: Detected, pipeline: Sequence[str]
 ) -> Examination:
-    """What is wrong with ``pipeline`` on the samples that were let go of; the first of it."""
+    """The first fault of ``pipeline`` on the samples that are not kept in memory."""
     lab, examiner = session.lab, detected.examiner
     held = {s.id for s in examiner.samples}
     for chunk in inputs.chunks():

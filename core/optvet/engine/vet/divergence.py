@@ -1,12 +1,12 @@
 """Where two models begin to compute different things.
 
-All values of both models are recorded on one input, by adding outputs to copies of them. Those that
-the two share are compared in the order of the second model, each against the noise that the first
-one has at that very place. The earliest beyond its noise points at the region that was rewritten:
-what lies, in each of the models, between it and the values before it that still agree.
+All values of both models are recorded on one input, by adding outputs to copies of the models.
+Shared values are compared in the order of the second model, each with the noise of this value in
+the first model. The first one beyond its noise marks the rewritten region: the nodes of each model
+between it and the last values that still agree.
 
-Values are shared by name. A fusion may give a name to another value, though: what disagrees under
-its own name, or has none in the first model, is looked for among all values of its shape.
+Values are matched by name. A fusion may reuse a name for another value, though: a value that
+differs under its name, or whose name is unknown, is searched among all values of its shape.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ Values = Mapping[str, np.ndarray]
 
 JITTERS = 4
 _LOOKED_AT = 1 << 22
-"""Values above so many elements are not searched for under other names."""
+"""Values with more elements than this are not searched under other names."""
 
 
 @dataclass(frozen=True)
 class RecordedValues:
-    """All values of a model on one input, and how they move under rounding."""
+    """All values of a model on one input, and their changes under jitter."""
 
     values: Values
     jitters: tuple[Values, ...] = ()
@@ -77,7 +77,7 @@ def compare_models(
     outcome = sandbox.call(_compare, ours, theirs, dict(feeds), renamed, config)
     if outcome.value is not None:
         return outcome.value
-    # Which of the two it was: what killed the worker could not tell.
+    # Find out which of the models failed, if the worker died.
     for which, data, fed in (("first", ours, dict(feeds)), ("second", theirs, renamed)):
         alone = sandbox.call(_runs, data, fed, config)
         if alone.failure is not None:
@@ -135,7 +135,7 @@ def _compare_file(
 def _as_graph(
     inside: Sequence[Inner], known: Collection[str]
 ) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """Values of another format as a graph of nodes that nobody can run, and the values."""
+    """Values of another format as a graph, which cannot be run, and their contents."""
     name_of = {i.names[0]: next((n for n in i.names if n in known), i.names[0]) for i in inside}
     model = ModelProto()
     for inner in inside:
@@ -209,7 +209,7 @@ def recorded(data: bytes, feeds: Values, by: RuntimeConfig, jitters: int) -> Rec
 
 @dataclass(frozen=True)
 class Pair:
-    """Two values that are one, and how they compare."""
+    """Two values, one of each model, that correspond, and their comparison."""
 
     a: str
     b: str
@@ -240,7 +240,7 @@ def compare_values(
     layers = [_layer(pair, *nodes, first, second) for pair in pairs]
     paired_a, paired_b = {p.a for p in pairs}, {p.b for p in pairs}
     found = next((p for p in pairs if p.judgement.call == "fault"), None)
-    # What agrees, or merely rounds, is where a region begins.
+    # A region begins at values that agree up to rounding.
     sound = [p for p in pairs if p.judgement.call != "fault"]
     before: list[NodeProto] = []
     after: list[NodeProto] = []
@@ -298,7 +298,7 @@ def _pairs(
         if twin in first.values:
             by: Literal["name", "position"] = "name" if twin == name else "position"
             pair = Pair(twin, name, by, judge_value(twin, value, first))
-        # The interface is what it is called; inner names are nobody's promise.
+        # Outputs are matched by name only; inner names may be reused.
         if (pair is None or pair.judgement.call == "fault") and name not in outputs:
             pair = by_shape.find(name, value) or pair
         if pair is not None:
@@ -306,7 +306,7 @@ def _pairs(
 
 
 class _Index:
-    """Values of a model by what they look like from afar."""
+    """Values of a model by coarse features, for fast search."""
 
     def __init__(self, model: ModelProto, first: RecordedValues) -> None:
         self._first = first
@@ -317,7 +317,7 @@ class _Index:
                 self._names[value.shape, value.dtype].append(name)
 
     def find(self, name: str, value: np.ndarray) -> Pair | None:
-        """The one value that ``value`` is; None if there are several, for constants always."""
+        """The only value that agrees with ``value``; None if several do, or for constants."""
         if not 1 < value.size <= _LOOKED_AT or np.all(value == value.flat[0]):
             return None
         found = []
@@ -330,7 +330,7 @@ class _Index:
 
 
 def _resembles(known: np.ndarray, value: np.ndarray) -> bool:
-    """Whether a few elements agree roughly; spares the judgement of what clearly does not."""
+    """Whether a few elements agree roughly; saves a full comparison of other values."""
     step = max(1, value.size // 64)
     x, y = known.ravel()[::step], value.ravel()[::step]
     if value.dtype.kind not in "fiu":

@@ -1,7 +1,7 @@
-"""From a trial to what is wrong with it.
+"""Examining a trial: what is wrong with it?
 
-An ``Examiner`` compares trials with the reference's. It measures noise only where outputs differ by
-more than a few roundoffs, runs the controls that a claim needs, and remembers both.
+An ``Examiner`` compares trials with the reference's. It measures noise only if outputs differ by
+more than a few roundoffs, runs the controls that a finding needs, and caches both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LARGEST = 1e300
 
 @dataclass(frozen=True)
 class Observation:
-    """The first thing that is wrong with a trial, in the order of its stages."""
+    """The first fault of a trial, in the order of its stages."""
 
     symptom: Symptom
     stage: Stage
@@ -56,7 +56,7 @@ class Observation:
     lost: tuple[str, ...] = ()
     """Optional inputs that are gone; the samples do not feed them, so outputs were compared."""
     unexplained: bool = False
-    """A death that somebody else may have caused: never a finding, and like no other."""
+    """The process may have been killed from outside: never a finding, never equal to another."""
 
     @property
     def signature(self) -> tuple[str, str]:
@@ -86,9 +86,9 @@ class Examination:
     judgements: dict[str, Judgement] = field(default_factory=dict)
 
     def add(self, other: Examination) -> None:
-        """Take in what examining the same passes on more samples gave; the worst of each remains.
+        """Merge the examination of the same passes on more samples, keeping the worst results.
 
-        Of the sensitive samples the first for each output is enough.
+        Of sensitive samples, the first one for each output is kept.
         """
         for judgement in other.judgements.values():
             _keep_worst(self.judgements, judgement)
@@ -120,7 +120,7 @@ _FAILURES: dict[tuple[Stage, str], Symptom] = {
 
 
 def symptom_of(failure: Failure) -> Symptom:
-    """The symptom that a failed step is."""
+    """The symptom of a failed step."""
     if failure.kind == "timeout":
         return Symptom.TIMEOUT
     if failure.kind == "out-of-memory":
@@ -129,7 +129,7 @@ def symptom_of(failure: Failure) -> Symptom:
 
 
 def describe(failure: Failure) -> str:
-    """One failure in words: what died, how, and what it said."""
+    """One failure in words: what failed, how, and its message."""
     how = failure.signal or failure.error_type
     text = failure.message.strip()
     if how and text and not text.startswith(how):
@@ -168,7 +168,7 @@ class Examiner:
         self.layers = Layers(lab)
 
     def learn_reference(self, trial: Trial) -> None:
-        """Take the reference's outputs from its trial: the original's, or that of fixed passes."""
+        """Take the reference outputs from a trial: of the original, or of the required passes."""
         self.base = trial.passes if trial.of_optimizer else None
         facts = trial.build.facts
         if facts is not None and not trial.of_optimizer:
@@ -180,7 +180,7 @@ class Examiner:
                 self._numbers |= {_is_nan(v) for v in run.values() if v.size}
 
     def forget(self, samples: Sequence[Sample]) -> None:
-        """Let go of what is known of ``samples`` alone; what they settled for others remains."""
+        """Drop the data of ``samples``; conclusions for other samples are kept."""
         for sample in samples:
             self.reference.pop(sample.id, None)
             self._noise.pop(sample.id, None)
@@ -319,7 +319,7 @@ class Examiner:
         return [self.layers.judged(trial.passes, sample.id, j) for j in judgements]
 
     def _transfer(self, j: Judgement) -> Judgement:
-        """Drift on one sample settles what differs no more on the others."""
+        """Count a difference as drift if one of at least this size is drift on another sample."""
         settled = self._settled.get(j.output)
         if j.call != "unsure" or j.error is None or j.detail or settled is None:
             return j
@@ -330,11 +330,11 @@ class Examiner:
     # --- noise, where it is needed ------------------------------------------------------------
 
     def _settle(self, trial: Trial, samples: Sequence[Sample]) -> None:
-        """Measure until no judgement is in doubt: largest difference first, one sample at a time.
+        """Measure noise until no judgement is open: sample by sample, largest difference first.
 
-        A fault that stands ends it, since one witness is enough. What drifts on one sample settles
-        smaller relative differences on the others, so a model that merely rounds costs the
-        measurement of one sample.
+        It ends at a confirmed fault, since one witness is enough. If a difference is drift on one
+        sample, smaller relative differences on others are drift too, so a model with rounding
+        differences only costs the measurement of one sample.
         """
         settled: set[str] = set()
         for sample in samples:
@@ -382,7 +382,7 @@ class Examiner:
         )
 
     def _measure(self, trial: Trial, sample: Sample) -> None:
-        """Jitter where the size of a difference matters; the graph alone says where it does not."""
+        """Measure jitter if the size of a difference matters, which the graph shows."""
         base = measuring.known(self.lab, sample)
         self._noise.setdefault(sample.id, base)
         if sample.id not in self._measured and not self._certain(trial, sample):
@@ -400,7 +400,7 @@ class Examiner:
         )
 
     def _refine(self, sample: Sample) -> None:
-        """Before a fault is believed: more jitter, and float64 if it can be had."""
+        """Before a fault is reported: measure more jitter, and float64 if available."""
         if sample.id not in self._refined:
             self._refined.add(sample.id)
             noise = measuring.refine(self.lab, sample, self._noise[sample.id])
@@ -417,7 +417,7 @@ class Examiner:
         self.random |= {n for n in self.reference[sample.id] if _base(n) in drawn}
 
     def _check_self(self, sample: Sample) -> None:
-        """Rule 2: before anything is called different, the reference must agree with itself."""
+        """Check that two runs of the reference agree, before a difference is reported."""
         if sample.id in self.self_checked:
             return
         self.self_checked.add(sample.id)
@@ -438,7 +438,7 @@ class Examiner:
         return list(pair.judgements(names).values())
 
     def agrees(self, sample: Sample, again: Outputs) -> bool:
-        """Whether a second run of the reference gave what the first did, where it should."""
+        """Whether a second run of the reference agrees with the first, except random outputs."""
         skipped = self.random | self.flaky
         judged = {n: v for n, v in self.reference[sample.id].items() if n not in skipped}
         return all(j.call == "same" for j in judge(judged, again))

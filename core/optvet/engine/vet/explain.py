@@ -1,4 +1,4 @@
-"""Where a finding is in the graph: the first wrong value, what was rewritten there, and which site.
+"""Locating a finding in the graph: the first wrong value, the rewrite, and the wrong sites.
 
 ::
 
@@ -62,10 +62,10 @@ from optvet.spec.records import Divergence, ModelComparison, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
 VERSION = 5
-"""Raised when the meaning of a remembered divergence changes."""
+"""Increased when the meaning of a cached divergence changes."""
 MAX_SITES = 128
 SITES_S = 30.0
-"""Sites are tried one at a time, for so many seconds at most."""
+"""Time limit for trying sites one at a time, seconds."""
 _LINES = 40
 
 EXPLAINED = frozenset(
@@ -90,10 +90,10 @@ def explain(
     """Where in the graph a fault is; None if there is no optimized graph to look at.
 
     Args:
-        lab: Where the fault was found.
-        symptom: What is wrong.
-        outputs: Which outputs are, if outputs are compared.
-        passes: The culprit with what the optimizer cannot do without.
+        lab: The lab that found the fault.
+        symptom: Its symptom.
+        outputs: The wrong outputs, if outputs are compared.
+        passes: The culprit and the required passes.
         sample: The witness.
         inferences: How many it may take, ``AT_LEAST`` or more; None for as many as sites need.
     """
@@ -145,7 +145,7 @@ def explain(
 
 
 def divergence_text(found: Divergence) -> str:
-    """A divergence as text, for those who read no JSON."""
+    """A divergence as text."""
     lines = []
     if found.value is not None:
         size = f" (error {found.error:.2g})" if found.error is not None else ""
