@@ -119,6 +119,8 @@ def test_an_import_fault_is_blamed_on_the_import(tmp_path: Path) -> None:
         pytest.skip("this release reads Softmax-11 as the standard says")
     (finding,) = result.findings
     assert (finding.symptom, finding.culprit) == ("wrong-output", [])
+    assert finding.divergence is not None
+    assert any(line.startswith("output y at [") for line in finding.divergence.differs)
     assert detail(result, "empty pipeline") == ("openvino's import and lowering show wrong-output")
     assert not result.safe_pipeline
     request = optvet.VetRequest(model=str(tmp_path / "model.onnx"), optimizer="openvino", limit=4)

@@ -102,7 +102,8 @@ def explain(
     made = lab.case.optimizer.traits.produces
     if made != "onnx" and not isinstance(lab.case.optimizer, Saves):
         return Divergence(
-            note=f"{lab.case.optimizer.name} makes {made}, whose inner values are hidden"
+            differs=_outer_values(lab, symptom, outputs, passes, sample),
+            note=f"{lab.case.optimizer.name} makes {made}, whose inner values are hidden",
         )
     if lab.subject(None).scratch is not None:
         size = in_units(lab.model.size_bytes)
@@ -142,6 +143,29 @@ def explain(
     lab.ledger.add("explain", inferences=tried)
     lab.cache.put(key, "divergence", found.model_dump_json().encode())
     return found
+
+
+def _outer_values(
+    lab: Lab, symptom: Symptom, outputs: Sequence[str], passes: Sequence[str], sample: Sample
+) -> list[str]:
+    """The outputs where they differ most, on both sides: all that is known of a hidden graph."""
+    if symptom != Symptom.WRONG_OUTPUT:
+        return []
+    original = lab.reference([sample]).runs.get(sample.id)
+    optimized = lab.trial(passes, [sample], "confirm").runs.get(sample.id)
+    lines = []
+    for name in outputs[:_LINES]:
+        if not isinstance(original, dict) or not isinstance(optimized, dict):
+            continue
+        x, y = original.get(name), optimized.get(name)
+        if x is None or y is None or x.shape != y.shape or x.dtype.kind not in "fiub":
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(x.astype(np.float64) - y.astype(np.float64))
+        at = np.unravel_index(int(np.argmax(np.nan_to_num(apart, nan=np.inf))), x.shape)
+        place = [int(i) for i in at]
+        lines.append(f"output {name} at {place}: {x[at]} in the original, {y[at]} in the optimized")
+    return lines
 
 
 def divergence_text(found: Divergence) -> str:
