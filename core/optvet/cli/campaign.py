@@ -209,6 +209,7 @@ def _go_on(
     from optvet.engine.campaign import retry as queue_failed
     from optvet.engine.campaign import run_campaign, states
     from optvet.engine.campaign.executors import executor_named
+    from optvet.report.graph_svg import draw
 
     chosen = executor_named(executor)
     if retry:
@@ -216,7 +217,12 @@ def _go_on(
     try:
         with following(terminal, sum(states(store, campaign).values()), quiet=quiet) as told:
             run_campaign(
-                store, campaign, lambda: chosen.start(chosen.options, jobs=jobs), told=told
+                store,
+                campaign,
+                lambda: chosen.start(chosen.options, jobs=jobs),
+                shares_disk=chosen.shares_disk,
+                draw=draw,
+                told=told,
             )
     except KeyboardInterrupt:
         counts = states(store, campaign)

@@ -6,10 +6,11 @@
     store ─> claim ─> worker: VetRequest → VetResult ─> answer, findings, metrics ─> store
 
 What reports need is read by ``open_store``, ``find_campaign``, ``trials``, ``findings`` and
-``metrics``.
+``metrics``, and the files of a finding by ``artifacts``.
 """
 
 from optvet.engine.campaign.answers import add_campaign, retry
+from optvet.engine.campaign.artifacts import Artifact, artifacts, collect_garbage, write_bundle
 from optvet.engine.campaign.digests import Digests
 from optvet.engine.campaign.file import CampaignSource, read_campaign
 from optvet.engine.campaign.local import LocalExecutor
@@ -33,6 +34,7 @@ from optvet.engine.campaign.selectors import expand_models
 from optvet.engine.campaign.store import Store, open_store
 
 __all__ = [
+    "Artifact",
     "Campaign",
     "CampaignSource",
     "Digests",
@@ -44,8 +46,10 @@ __all__ = [
     "StoredFinding",
     "Trial",
     "add_campaign",
+    "artifacts",
     "campaigns",
     "check_stored",
+    "collect_garbage",
     "expand_models",
     "find_campaign",
     "findings",
@@ -58,4 +62,5 @@ __all__ = [
     "states",
     "trial",
     "trials",
+    "write_bundle",
 ]

@@ -7,8 +7,9 @@ import re
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from optvet.engine.campaign.artifacts import NewArtifact, add_artifacts
 from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
 from optvet.engine.campaign.plan import Job, Plan
 from optvet.engine.campaign.results import Campaign, find_campaign
@@ -89,9 +90,14 @@ def record(
     job: str,
     answer: VetResult | ErrorRecord,
     wall_s: float,
+    files: Sequence[NewArtifact] = (),
     clock: Clock = time.time,
 ) -> bool:
-    """Store what came of ``job``, all of it or nothing; False if ``owner`` lost its claim."""
+    """Store what came of ``job``, all of it or nothing; False if ``owner`` lost its claim.
+
+    Raises:
+        WorkerLost: One of ``files``, which are in the store's folder, is gone.
+    """
     failed = isinstance(answer, ErrorRecord) and answer.exit_code == OptvetError.exit_code
     verdict = answer.verdict if isinstance(answer, VetResult) else "error"
     code = answer.exit_code if isinstance(answer, ErrorRecord) else None
@@ -109,6 +115,7 @@ def record(
         if isinstance(answer, VetResult):
             _add_findings(database, job, answer)
             _add_metrics(database, job, answer)
+            add_artifacts(store, job, files, clock)
     return True
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from optvet.engine.api import Answer, vet_request
+from optvet.engine.bundle import with_fingerprints, write_bundles
+from optvet.engine.bundle.write import Draw
+from optvet.engine.campaign.artifacts import NewArtifact, keep
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.large import PROTOBUF_LIMIT
+from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError
-from optvet.spec.records import ErrorRecord
+from optvet.spec.records import ErrorRecord, VetResult
 from optvet.spec.records.error import ErrorSource
 from optvet.spec.request import VetRequest
 
@@ -26,34 +34,85 @@ class JobAnswer:
     Attributes:
         document: A ``VetResult`` or an ``ErrorRecord``, as JSON.
         wall_s: Seconds that it took.
+        files: Files of its findings.
     """
 
     document: str
     wall_s: float
+    files: tuple[NewArtifact, ...] = ()
 
 
-def run_job(request: VetRequest, report: Callable[[str], None]) -> JobAnswer:
+@dataclass(frozen=True)
+class Bundling:
+    """That bundles are wanted.
+
+    Attributes:
+        folder: Where files are kept under their digests; None where this process does not share a
+            disk with the store: then their contents travel with the answer.
+        draw: Makes pictures of graphs; see ``write_bundles``.
+    """
+
+    folder: Path | None
+    draw: Draw | None = None
+
+
+def run_job(
+    request: VetRequest, bundling: Bundling | None, report: Callable[[str], None]
+) -> JobAnswer:
     """Answer ``request``; whatever is wrong is an answer too.
 
     Args:
         request: About one model.
+        bundling: Where bundles go; None where none is wanted.
         report: Called with what is being done.
     """
     started = time.monotonic()
+    files: tuple[NewArtifact, ...] = ()
     try:
-        document = _vetted(request, report)
+        result = vet_request(request, _plugins(), progress=_told(report))
+        if bundling is not None:
+            result, files = _bundled(result, request, bundling, report)
+        document = result.to_json()
     except OptvetError as error:
         document = Answer(request, None, error).document().to_json()
     except Exception as error:
         document = _bug(request, error).to_json()
-    return JobAnswer(document, time.monotonic() - started)
+    return JobAnswer(document, time.monotonic() - started, files)
 
 
-def _vetted(request: VetRequest, report: Callable[[str], None]) -> str:
-    def progress(text: str, done: int, total: int | None) -> None:
-        report(f"{text} {done}/{total}" if total else text)
+def _told(report: Callable[[str], None]) -> Progress:
+    return lambda text, done, total: report(f"{text} {done}/{total}" if total else text)
 
-    return vet_request(request, _plugins(), progress=progress).to_json()
+
+def _bundled(
+    result: VetResult, request: VetRequest, bundling: Bundling, report: Callable[[str], None]
+) -> tuple[VetResult, tuple[NewArtifact, ...]]:
+    """``result`` with fingerprints, and the files of its bundles."""
+    # A bundle holds its model in one message.
+    if result.model.size_bytes > PROTOBUF_LIMIT:
+        return result, ()
+    files: list[NewArtifact] = []
+    with TemporaryDirectory(prefix="optvet-job-") as folder:
+        bundles = write_bundles(
+            result,
+            request,
+            Path(folder),
+            _plugins(),
+            draw=bundling.draw,
+            progress=_told(report),
+        )
+        for bundle in bundles:
+            for path in sorted(p for p in bundle.path.rglob("*") if p.is_file()):
+                name = path.relative_to(bundle.path).as_posix()
+                files.append(_kept(bundle.index, name, path.read_bytes(), bundling.folder))
+        return with_fingerprints(result, bundles), tuple(files)
+
+
+def _kept(number: int, name: str, content: bytes, folder: Path | None) -> NewArtifact:
+    if folder is None:
+        digest = hashlib.sha256(content).hexdigest()
+        return NewArtifact(number, name, digest, len(content), content)
+    return NewArtifact(number, name, keep(folder, content), len(content))
 
 
 @cache

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign import leases
 from optvet.engine.campaign.answers import finish, record
+from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
 from optvet.engine.campaign.costs import Costs
-from optvet.engine.campaign.job import BUG, JobAnswer, run_job
+from optvet.engine.campaign.job import BUG, Bundling, JobAnswer, run_job
 from optvet.engine.campaign.leases import BEAT_S, Owner, this_process
 from optvet.engine.campaign.results import Campaign, Trial, answer_from, states, trial, trials
 from optvet.engine.campaign.store import Store
+from optvet.spec.campaign import STORE_BYTES
 from optvet.spec.errors import OptvetError
 from optvet.spec.executor import WorkerLost, Workers
 from optvet.spec.records import ErrorRecord, VetResult
@@ -63,6 +66,7 @@ class _Runner:
     owner: Owner
     told: Callable[[Event], None]
     costs: Costs
+    bundling: Bundling
     running: dict[Future[JobAnswer], _Running] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
     beaten: float = 0.0
@@ -108,7 +112,8 @@ class _Runner:
             def report(text: str, asked: Trial = asked, slot: int = slot) -> None:
                 self.told(Event("progress", asked, slot, text))
 
-            future = self.workers.submit(run_job, asked.request, report=report)
+            bundling = self.bundling if asked.bundles else None
+            future = self.workers.submit(run_job, asked.request, bundling, report=report)
             self.running[future] = _Running(asked, slot, time.monotonic())
 
     def _take(self, future: Future[JobAnswer]) -> None:
@@ -117,13 +122,18 @@ class _Runner:
         waited_s = time.monotonic() - about.started
         try:
             answer = future.result()
+            for file in answer.files:
+                if file.content is not None:
+                    keep(folder_of(self.store), file.content)
+            document = answer_from(answer.document)
+            self._record(about, document, answer.wall_s, answer.files)
         except WorkerLost as error:
             self._lost(about, error)
+        except OptvetError:
+            raise
         except Exception as error:  # the executor's fault, or a bug
             words = f"{type(error).__name__}: {error}"
             self._record(about, _failed(about.trial, BUG, words), waited_s)
-        else:
-            self._record(about, answer_from(answer.document), answer.wall_s)
 
     def _lost(self, about: _Running, error: WorkerLost) -> None:
         """Let a job whose worker was lost be run again, unless that goes on and on."""
@@ -137,8 +147,14 @@ class _Runner:
         failed = _failed(about.trial, "WorkerLost", words)
         self._record(about, failed, time.monotonic() - about.started)
 
-    def _record(self, about: _Running, answer: VetResult | ErrorRecord, wall_s: float) -> None:
-        record(self.store, self.owner, about.trial.key, answer, wall_s)
+    def _record(
+        self,
+        about: _Running,
+        answer: VetResult | ErrorRecord,
+        wall_s: float,
+        files: Sequence[NewArtifact] = (),
+    ) -> None:
+        record(self.store, self.owner, about.trial.key, answer, wall_s, files)
         self.costs.learn(about.trial, wall_s)
         self._tell("answered", trial(self.store, about.trial.key), about.slot)
 
@@ -160,6 +176,8 @@ def run_campaign(
     campaign: Campaign,
     start: Callable[[], Workers],
     *,
+    shares_disk: bool = True,
+    draw: Draw | None = None,
     told: Callable[[Event], None] = lambda event: None,
 ) -> None:
     """Answer every job of ``campaign`` that has no answer yet.
@@ -171,6 +189,8 @@ def run_campaign(
         store: Where the campaign is.
         campaign: What to run.
         start: Starts the workers; not called where nothing waits.
+        shares_disk: Whether the workers can write into the store's folder.
+        draw: Makes the pictures of bundles; none are made without it. Importable in a worker.
         told: Called with what happens, in any thread.
 
     Raises:
@@ -181,13 +201,15 @@ def run_campaign(
     if counts["queued"] or counts["running"]:
         with _owner(store) as owner, _started(start) as workers:
             costs = Costs.of(trials(store, campaign))
-            runner = _Runner(store, campaign, workers, owner, told, costs)
+            bundling = Bundling(folder_of(store).absolute() if shares_disk else None, draw)
+            runner = _Runner(store, campaign, workers, owner, told, costs, bundling)
             try:
                 runner.run()
             finally:
                 left = [about.trial.key for about in runner.running.values()]
                 leases.release(store, owner, left)
     finish(store, campaign)
+    collect_garbage(store, int(campaign.settings.get("store_size", STORE_BYTES)))
 
 
 @contextmanager

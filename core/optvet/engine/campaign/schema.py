@@ -23,6 +23,9 @@ findings
     One row per finding of an answer, with what tables and filters need; ``document`` is the whole.
 metrics
     Numbers of an answer: ``kind`` is "impact", "output", "cost" or "model".
+artifacts, finding_artifacts
+    Files of findings: the bundle of a finding is the files of one ``job`` and ``number``, by
+    ``name``. A file is at ``artifacts/ab/abcdef…`` below the store, by its SHA-256.
 models, files
     Which file a reference of a model source stands for; digests of files by size and time.
 """
@@ -73,6 +76,14 @@ CREATE TABLE models (reference TEXT PRIMARY KEY, path TEXT NOT NULL);
 CREATE TABLE files (
     path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, digest TEXT NOT NULL
 );
+""",
+    """
+CREATE TABLE artifacts (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, created REAL NOT NULL);
+CREATE TABLE finding_artifacts (
+    job TEXT NOT NULL REFERENCES jobs (key), number INTEGER NOT NULL, name TEXT NOT NULL,
+    digest TEXT NOT NULL REFERENCES artifacts (digest), PRIMARY KEY (job, number, name)
+) WITHOUT ROWID;
+CREATE INDEX findings_by_artifact ON finding_artifacts (digest);
 """,
 )
 """What makes a store of each version of one of the version before."""

@@ -1,0 +1,176 @@
+"""Files of findings, each kept once under the digest of what it holds.
+
+A file is complete before a row names it, and a file that no row names is removed when it is old. So
+whatever is killed in between leaves a file too many and never one too few. A file that was removed
+to make room just before another answer names it is noticed then, and that job is run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from optvet.engine.campaign.leases import Clock
+from optvet.engine.campaign.store import Store
+from optvet.spec.errors import InputError
+from optvet.spec.executor import WorkerLost
+from optvet.spec.files import write_file
+
+FOLDER = "artifacts"
+_ORPHAN_S = 3600.0
+"""No job needs longer between a file of it and its answer; reductions end after minutes."""
+
+
+@dataclass(frozen=True)
+class NewArtifact:
+    """A file of finding ``number``; ``content`` where it is not in the store yet."""
+
+    number: int
+    name: str
+    digest: str
+    size: int
+    content: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file of a finding; ``path`` is where it lies in the store."""
+
+    name: str
+    digest: str
+    size: int
+    path: Path
+
+
+def folder_of(store: Store) -> Path:
+    """Where the files of a store are."""
+    return store.path / FOLDER
+
+
+def keep(folder: Path, content: bytes) -> str:
+    """Put ``content`` into ``folder``; its digest."""
+    digest = hashlib.sha256(content).hexdigest()
+    path = _place(folder, digest)
+    try:
+        # A file in use again is young again, which keeps it from being swept.
+        os.utime(path)
+    except FileNotFoundError:
+        write_file(path, content, private=True, advice="make room, then go on")
+    return digest
+
+
+def add_artifacts(
+    store: Store, job: str, files: Iterable[NewArtifact], clock: Clock = time.time
+) -> None:
+    """Name the files of a job; to be called within the transaction of its answer.
+
+    Raises:
+        WorkerLost: One of them is gone.
+    """
+    now = clock()
+    for file in files:
+        if not _place(folder_of(store), file.digest).is_file():
+            raise WorkerLost("a file of this answer was removed to make room")
+        store.database.execute(
+            "INSERT OR IGNORE INTO artifacts VALUES (?, ?, ?)", (file.digest, file.size, now)
+        )
+        store.database.execute(
+            "INSERT OR REPLACE INTO finding_artifacts VALUES (?, ?, ?, ?)",
+            (job, file.number, file.name, file.digest),
+        )
+
+
+def artifacts(store: Store, trial: str, number: int) -> list[Artifact]:
+    """The files of one finding, by name; none where no bundle was asked for, or is kept any more.
+
+    Args:
+        store: Where it is.
+        trial: The key of its trial.
+        number: Its place in the answer.
+    """
+    query = (
+        "SELECT name, f.digest, size FROM finding_artifacts f JOIN artifacts a "
+        "ON a.digest = f.digest WHERE job = ? AND number = ? ORDER BY name"
+    )
+    folder = folder_of(store)
+    return [
+        Artifact(row["name"], row["digest"], row["size"], _place(folder, row["digest"]))
+        for row in store.database.execute(query, (trial, number))
+    ]
+
+
+def write_bundle(files: Iterable[Artifact], out: Path) -> None:
+    """The folder that a bundle was, as ``optvet replay`` takes it.
+
+    Raises:
+        InputError: A file is not what it was when it was stored.
+    """
+    for file in files:
+        try:
+            content = file.path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{file.path}: {error.strerror}; the store is damaged") from error
+        if hashlib.sha256(content).hexdigest() != file.digest:
+            raise InputError(f"{file.path} was changed; the store is damaged")
+        target = out / file.name
+        if not target.resolve().is_relative_to(out.resolve()):
+            raise InputError(f"a file of a finding is called {file.name!r}; the store is damaged")
+        write_file(target, content, advice="choose another folder")
+
+
+def collect_garbage(store: Store, max_bytes: int, clock: Clock = time.time) -> int:
+    """Remove bundles, the oldest first, until files take at most ``max_bytes``; bytes removed.
+
+    What no finding names any more goes in any case.
+    """
+    # Within the transaction: nobody can name a file while it goes.
+    with store.transaction() as database:
+        total = database.execute("SELECT total(size) FROM artifacts").fetchone()[0]
+        removed = _drop_unnamed(store)
+        oldest = database.execute(
+            "SELECT job, number, min(created) AS born FROM finding_artifacts f "
+            "JOIN artifacts a ON a.digest = f.digest GROUP BY job, number ORDER BY born, job"
+        ).fetchall()
+        for row in oldest:
+            if total - removed <= max_bytes:
+                break
+            about = (row["job"], row["number"])
+            database.execute("DELETE FROM finding_artifacts WHERE job = ? AND number = ?", about)
+            removed += _drop_unnamed(store)
+        return removed + _sweep(store, clock())
+
+
+def _drop_unnamed(store: Store) -> int:
+    """Remove files that no finding names any more; bytes removed."""
+    query = "FROM artifacts WHERE digest NOT IN (SELECT digest FROM finding_artifacts)"
+    rows = store.database.execute(f"SELECT digest, size {query}").fetchall()
+    store.database.execute(f"DELETE {query}")
+    for row in rows:
+        _place(folder_of(store), row["digest"]).unlink(missing_ok=True)
+    return sum(row["size"] for row in rows)
+
+
+def _sweep(store: Store, now: float) -> int:
+    """Remove old files that have no row: their job was killed before its answer; bytes removed."""
+    named = {row[0] for row in store.database.execute("SELECT digest FROM artifacts")}
+    removed = 0
+    for path in _files(folder_of(store)):
+        with suppress(OSError):
+            about = path.stat()
+            if path.name not in named and now - about.st_mtime > _ORPHAN_S:
+                path.unlink()
+                removed += about.st_size
+    return removed
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from (path for path in folder.rglob("*") if path.is_file())
+
+
+def _place(folder: Path, digest: str) -> Path:
+    return folder / digest[:2] / digest
