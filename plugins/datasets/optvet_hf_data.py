@@ -147,7 +147,7 @@ def _check_file(path: Path) -> None:
     """
     if path.suffix != ".parquet":
         return
-    import pyarrow.parquet  # type: ignore[import-untyped]  # ships no types
+    import pyarrow.parquet
 
     try:
         about = pyarrow.parquet.read_metadata(path)

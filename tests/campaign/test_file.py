@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from optvet import Sensitive, UsageError
 from optvet.engine.campaign.file import read_campaign
 from optvet.engine.campaign.plan import requests_of
-from optvet.engine.campaign.selectors import expand_models
 from optvet.engine.campaign.template import template
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.selectors import expand_models
 
 PLUGINS = Plugins()
 
@@ -136,6 +136,23 @@ def test_models_are_named_by_file_folder_glob_and_source(models: Path, place: Pa
     assert expand_models(["zoo:all"], PLUGINS, exclude=["*-ir3"]) == [
         name for name in every if not name.endswith("-ir3")
     ]
+
+
+@pytest.mark.parametrize("name", ["offline", "ditox", "otx"])
+def test_the_studies_that_come_with_optvet_can_be_read(name: str) -> None:
+    source = read_campaign(Path(__file__).parents[2] / "studies" / f"{name}.toml", PLUGINS)
+    assert source.name == name
+    asked = list(requests_of(source, PLUGINS))
+    amounts = {"offline": 22 * 5, "ditox": 141, "otx": 15 * 5}
+    assert len({r.model_dump_json() for r in asked}) == len(asked) == amounts[name]
+
+
+def test_models_of_a_source_are_named_by_tag() -> None:
+    found = expand_models(["zoo:@trained"], PLUGINS)
+    assert "zoo:digits-cnn" in found
+    assert "zoo:resnet50" not in found
+    with pytest.raises(UsageError, match="none that matches"):
+        expand_models(["zoo:@absent"], PLUGINS)
 
 
 def test_the_file_of_init_is_a_campaign(place: Path) -> None:

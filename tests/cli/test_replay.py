@@ -167,3 +167,25 @@ def test_a_reduction_in_parallel_ends_the_same(run: Run, faulty: Path, tmp_path:
         out = tmp_path / f"{jobs}.onnx"
         assert run("reduce", faulty, "--check", check, "--out", out, "--jobs", jobs).code == 0
     assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / "3.onnx").read_bytes()
+
+
+def test_many_bundles_and_folders_of_bundles_are_replayed_with_a_table(
+    run: Run, bundle: Path, tmp_path: Path
+) -> None:
+    more = tmp_path / "more" / "deep"
+    shutil.copytree(bundle, more / "second")
+    shutil.copytree(bundle, more / "broken")
+    (more / "broken" / "model.onnx").unlink()
+    ran = run("replay", bundle, tmp_path / "more", "--json", tmp_path / "all.json")
+    assert ran.code == 2
+    assert "3 bundles: 2 still there, 1 error" in ran.out
+    assert "model.onnx is missing" in " ".join(ran.out.split())
+    results = json.loads((tmp_path / "all.json").read_text())["results"]
+    assert [r["schema"] for r in results] == [
+        "optvet.replay/2",
+        "optvet.error/1",
+        "optvet.replay/2",
+    ]
+    shutil.rmtree(more / "broken")
+    assert run("replay", bundle, tmp_path / "more").code == 1
+    assert run("replay", tmp_path / "more").out.startswith("STILL THERE")

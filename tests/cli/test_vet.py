@@ -691,3 +691,25 @@ def test_requirements_come_from_a_configuration_and_from_python(
     assert "rtol=0, atol=0.5: met" in plain.out
     result = optvet.vet(clean, require="max_abs<=0", atol=0.5, limit=2)
     assert [r.met for r in result.requirements] == [True, True]
+
+
+def test_several_models_and_optimizers_are_vetted_with_one_table(
+    run: Run, clean: Path, faulty: Path, tmp_path: Path
+) -> None:
+    names = ["--optimizer", "onnxoptimizer", "--optimizer", "onnxslim"]
+    ran = run("vet", clean, tmp_path / "f*.onnx", *names, "--json", tmp_path / "all.json")
+    assert ran.code == 1
+    results = json.loads((tmp_path / "all.json").read_text())["results"]
+    made = [(Path(r["model"]["source"]).name, r["optimizer"]["name"]) for r in results]
+    assert made == [
+        ("clean.onnx", "onnxoptimizer"),
+        ("faulty.onnx", "onnxoptimizer"),
+        ("clean.onnx", "onnxslim"),
+        ("faulty.onnx", "onnxslim"),
+    ]
+    table = [line.split()[:3] for line in ran.out.splitlines()]
+    assert ["faulty", "faulty.onnx", "onnxoptimizer"] in table
+    assert ["clean", "clean.onnx", "onnxslim"] in table
+    nothing = run("vet", clean, tmp_path / "x*.onnx")
+    assert nothing.code == 2
+    assert "no file matches" in nothing.err

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from optvet.cli.commands import Group, add
-from optvet.cli.errors import Interrupted
+from optvet.cli.errors import CLEAN, FINDINGS, Interrupted
 from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.render import size
 from optvet.cli.terminal import Terminal
+from optvet.spec.campaign import STORE_BYTES
 from optvet.spec.files import write_file
+from optvet.spec.request import bytes_of
 
 if TYPE_CHECKING:
     from optvet.engine.campaign import Campaign, Store
+    from optvet.spec.records.campaign import Baseline
 
 app = typer.Typer(cls=Group, help="Vet many models with many optimizers.", no_args_is_help=True)
 
@@ -40,6 +47,15 @@ Jobs = Annotated[
 ]
 ExecutorName = Annotated[str, typer.Option("--executor", metavar="NAME", help="What runs jobs.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Run jobs again that failed.")]
+KnownFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="Known findings, which do not make the campaign fail; from `export`.",
+        show_default="those that the campaign's file names",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, no progress.")]
 
 
@@ -80,6 +96,7 @@ def _run(
     ] = None,
     jobs: Jobs = None,
     executor: ExecutorName = "local",
+    baseline: KnownFile = None,
     retry: Retry = False,
     trust: Trust = False,
     cache_dir: CacheDir = None,
@@ -100,13 +117,22 @@ def _run(
     terminal = context.ensure_object(Terminal)
     plugins = Plugins()
     source = read_campaign(file, plugins, trust=trust)
+    known = _known(baseline)
     folder = store or file.with_suffix(".store")
     check_folder("--store", folder)
     with open_store(folder, create=True) as opened:
         with terminal.progress(quiet) as told:
             digests = Digests(opened.database)
             root = cache_folder(cache_dir)
-            plan = plan_campaign(source, plugins, digests, cache_dir=root, trust=trust, told=told)
+            plan = plan_campaign(
+                source,
+                plugins,
+                digests,
+                cache_dir=root,
+                trust=trust,
+                baseline=known,
+                told=told,
+            )
         campaign = add_campaign(opened, plan)
         _go_on(terminal, opened, campaign, jobs, executor, retry=retry, quiet=quiet)
         raise typer.Exit(_show(terminal, opened, campaign, json_to, quiet=quiet))
@@ -119,6 +145,7 @@ def _resume(
     which: Which = "",
     jobs: Jobs = None,
     executor: ExecutorName = "local",
+    baseline: KnownFile = None,
     retry: Retry = False,
     trust: Trust = False,
     json_to: Json = None,
@@ -130,12 +157,13 @@ def _resume(
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
+    known = _known(baseline)
     with open_store(store) as opened:
         campaign = find_campaign(opened, which)
         if not trust:
             check_stored(opened, campaign, Plugins())
         _go_on(terminal, opened, campaign, jobs, executor, retry=retry, quiet=quiet)
-        raise typer.Exit(_show(terminal, opened, campaign, json_to, quiet=quiet))
+        raise typer.Exit(_show(terminal, opened, campaign, json_to, known, quiet=quiet))
 
 
 @add(app, "status")
@@ -171,6 +199,7 @@ def _show_command(
         ),
     ] = None,
     which: Which = "",
+    baseline: KnownFile = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -183,12 +212,120 @@ def _show_command(
     with open_store(store) as opened:
         if trial is None:
             campaign = find_campaign(opened, which)
-            raise typer.Exit(_show(terminal, opened, campaign, json_to, quiet=False))
+            known = _known(baseline)
+            raise typer.Exit(_show(terminal, opened, campaign, json_to, known, quiet=False))
         found = find_trial(opened, trial)
     if json_to is not None and found.answer is not None:
         write_document(terminal, json_to, found.answer.to_json())
     if json_to != "-":
         terminal.show(*screen.one_trial(found), soft_wrap=True)
+
+
+@add(app, "diff")
+def _diff(
+    context: typer.Context,
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="STORE or STORE#CAMPAIGN.", show_default=False)
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="Likewise.", show_default=False)],
+    json_to: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Say what campaign B found otherwise than A, such as after an upgrade of an optimizer.
+
+    The exit code is 1 if B has findings that A has not.
+    """
+    from optvet.cli import campaign_screen as screen
+    from optvet.engine.campaign import diff_of
+
+    terminal = context.ensure_object(Terminal)
+    with _campaign_at(a) as first, _campaign_at(b) as second:
+        found = diff_of(first, second)
+    if json_to is not None:
+        write_document(terminal, json_to, found.to_json())
+    if json_to != "-":
+        terminal.show(*screen.diff(found))
+    raise typer.Exit(FINDINGS if found.new else CLEAN)
+
+
+class ExportFormat(StrEnum):
+    """What a campaign can be written as."""
+
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    BASELINE = "baseline"
+    BUNDLES = "bundles"
+
+
+@add(app, "export")
+def _export(
+    context: typer.Context,
+    store: StoreArgument,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="A file for json and baseline, else a folder.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[
+        ExportFormat,
+        typer.Option(
+            help="Everything, tables, known findings for --baseline, or the bundles of findings."
+        ),
+    ] = ExportFormat.JSON,
+    which: Which = "",
+    debug: Debug = False,
+) -> None:
+    """Write a campaign for other programs."""
+    from optvet import UsageError
+    from optvet.engine.campaign import export, find_campaign, open_store
+
+    terminal = context.ensure_object(Terminal)
+    single = format in (ExportFormat.JSON, ExportFormat.BASELINE)
+    if single and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise UsageError(f"--out {out}: expected a file in a folder that exists")
+    if not single:
+        check_folder("--out", out)
+    with open_store(store) as opened:
+        written = export(opened, find_campaign(opened, which), format.value, out)
+    for path in written:
+        terminal.show(str(path), soft_wrap=True)
+    if not written:
+        terminal.show("nothing was written: no finding has a bundle; say bundles = true")
+
+
+@add(app, "gc")
+def _gc(
+    context: typer.Context,
+    store: StoreArgument,
+    limit: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            metavar="SIZE",
+            help="What bundles may take, such as 5G.",
+            show_default="that of the last campaign",
+        ),
+    ] = "",
+    debug: Debug = False,
+) -> None:
+    """Remove the oldest bundles until the others fit, and what killed jobs left behind."""
+    from optvet import UsageError
+    from optvet.engine.campaign import collect_garbage, find_campaign, open_store
+
+    terminal = context.ensure_object(Terminal)
+    try:
+        most = bytes_of(limit) if limit else None
+    except ValueError as error:
+        raise UsageError(f"--size: {error}") from error
+    with open_store(store) as opened:
+        if most is None:
+            most = int(find_campaign(opened).settings.get("store_size", STORE_BYTES))
+        removed = collect_garbage(opened, most)
+    terminal.show(f"removed {size(removed)} of bundles")
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -233,14 +370,36 @@ def _go_on(
         ) from None
 
 
+def _known(file: Path | None) -> Baseline | None:
+    from optvet.engine.campaign.baseline import read_baseline
+
+    return None if file is None else read_baseline(file)
+
+
+@contextmanager
+def _campaign_at(text: str) -> Iterator[tuple[Store, Campaign]]:
+    """The campaign that ``STORE`` or ``STORE#CAMPAIGN`` means."""
+    from optvet.engine.campaign import find_campaign, open_store
+
+    folder, _, which = text.partition("#") if not Path(text).exists() else (text, "", "")
+    with open_store(Path(folder)) as store:
+        yield store, find_campaign(store, which)
+
+
 def _show(
-    terminal: Terminal, store: Store, campaign: Campaign, json_to: str | None, *, quiet: bool
+    terminal: Terminal,
+    store: Store,
+    campaign: Campaign,
+    json_to: str | None,
+    known: Baseline | None = None,
+    *,
+    quiet: bool,
 ) -> int:
     """Show a campaign as it is; its exit code."""
     from optvet.cli import campaign_screen as screen
     from optvet.engine.campaign.documents import summary_of
 
-    found = summary_of(store, campaign)
+    found = summary_of(store, campaign, known)
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":

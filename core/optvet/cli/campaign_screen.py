@@ -13,9 +13,10 @@ from rich.text import Text
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, worst
 from optvet.cli.render import count, headline, screen, table_of, text
 from optvet.cli.terminal import one_line
-from optvet.engine.campaign.documents import short_model
+from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.results import Trial
 from optvet.spec.records.campaign import (
+    CampaignDiff,
     CampaignStatus,
     CampaignSummary,
     FindingGroup,
@@ -45,6 +46,12 @@ def summary(found: CampaignSummary, *, quiet: bool) -> Iterator[RenderableType]:
         yield _matrix(found.trials)
         if shown := [g for g in found.findings if g.counts or g.known]:
             yield Padding(_findings(shown), (1, 0, 0, 0))
+        for entry in found.fixed:
+            who = f"{entry.optimizer}: {entry.symptom}, {' → '.join(entry.culprit) or 'round trip'}"
+            yield text(f"fixed  {entry.fingerprint[:8]}  {who}", "green")
+        for entry in found.unseen:
+            words = f"{entry.fingerprint[:8]} of the baseline was not looked for, or not judged"
+            yield text(f"unseen  {words}", "dim")
         if errors := [t for t in found.trials if t.error]:
             yield Padding(_errors(errors), (1, 0, 0, 0))
         yield Text()
@@ -165,6 +172,32 @@ def one_trial(trial: Trial) -> Iterator[RenderableType]:
     yield line.append_text(text(trial.model, "not bold default"))
     if trial.error is not None:
         yield text(trial.error.message)
+
+
+def diff(found: CampaignDiff) -> Iterator[RenderableType]:
+    """What is new, what is gone, whose verdict changed."""
+    for name, (before, after) in found.versions.items():
+        yield text(f"{name} {before or '–'} → {after or '–'}", "dim")
+    for label, colour, groups in (("new", "red", found.new), ("fixed", "green", found.fixed)):
+        if groups:
+            yield Padding(Text(label, f"bold {colour}"), (1, 0, 0, 0))
+            yield _findings(groups)
+    if found.verdicts:
+        table = table_of(("model", ""), ("optimizer", ""), ("before", ""), ("after", ""))
+        for item in found.verdicts:
+            verdicts = (Text(v, _COLOURS.get(v, "")) for v in (item.before, item.after))
+            table.add_row(text(short_model(item.model)), text(item.optimizer), *verdicts)
+        yield Padding(table, (1, 0, 0, 0))
+    yield Text()
+    parts = [
+        count(found.shared, "shared job"),
+        f"{len(found.new)} new",
+        f"{len(found.fixed)} fixed",
+    ]
+    parts.append(count(found.same, "finding") + " in both")
+    if found.only_a or found.only_b:
+        parts.append(f"{found.only_a} jobs in A alone, {found.only_b} in B alone")
+    yield text("; ".join(parts), "bold")
 
 
 # --- status --------------------------------------------------------------------------------------

@@ -494,19 +494,27 @@ def _next(result: VetResult, asked: VetRequest) -> list[str]:
 # --- several models ------------------------------------------------------------------------------
 
 
-def folder_table(rows: Sequence[tuple[str, VetResult | str]]) -> RenderableType:
-    """One line per model: verdict, what was found, seconds. A string is why there is none."""
-    table = table_of(("verdict", ""), ("model", ""), ("findings", ""))
+def folder_table(
+    rows: Sequence[tuple[str, str, VetResult | str]], optimizers: bool = False
+) -> RenderableType:
+    """One line per model and optimizer: verdict, what was found, seconds.
+
+    Args:
+        rows: Model, optimizer, and the result, or why there is none.
+        optimizers: Whether the optimizer is shown.
+    """
+    who = [("optimizer", "")] * optimizers
+    table = table_of(("verdict", ""), ("model", ""), *who, ("findings", ""))
     table.add_column("seconds", justify="right", no_wrap=True)
-    for model, result in rows:
-        name = text(model.rpartition("/")[2])
+    for model, optimizer, result in rows:
+        name = [text(model.rpartition("/")[2]), *([text(optimizer)] * optimizers)]
         if isinstance(result, str):
-            table.add_row(Text("error", "red"), name, text(one_line(result, 90)), "")
+            table.add_row(Text("error", "red"), *name, text(one_line(result, 90)), "")
             continue
         verdict = Text(result.verdict, _COLOURS[result.verdict])
         found = [f for f in result.findings if f.severity != "note"]
         words = "\n".join(f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in found)
-        table.add_row(verdict, name, text(words), f"{result.cost.wall_s:.1f}")
+        table.add_row(verdict, *name, text(words), f"{result.cost.wall_s:.1f}")
     return Padding(table, (1, 0, 0, 0))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -28,20 +28,26 @@ _SHORT = {
 _ENVIRONMENT = {"cache_dir": "OPTVET_CACHE"}
 
 
-def takes(kind: type[R], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(
+    kind: type[R], argument: str, several: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command ``function(context, request, …)`` whose options are the fields of ``kind``.
 
     Args:
         kind: The request; every field is an option.
         argument: The field that is typed without a name.
+        several: Fields of one value that may be typed several times. Then the function takes
+            ``choices`` too, the values by field; the request has the first of each.
     """
 
     def decorated(function: Callable[..., None]) -> Callable[..., None]:
         own = dict(inspect.signature(function, eval_str=True).parameters)
         context = own.pop("context")
         own.pop("request")
+        own.pop("choices", None)
         fields = {
-            name: _parameter(name, f, name == argument) for name, f in kind.model_fields.items()
+            name: _parameter(name, f, name == argument, name in several)
+            for name, f in kind.model_fields.items()
         }
         config = inspect.Parameter(
             "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_CONFIG
@@ -49,6 +55,8 @@ def takes(kind: type[R], argument: str) -> Callable[[Callable[..., None]], Calla
 
         def command(**given: Any) -> None:
             asked = {name: given.pop(name) for name in fields}
+            choices = {name: asked[name] or [] for name in several}
+            asked |= {name: values[0] if values else None for name, values in choices.items()}
             stored = _from_file(kind, given.pop("config"), argument, bool(asked.get("trust")))
             typed = {
                 n: _value(n, f, asked[n])
@@ -56,7 +64,8 @@ def takes(kind: type[R], argument: str) -> Callable[[Callable[..., None]], Calla
                 if asked[n] is not None
             }
             request = request_of(kind, {**stored, **typed})
-            function(request=request, **given)
+            more = {"choices": choices} if several else {}
+            function(request=request, **more, **given)
 
         parameters = [context, fields.pop(argument), *fields.values(), config, *own.values()]
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -80,14 +89,16 @@ _CONFIG = Annotated[
 ]
 
 
-def _parameter(name: str, field: FieldInfo, is_argument: bool) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, is_argument: bool, repeated: bool) -> inspect.Parameter:
     """The option, or the argument, that a field is."""
     text = " ".join((field.description or "").split())
     if is_argument:
         about: Any = typer.Argument(metavar=name.upper(), help=text, show_default=False)
-        return _keyword(name, Annotated[str, about], inspect.Parameter.empty)
+        kind = list[str] if repeated else str
+        return _keyword(name, Annotated[kind, about], inspect.Parameter.empty)
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     kind, flags = _kind_of(name, field)
+    kind = list[kind] if repeated else kind  # type: ignore[valid-type]  # read at run time
     about = typer.Option(
         *flags,
         metavar=str(extra["metavar"] or _choices(field) or "") or None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, Note, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.reduce import Bundler
-from optvet.cli.render import distinct, folder_table, headline, next_command, screen
+from optvet.cli.render import distinct, folder_table, headline, next_command, screen, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
 from optvet.spec.request import VetRequest
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from optvet.engine.api import Answer
 
 
-@takes(VetRequest, "model")
+@takes(VetRequest, "model", several=("model", "optimizer"))
 def command(
     context: typer.Context,
     request: VetRequest,
+    choices: Mapping[str, Sequence[str]],
     json_to: Json = None,
     quiet: Annotated[
         bool,
@@ -47,21 +48,36 @@ def command(
             raise UnknownName("note for --fail-on", note, set(Note))
     if request.out is not None:
         check_folder("--out", request.out)
-    from optvet.engine.api import requests_in
-
     shown = request
     if not _was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
     request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
     view = _Screen(terminal, shown, quiet=quiet, silent=json_to == "-")
-    requests = requests_in(request)
+    requests = _requests(request, choices)
     if len(requests) == 1:
-        text, code = _vet_one(requests[0], terminal, view)
+        document, code = _vet_one(requests[0], terminal, view)
     else:
-        text, code = _vet_several(requests, terminal, view)
+        document, code = _vet_several(requests, terminal, view)
     if json_to is not None:
-        write_document(terminal, json_to, text)
+        write_document(terminal, json_to, document)
     raise typer.Exit(code)
+
+
+def _requests(request: VetRequest, choices: Mapping[str, Sequence[str]]) -> list[VetRequest]:
+    """One request per model and optimizer that was named; models of an optimizer together."""
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.models.selectors import expand_models
+
+    models: Sequence[str] = choices["model"]
+    expanded = expand_models(models, Plugins())
+    if len(expanded) > 1 or len(models) > 1:
+        models = expanded
+    optimizers = tuple(dict.fromkeys(choices["optimizer"])) or (request.optimizer,)
+    return [
+        request.model_copy(update={"model": model, "optimizer": optimizer})
+        for optimizer in optimizers
+        for model in models
+    ]
 
 
 def _was_typed(context: typer.Context, name: str) -> bool:
@@ -97,7 +113,7 @@ def _vet_several(requests: list[VetRequest], terminal: Terminal, view: _Screen) 
     with terminal.progress(view.quiet) as progress:
         for answer in vet_each(requests, Plugins(), progress=progress):
             if answer.result is not None:
-                view.show_line(answer.result)
+                view.show_line(answer.result, several=view.names_optimizers(requests))
                 if bundler is not None:
                     result = bundler.write(answer.request, answer.result, brief=True)
                     answer = type(answer)(answer.request, result)
@@ -134,15 +150,27 @@ class _Screen:
         self.terminal.show(*screen(result, self.asked))
         self.terminal.show(next_command(result, self.asked), soft_wrap=True)
 
-    def show_line(self, result: VetResult) -> None:
-        """One model's verdict on a line."""
+    def show_line(self, result: VetResult, *, several: bool = False) -> None:
+        """One model's verdict on a line; with the optimizer if there are ``several``."""
         if not self.silent:
-            self.terminal.show(headline(result), soft_wrap=True)
+            line = headline(result)
+            if several:
+                line.append_text(text(f", {result.optimizer.name}", "not bold default"))
+            self.terminal.show(line, soft_wrap=True)
+
+    @staticmethod
+    def names_optimizers(requests: Sequence[VetRequest]) -> bool:
+        """Whether lines and tables must say which optimizer they are about."""
+        return len({request.optimizer for request in requests}) > 1
 
     def show_table(self, answers: list[Answer]) -> None:
         """What was found in several models."""
         if not (self.silent or self.quiet):
-            rows = [(a.request.model, a.result or str(a.error)) for a in answers]
-            self.terminal.show(folder_table(rows))
+            several = self.names_optimizers([a.request for a in answers])
+            rows = [
+                (a.request.model, str(a.request.optimizer), a.result or str(a.error))
+                for a in answers
+            ]
+            self.terminal.show(folder_table(rows, several))
             results = [(a.request.model.rpartition("/")[2], a.result) for a in answers if a.result]
             self.terminal.show(*distinct(results))

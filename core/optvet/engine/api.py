@@ -209,17 +209,6 @@ class Answer:
         )
 
 
-def requests_in(request: VetRequest) -> list[VetRequest]:
-    """One request per model if ``request`` is about a folder of models; else only ``request``."""
-    folder = Path(request.model).expanduser()
-    if not folder.is_dir():
-        return [request]
-    files = sorted(f for f in folder.glob("*.onnx") if f.is_file())
-    if len(files) < 2:
-        return [request]
-    return [request.model_copy(update={"model": str(file)}) for file in files]
-
-
 def vet_each(
     requests: Sequence[VetRequest], plugins: Plugins, *, progress: Progress = _quiet
 ) -> Iterator[Answer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from optvet.engine.bundle.files import read_arrays, read_record
@@ -13,10 +14,12 @@ from optvet.engine.reduce.oracle import ObservedFault
 from optvet.engine.work.case import case_from
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.spec.errors import InputError
-from optvet.spec.records import Replayed, ReplayOutcome, Reproduction
+from optvet.spec.errors import InputError, OptvetError
+from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproduction
+from optvet.spec.records.error import ErrorSource
 from optvet.spec.types import Symptom
 
+RECORD = "finding.json"
 _LONGEST_S = 7 * 24 * 3600.0
 _PRELOAD = ("numpy", "onnx", "onnx.checker")
 
@@ -68,6 +71,34 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
         versions_then=record.versions,
         versions_now=versions(case),
     )
+
+
+def bundles_in(folder: Path) -> list[Path]:
+    """The bundle that ``folder`` is, or those in it, however deep; ``folder`` if there is none.
+
+    What is no bundle is told when it is replayed.
+    """
+    if (folder / RECORD).is_file() or not folder.is_dir():
+        return [folder]
+    inside = sorted(file.parent for file in folder.rglob(RECORD) if file.is_file())
+    return inside or [folder]
+
+
+def replay_each(
+    bundles: Sequence[Path], plugins: Plugins, *, trust: bool = False
+) -> Iterator[Replayed | ErrorRecord]:
+    """Each bundle judged again; one that cannot be does not spare the others."""
+    for bundle in bundles:
+        try:
+            yield replay_bundle(bundle, plugins, trust=trust)
+        except OptvetError as error:
+            yield ErrorRecord(
+                schema="optvet.error/1",
+                model=ErrorSource(source=str(bundle)),
+                error=type(error).__name__,
+                message=str(error),
+                exit_code=error.exit_code,
+            )
 
 
 def _outcome(record: Reproduction, observed: ObservedFault | None) -> ReplayOutcome:

@@ -11,7 +11,10 @@ What reports need is read by ``open_store``, ``find_campaign``, ``trials``, ``fi
 
 from optvet.engine.campaign.answers import add_campaign, retry
 from optvet.engine.campaign.artifacts import Artifact, artifacts, collect_garbage, write_bundle
+from optvet.engine.campaign.diff import diff_of
 from optvet.engine.campaign.digests import Digests
+from optvet.engine.campaign.documents import status_of, summary_of
+from optvet.engine.campaign.export import export
 from optvet.engine.campaign.file import CampaignSource, read_campaign
 from optvet.engine.campaign.local import LocalExecutor
 from optvet.engine.campaign.plan import Plan, plan_campaign
@@ -30,8 +33,8 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.run import Event, run_campaign
-from optvet.engine.campaign.selectors import expand_models
 from optvet.engine.campaign.store import Store, open_store
+from optvet.engine.models.selectors import expand_models
 
 __all__ = [
     "Artifact",
@@ -50,7 +53,9 @@ __all__ = [
     "campaigns",
     "check_stored",
     "collect_garbage",
+    "diff_of",
     "expand_models",
+    "export",
     "find_campaign",
     "findings",
     "metrics",
@@ -60,6 +65,8 @@ __all__ = [
     "retry",
     "run_campaign",
     "states",
+    "status_of",
+    "summary_of",
     "trial",
     "trials",
     "write_bundle",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
+from optvet.engine.campaign.baseline import against
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.leases import Clock, running_jobs
 from optvet.engine.campaign.results import (
@@ -19,6 +19,7 @@ from optvet.engine.campaign.results import (
 )
 from optvet.engine.campaign.store import Store
 from optvet.spec.records.campaign import (
+    Baseline,
     CampaignState,
     CampaignStatus,
     CampaignSummary,
@@ -26,6 +27,7 @@ from optvet.spec.records.campaign import (
     RunningJob,
     TrialSummary,
 )
+from optvet.spec.records.reading import read_document
 
 
 def status_of(store: Store, clock: Clock = time.time) -> CampaignStatus:
@@ -60,14 +62,19 @@ def _state(store: Store, campaign: Campaign) -> CampaignState:
     )
 
 
-def summary_of(store: Store, campaign: Campaign) -> CampaignSummary:
-    """A campaign as a whole."""
+def summary_of(
+    store: Store, campaign: Campaign, baseline: Baseline | None = None
+) -> CampaignSummary:
+    """A campaign as a whole; ``baseline`` in place of the known findings that it was run with."""
+    stored = campaign.settings.get("baseline")
+    if baseline is None and stored is not None:
+        baseline = read_document(Baseline, stored)
     versions: dict[str, str] = {}
     listed: list[TrialSummary] = []
     for trial in trials(store, campaign):
         versions |= trial.versions
         listed.append(summary_of_trial(trial))
-    return CampaignSummary(
+    found = CampaignSummary(
         schema="optvet.campaign/1",
         name=campaign.name,
         number=campaign.id,
@@ -77,6 +84,7 @@ def summary_of(store: Store, campaign: Campaign) -> CampaignSummary:
         trials=listed,
         findings=groups_of(findings(store, campaign), set(campaign.settings["fail_on"])),
     )
+    return found if baseline is None else against(found, baseline)
 
 
 def summary_of_trial(trial: Trial) -> TrialSummary:
@@ -130,8 +138,3 @@ def _group(rows: list[StoredFinding], counted: set[str]) -> FindingGroup:
         trials=list(dict.fromkeys(row.trial for row in rows)),
         counts=first.severity != "note" or str(first.symptom) in counted,
     )
-
-
-def short_model(reference: str) -> str:
-    """A model as tables show it: of a path, the file."""
-    return Path(reference).name if "/" in reference else reference

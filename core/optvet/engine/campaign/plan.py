@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import optvet
+from optvet.engine.campaign.baseline import read_baseline
 from optvet.engine.campaign.digests import Digests, digest_of_data
 from optvet.engine.campaign.file import CampaignSource, inputs_of
-from optvet.engine.campaign.selectors import expand_models
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
 from optvet.engine.work.cache import key
 from optvet.engine.work.facts import CODE_VERSION
@@ -22,11 +24,13 @@ from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.campaign import JobSet
 from optvet.spec.errors import OptvetError, UsageError
+from optvet.spec.records.campaign import Baseline
 from optvet.spec.request import VetRequest
 
 _NO_ANSWER = frozenset({"jobs", "cache", "cache_dir", "trust", "out", "fail_on"})
 """Fields of a request on which its answer does not depend."""
-_LIMITS = frozenset({"timeout", "memory"})
+LIMITS = frozenset({"timeout", "memory"})
+"""Fields that say how long a question may take, not what it asks."""
 
 Told = Callable[[str, int, int | None], None]
 
@@ -76,6 +80,7 @@ def plan_campaign(
     *,
     cache_dir: Path,
     trust: bool = False,
+    baseline: Baseline | None = None,
     told: Told = lambda text, done, total: None,
 ) -> Plan:
     """The jobs of a campaign, those of one optimizer together and large models first.
@@ -86,11 +91,15 @@ def plan_campaign(
         digests: What is known of files already.
         cache_dir: Where models of sources are kept.
         trust: Whether what came with models and the file may name code.
+        baseline: Known findings, in place of those that the file names.
         told: Called with what is being done.
 
     Raises:
-        UsageError: A selector means no model.
+        UsageError: A selector means no model, or the file of known findings cannot be read.
     """
+    known_findings = baseline
+    if known_findings is None and source.baseline is not None:
+        known_findings = read_baseline(source.baseline)
     settled = {"cache_dir": cache_dir, "trust": trust}
     requests = list(requests_of(source, plugins, settled))
     versions = _Versions(plugins)
@@ -114,7 +123,7 @@ def plan_campaign(
         key=lambda job: (names.index(str(job.request.optimizer)), -sizes[job.key]),
     )
     settings = {
-        "baseline": source.baseline and str(source.baseline),
+        "baseline": known_findings and json.loads(known_findings.to_json()),
         "store_size": source.content.store_size,
         "fail_on": sorted({note for r in requests for note in r.fail_on}),
     }
@@ -162,7 +171,7 @@ def _job(request: VetRequest, digest: str, versions: _Versions, bundles: bool) -
     used = versions.of(request)
     return Job(
         key=key(question(request), digest, data, used, CODE_VERSION, bundles),
-        cell=key(question(request, _LIMITS)),
+        cell=key(question(request, LIMITS)),
         request=request,
         model_digest=digest,
         versions=used,

@@ -4,14 +4,19 @@ A document of an earlier version is read by ``reading.read_document``, which bri
 """
 
 from optvet.spec.records.base import Record
-from optvet.spec.records.bundle import Replayed, ReplayOutcome, Reproduction
+from optvet.spec.records.bundle import Replayed, ReplayOutcome, Replays, Reproduction
 from optvet.spec.records.campaign import (
+    Baseline,
+    CampaignDiff,
+    CampaignExport,
     CampaignState,
     CampaignStatus,
     CampaignSummary,
+    ChangedVerdict,
     FindingGroup,
     KnownFinding,
     RunningJob,
+    TrialExport,
     TrialSummary,
 )
 from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
@@ -64,9 +69,13 @@ DOCUMENTS: dict[str, type[Record]] = {
     "vets": VetResults,
     "finding": Reproduction,
     "replay": Replayed,
+    "replays": Replays,
     "compare": ModelComparison,
     "campaign": CampaignSummary,
     "campaign-status": CampaignStatus,
+    "campaign-diff": CampaignDiff,
+    "campaign-export": CampaignExport,
+    "baseline": Baseline,
     "doctor": Diagnosis,
     "error": ErrorRecord,
     "plugins": PluginList,
@@ -83,12 +92,16 @@ __all__ = [
     "DOCUMENTS",
     "STATUSES",
     "Activation",
+    "Baseline",
     "CacheCleared",
     "CacheContents",
     "CacheKind",
+    "CampaignDiff",
+    "CampaignExport",
     "CampaignState",
     "CampaignStatus",
     "CampaignSummary",
+    "ChangedVerdict",
     "Check",
     "ComparisonRecord",
     "Control",
@@ -127,6 +140,7 @@ __all__ = [
     "Record",
     "ReplayOutcome",
     "Replayed",
+    "Replays",
     "Reproduction",
     "RequirementRecord",
     "RewriteSite",
@@ -135,6 +149,7 @@ __all__ = [
     "Skipped",
     "StageCost",
     "Status",
+    "TrialExport",
     "TrialSummary",
     "Verdict",
     "VetResult",

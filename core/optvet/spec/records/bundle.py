@@ -1,4 +1,4 @@
-"""A finding in a bundle, and its replay: ``optvet.finding/2`` and ``optvet.replay/2``."""
+"""A finding in a bundle, its replay, and the replays of several bundles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.vet import Finding
 from optvet.spec.types import Symptom
 
@@ -55,3 +56,10 @@ class Replayed(Record):
     message: str = ""
     versions_then: dict[str, str]
     versions_now: dict[str, str]
+
+
+class Replays(Record):
+    """The outcome of several replays, in the order in which they were made."""
+
+    schema_: Literal["optvet.replays/1"] = Field("optvet.replays/1", alias="schema")
+    results: list[Replayed | ErrorRecord]

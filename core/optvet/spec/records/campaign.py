@@ -1,4 +1,4 @@
-"""What campaigns found: documents ``optvet.campaign/1`` and ``optvet.campaign-status/1``."""
+"""What campaigns found, and how far they are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.error import ErrorRecord
+from optvet.spec.records.vet import VetResult
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Stage, Symptom
 
 
@@ -56,7 +59,7 @@ class FindingGroup(Record):
 
 
 class KnownFinding(Record):
-    """One finding of a baseline; ``models`` are where it was found."""
+    """One finding of a baseline: where it was found, and a note of whoever keeps the file."""
 
     fingerprint: str
     optimizer: str
@@ -64,6 +67,14 @@ class KnownFinding(Record):
     culprit: list[str]
     models: list[str] = Field(default_factory=list)
     note: str = ""
+
+
+class Baseline(Record):
+    """Findings that are known, and do not make a campaign fail."""
+
+    schema_: Literal["optvet.baseline/1"] = Field("optvet.baseline/1", alias="schema")
+    campaign: str = ""
+    findings: list[KnownFinding]
 
 
 class CampaignSummary(Record):
@@ -117,3 +128,60 @@ class CampaignStatus(Record):
     store: str
     campaigns: list[CampaignState]
     running: list[RunningJob]
+
+
+class ChangedVerdict(Record):
+    """A job that two campaigns answered differently."""
+
+    model: str
+    optimizer: str
+    pipeline: str
+    before: str
+    after: str
+
+
+class CampaignDiff(Record):
+    """What campaign ``b`` says otherwise than ``a``, in the ``shared`` jobs that both answered.
+
+    ``only_a`` and ``only_b`` count the jobs that the other has no result of. ``versions`` are those
+    that differ, as [before, after]; empty where there was none. ``new`` and ``fixed`` are findings
+    by fingerprint, ``same`` counts those in both.
+    """
+
+    schema_: Literal["optvet.campaign-diff/1"] = Field("optvet.campaign-diff/1", alias="schema")
+    a: str
+    b: str
+    shared: int
+    only_a: int
+    only_b: int
+    versions: dict[str, list[str]]
+    new: list[FindingGroup]
+    fixed: list[FindingGroup]
+    same: int
+    verdicts: list[ChangedVerdict]
+
+
+class TrialExport(Record):
+    """One job with all that was asked and answered."""
+
+    key: str
+    cell: str
+    model_digest: str
+    versions: dict[str, str]
+    state: Literal["queued", "running", "done", "failed"]
+    attempts: int
+    wall_s: float | None
+    request: VetRequest
+    answer: VetResult | ErrorRecord | None
+
+
+class CampaignExport(Record):
+    """A campaign with every answer."""
+
+    schema_: Literal["optvet.campaign-export/1"] = Field("optvet.campaign-export/1", alias="schema")
+    name: str
+    number: int
+    created: float
+    finished: float | None
+    source: str
+    trials: list[TrialExport]

@@ -1,4 +1,7 @@
-"""Several models as they are named: files, folders, globs, ``zoo:all``, ``zoo:resnet*``."""
+"""Several models as they are named: files, folders, globs, ``zoo:resnet*``, ``zoo:@cnn``.
+
+What follows the ``@`` is a tag that the source gives to its models.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from pathlib import Path
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.types import ModelCard
 
-_ALL = "all"
+_ALL, _TAG = "all", "@"
 
 
 def expand_models(
@@ -77,14 +81,19 @@ def _looks_foreign(selector: str) -> bool:
 
 def _listed(selector: str, scheme: str, rest: str, plugins: Plugins) -> list[str]:
     """Models that a source lists, by pattern; a plain name as it is."""
-    if rest != _ALL and not glob.has_magic(rest):
+    if rest != _ALL and not rest.startswith(_TAG) and not glob.has_magic(rest):
         return [selector]
-    source = plugins.model_source(scheme)
-    names = [card.name for card in source.models()]
-    if rest in names:
+    cards = list(plugins.model_source(scheme).models())
+    if rest in {card.name for card in cards}:
         return [selector]
-    meant = [n for n in names if rest == _ALL or fnmatchcase(n, rest)]
+    meant = [card.name for card in cards if _fits(card, rest)]
     if not meant:
-        words = f"{len(names)} models, none" if names else "no models, so none"
+        words = f"{len(cards)} models, none" if cards else "no models, so none"
         raise InputError(f"{selector}: {scheme} lists {words} that matches; see: optvet models")
     return [f"{scheme}:{name}" for name in meant]
+
+
+def _fits(card: ModelCard, rest: str) -> bool:
+    if rest.startswith(_TAG):
+        return rest.removeprefix(_TAG) in card.tags
+    return rest == _ALL or fnmatchcase(card.name, rest)

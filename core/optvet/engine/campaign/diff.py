@@ -1,0 +1,99 @@
+"""Two campaigns against each other, such as two releases of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optvet.engine.campaign.documents import groups_of
+from optvet.engine.campaign.names import short_model
+from optvet.engine.campaign.plan import LIMITS, question
+from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
+from optvet.engine.campaign.store import Store
+from optvet.engine.work.cache import key
+from optvet.spec.records.campaign import CampaignDiff, ChangedVerdict, FindingGroup
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of two campaigns: its trials that have results, by what was asked."""
+
+    name: str
+    trials: Mapping[str, Trial]
+    found: list[StoredFinding]
+    counted: frozenset[str]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for trial in self.trials.values():
+            found |= trial.versions
+        return found
+
+
+def diff_of(a: tuple[Store, Campaign], b: tuple[Store, Campaign]) -> CampaignDiff:
+    """What the second campaign says otherwise than the first.
+
+    Jobs are the same if they ask the same, whatever folder the model is in, limits of time and
+    memory left aside.
+    """
+    before, after = _side(*a), _side(*b)
+    shared = [cell for cell in before.trials if cell in after.trials]
+    was = _groups(before, {before.trials[cell].key for cell in shared})
+    now = _groups(after, {after.trials[cell].key for cell in shared})
+    old, new = before.versions, after.versions
+    return CampaignDiff(
+        schema="optvet.campaign-diff/1",
+        a=before.name,
+        b=after.name,
+        shared=len(shared),
+        only_a=len(before.trials) - len(shared),
+        only_b=len(after.trials) - len(shared),
+        versions={
+            name: [old.get(name, ""), new.get(name, "")]
+            for name in sorted({*old, *new})
+            if old.get(name) != new.get(name)
+        },
+        new=[group for fingerprint, group in now.items() if fingerprint not in was],
+        fixed=[group for fingerprint, group in was.items() if fingerprint not in now],
+        same=len(was.keys() & now.keys()),
+        verdicts=[
+            changed
+            for cell in shared
+            if (changed := _changed(before.trials[cell], after.trials[cell])) is not None
+        ],
+    )
+
+
+def _side(store: Store, campaign: Campaign) -> _Side:
+    judged: dict[str, Trial] = {}
+    for trial in trials(store, campaign):
+        if trial.verdict not in (None, "error"):
+            judged[_asked(trial)] = trial
+    counted = frozenset(campaign.settings.get("fail_on", ()))
+    return _Side(campaign.name, judged, list(findings(store, campaign)), counted)
+
+
+def _asked(trial: Trial) -> str:
+    """What was asked, for whatever folder the model is in."""
+    request = trial.request
+    named = request.model_copy(update={"model": short_model(request.model)})
+    return key(question(named, LIMITS))
+
+
+def _groups(side: _Side, keys: set[str]) -> dict[str, FindingGroup]:
+    found = (row for row in side.found if row.trial in keys)
+    groups = groups_of(found, set(side.counted))
+    return {group.fingerprint: group for group in groups if group.counts}
+
+
+def _changed(before: Trial, after: Trial) -> ChangedVerdict | None:
+    if before.verdict == after.verdict:
+        return None
+    return ChangedVerdict(
+        model=after.model,
+        optimizer=after.optimizer,
+        pipeline=after.pipeline,
+        before=str(before.verdict),
+        after=str(after.verdict),
+    )
