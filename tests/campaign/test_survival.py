@@ -21,7 +21,7 @@ from tests.campaign.conftest import HEAD, Run, Spawn
 from optvet.engine.campaign import Trial, find_campaign, open_store, states, trials
 from optvet.engine.campaign.store import DATABASE
 
-KILLS = 12
+KILLS = 40 if os.environ.get("OPTVET_ASSAULT") == "long" else 5
 
 
 def write_models(folder: Path, names: list[str]) -> None:
