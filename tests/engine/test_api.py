@@ -126,14 +126,13 @@ def test_one_model_of_several_that_fails_in_optvet_or_vanishes_does_not_stop_the
     for name in ("a", "b", "c"):
         onnx.save(model, tmp_path / f"{name}.onnx")
     np.savez(tmp_path / "inputs.npz", a=FEEDS["a"], b=FEEDS["b"])
-    requests = api.requests_in(
-        VetRequest(
-            model=str(tmp_path),
-            dataset=(f"files:{tmp_path / 'inputs.npz'}",),
-            cache_dir=tmp_path / "cache",
-            jobs=1,
-        )
+    request = VetRequest(
+        model=str(tmp_path),
+        dataset=(f"files:{tmp_path / 'inputs.npz'}",),
+        cache_dir=tmp_path / "cache",
+        jobs=1,
     )
+    requests = api.requests_for(request, Plugins())
     (tmp_path / "b.onnx").unlink()
 
     def broken_for_a(given: Any, *args: Any, **more: Any) -> Any:

@@ -48,12 +48,17 @@ def command(
             raise UnknownName("note for --fail-on", note, set(Note))
     if request.out is not None:
         check_folder("--out", request.out)
+    from optvet.engine.api import requests_for
+    from optvet.engine.discovery import Plugins
+
     shown = request
     if not _was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
     request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
     view = _Screen(terminal, shown, quiet=quiet, silent=json_to == "-")
-    requests = _requests(request, choices)
+    requests = requests_for(
+        request, Plugins(), models=choices["model"], optimizers=choices["optimizer"]
+    )
     if len(requests) == 1:
         document, code = _vet_one(requests[0], terminal, view)
     else:
@@ -61,23 +66,6 @@ def command(
     if json_to is not None:
         write_document(terminal, json_to, document)
     raise typer.Exit(code)
-
-
-def _requests(request: VetRequest, choices: Mapping[str, Sequence[str]]) -> list[VetRequest]:
-    """One request per model and optimizer that was named; models of an optimizer together."""
-    from optvet.engine.discovery import Plugins
-    from optvet.engine.models.selectors import expand_models
-
-    models: Sequence[str] = choices["model"]
-    expanded = expand_models(models, Plugins())
-    if len(expanded) > 1 or len(models) > 1:
-        models = expanded
-    optimizers = tuple(dict.fromkeys(choices["optimizer"])) or (request.optimizer,)
-    return [
-        request.model_copy(update={"model": model, "optimizer": optimizer})
-        for optimizer in optimizers
-        for model in models
-    ]
 
 
 def _was_typed(context: typer.Context, name: str) -> bool:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import large
+from optvet.engine.models.selectors import expand_models
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache import cache_root
@@ -207,6 +208,35 @@ class Answer:
             message=str(self.error),
             exit_code=self.error.exit_code,
         )
+
+
+def requests_for(
+    request: VetRequest,
+    plugins: Plugins,
+    *,
+    models: Sequence[str] = (),
+    optimizers: Sequence[str] = (),
+) -> list[VetRequest]:
+    """One request per model and optimizer, those of one optimizer together.
+
+    Args:
+        request: What holds for all.
+        plugins: What is installed.
+        models: Files, folders, globs, ``zoo:all``; by default the model of ``request``.
+        optimizers: By default that of ``request``.
+
+    Raises:
+        UsageError: What is named as models means none.
+    """
+    named = list(models) or [request.model]
+    found = expand_models(named, plugins)
+    if len(named) == len(found) == 1:
+        found = named  # a folder of one model is called as it was typed
+    return [
+        request.model_copy(update={"model": model, "optimizer": optimizer})
+        for optimizer in dict.fromkeys(optimizers or (request.optimizer,))
+        for model in found
+    ]
 
 
 def vet_each(
