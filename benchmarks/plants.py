@@ -17,10 +17,14 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
 from optvet import Artifact, Pass, Traits
+from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS
+from optvet.testing.quantized import Plant
 
 Rewrite = Callable[[ModelProto], ModelProto | None]
 FAULTS: dict[str, Rewrite] = {}
 BENIGN: dict[str, Rewrite] = {}
+UNOPTIMIZED: dict[str, Rewrite] = {}
+"""Faults of quantized models as they are planted, which tell whether they have any effect."""
 
 
 class NotApplicable(Exception):
@@ -47,7 +51,10 @@ class Plants:
 
     def passes(self) -> Sequence[Pass]:
         """All rewrites; the kind tells which are faults."""
-        return [Pass(n, "fault") for n in FAULTS] + [Pass(n, "benign") for n in BENIGN]
+        return [Pass(n, "fault") for n in FAULTS] + [
+            *(Pass(n, "benign") for n in BENIGN),
+            *(Pass(n, "unoptimized") for n in UNOPTIMIZED),
+        ]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         """None of use."""
@@ -58,7 +65,7 @@ class Plants:
         model = source.data
         for name in passes:
             proto = onnx.load_from_string(model)
-            changed = (FAULTS | BENIGN)[name](proto) or proto
+            changed = (FAULTS | BENIGN | UNOPTIMIZED)[name](proto) or proto
             model = changed.SerializeToString(deterministic=True)
         return Artifact("onnx", model)
 
@@ -724,3 +731,31 @@ def mean_as_sums(model: ModelProto) -> None:
             ),
         ]
         replace_node(model.graph, node, new)
+
+
+# --- quantized models -----------------------------------------------------------------------------
+
+PLACES = (0.0, 0.5, 1.0)
+"""Where in a quantized model: at its first, middle and last place of a kind."""
+
+
+def _quantized(plant: Plant, where: float, *, raw: bool = False) -> Rewrite:
+    """A rewrite of a quantized model that ONNX Runtime then optimizes, which loses the names."""
+
+    def rewrite(model: ModelProto) -> ModelProto:
+        try:
+            plant(model, where)
+        except ValueError as error:
+            raise NotApplicable(str(error)) from error
+        return model if raw else _offline(model, "ORT_ENABLE_ALL")
+
+    return rewrite
+
+
+QUANTIZED, RAW = "quantized_", "raw_"
+for _where in PLACES:
+    for _name, _plant in QUANTIZED_FAULTS.items():
+        FAULTS[f"{QUANTIZED}{_name}_{_where:.0%}"] = _quantized(_plant, _where)
+        UNOPTIMIZED[f"{RAW}{QUANTIZED}{_name}_{_where:.0%}"] = _quantized(_plant, _where, raw=True)
+    for _name, _plant in QUANTIZED_BENIGN.items():
+        BENIGN[f"{QUANTIZED}{_name}_{_where:.0%}"] = _quantized(_plant, _where)

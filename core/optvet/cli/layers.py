@@ -49,15 +49,19 @@ def _skipped(layer: LayerRecord) -> Sequence[str]:
 
 def _moved(output: MovedOutput) -> str:
     unit = "steps" if output.unit == "steps" else "of its largest value"
-    words = f"{output.name} differs by up to {output.difference:.2g} {unit}"
+    words = f"{output.name} differs by up to {_size(output.difference)} {unit}"
     if output.rounding is not None:
-        words += f"; rounding alone moves it by up to {output.rounding:.2g}"
+        words += f"; rounding alone moves it by up to {_size(output.rounding)}"
     if output.flipped:
         words += (
             f"; its largest element changes on {_count(output.flipped, 'sample')}, where it was "
-            f"ahead by at most {output.margin or 0:.2g} {unit}"
+            f"ahead by at most {_size(output.margin or 0.0)} {unit}"
         )
     return words
+
+
+def _size(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _count(amount: int, noun: str) -> str:

@@ -286,7 +286,7 @@ def _saturation_dropped(model: ModelProto, where: float) -> None:
     found = [
         n
         for n in _nodes(model, "QuantizeLinear")
-        if n.input[0] in makers and makers[n.input[0]].op_type == "Conv"
+        if n.input[0] in makers and makers[n.input[0]].op_type == "Conv" and _is_undone(model, n)
     ]
     node = _choose(found, where)
     readers = [n for n in model.graph.node if node.output[0] in n.input]
@@ -346,8 +346,10 @@ def _ties_down(model: ModelProto, where: float) -> None:
 def _rounding_skipped(model: ModelProto, where: float) -> None:
     """DQ(Q(x, s, z), s, z) → Clip(x, lowest, highest): less is rounded, no less is cut off."""
     known = _weights(model)
-    found = [n for n in _nodes(model, "QuantizeLinear") if n.input[0] != "x"][:-1]
-    node = _choose(found, where)
+    given = {i.name for i in model.graph.input}
+    every = _nodes(model, "QuantizeLinear")
+    found = [n for n in every if n.input[0] not in given and _is_undone(model, n)]
+    node = _choose([n for n in found if n is not every[-1]], where)
     scale, zero = (numpy_helper.to_array(known[n]) for n in node.input[1:])
     limits = np.iinfo(zero.dtype)
     names = [f"{node.output[0]}.low", f"{node.output[0]}.high"]
@@ -382,6 +384,14 @@ def _integer_convolution(model: ModelProto, where: float) -> None:
     _before(model, node, [fused])
     model.graph.node.remove(node)
     model.graph.node.remove(conv)
+
+
+def _is_undone(model: ModelProto, node: NodeProto) -> bool:
+    """Whether all readers of a quantizer are dequantizers."""
+    readers = [n for n in model.graph.node if node.output[0] in n.input]
+    outputs = {o.name for o in model.graph.output}
+    undone = all(n.op_type == "DequantizeLinear" for n in readers)
+    return bool(readers) and undone and node.output[0] not in outputs
 
 
 def _before(model: ModelProto, node: NodeProto, new: Sequence[NodeProto]) -> None:

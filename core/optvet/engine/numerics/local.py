@@ -33,9 +33,8 @@ COARSE, COARSE_MEAN, COARSE_LAYERS = 0.75, 0.15, 3
 DRAWS, FEW_DRAWS = 8, 2
 MOVE = 2e-3
 """Values are moved by so many steps, at most, before a quantizer that cannot be seen."""
-_VARIANTS = 12
-_CHOOSABLE = 3
-"""Of so many roundings every choice is tried."""
+_CHOOSABLE, _VARIANTS = 3, 8
+"""Of so many roundings every set is tried, and each alone."""
 
 Outcome = Literal["sound", "skipped", "noise", "coarse", "open", "saturation", "fault"]
 
@@ -382,12 +381,19 @@ def _few_moves(apart: Array, reach: Array) -> bool:
 
 
 def _choices(original: Plain, region: Region) -> Iterator[tuple[str, ...]]:
-    """Sets of quantizers inside of a region whose rounding may have been left out; few ones."""
+    """Sets of quantizers inside of a region whose rounding may have been left out.
+
+    Of a few every set, of more each alone and all together, of many only all together: each takes
+    a run of the whole model.
+    """
     names = [n for n in region.inside if can_skip(original, n)]
-    every = [
-        chosen for k in range(1, len(names) + 1) for chosen in itertools.combinations(names, k)
-    ] if len(names) <= _CHOOSABLE else [tuple(names), *((n,) for n in names)]  # fmt: skip
-    yield from every[:_VARIANTS]
+    if len(names) <= _CHOOSABLE:
+        for size in range(1, len(names) + 1):
+            yield from itertools.combinations(names, size)
+        return
+    yield tuple(names)
+    if len(names) <= _VARIANTS:
+        yield from ((name,) for name in names)
 
 
 def _exact(model: ModelProto, outputs: Sequence[str]) -> frozenset[str]:

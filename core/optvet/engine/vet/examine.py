@@ -165,6 +165,7 @@ class Examiner:
         self._measured: set[str] = set()
         self._refined: set[str] = set()
         self._draws = self._lists_weights = False
+        self._moved: set[str] = set()
         self.layers = Layers(lab)
 
     def learn_reference(self, trial: Trial) -> None:
@@ -186,6 +187,7 @@ class Examiner:
             self._noise.pop(sample.id, None)
             self._measured.discard(sample.id)
             self._refined.discard(sample.id)
+            self._moved.discard(sample.id)
 
     # --- one trial ---------------------------------------------------------------------------
 
@@ -358,7 +360,7 @@ class Examiner:
             if any(j.call in ("fault", "sensitivity") for j in judged):
                 self._check_self(sample)
                 if not self._certain(trial, sample):
-                    self._refine(sample)
+                    self._refine(trial, sample)
                 judged = self._judge(trial, sample)
             for j in judged:
                 if j.call == "drift" and j.error is not None and not j.detail:
@@ -399,12 +401,16 @@ class Examiner:
             for j in self._judge(trial, sample)
         )
 
-    def _refine(self, sample: Sample) -> None:
+    def _refine(self, trial: Trial, sample: Sample) -> None:
         """Before a fault is reported: measure more jitter, and float64 if available."""
+        if self.layers.apply() and sample.id not in self._moved:
+            self._moved.add(sample.id)
+            self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id], more=True)
+            if not any(j.call == "fault" for j in self._judge(trial, sample)):
+                return
         if sample.id not in self._refined:
             self._refined.add(sample.id)
-            noise = measuring.refine(self.lab, sample, self._noise[sample.id])
-            self._noise[sample.id] = self.layers.noise(sample, noise, more=True)
+            self._noise[sample.id] = measuring.refine(self.lab, sample, self._noise[sample.id])
 
     # --- controls ----------------------------------------------------------------------------
 

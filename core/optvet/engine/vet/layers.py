@@ -216,8 +216,12 @@ def layer_words(layer: Layer) -> str:
         return f"before {what} {left}: {some}"
     if layer.share is None:
         return f"{what} is not what follows from the quantized values before it"
-    words = f"{what} is up to {layer.steps:.2g} steps from the exact result of its own inputs"
+    words = f"{what} is up to {_number(layer.steps)} steps from the exact result of its own inputs"
     return f"{words} (0.5 allowed), {layer.share:.1%} of its elements are too far"
+
+
+def _number(steps: float) -> str:
+    return f"{steps:.0f}" if steps >= 10 else f"{steps:.2g}"
 
 
 def _chain(operators: Sequence[str]) -> str:

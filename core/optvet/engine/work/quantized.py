@@ -52,7 +52,7 @@ VERSION = 1
 """Raised when the meaning of a remembered answer changes."""
 FIRST_DRAWS, MORE_DRAWS = tuple(range(1, 7)), tuple(range(7, 15))
 """Seeds for runs of the original with every value moved a little before it is quantized."""
-_PROBES, _PROBE_S = 14, 20.0
+_PROBES, _PROBE_S = 14, 10.0
 """How often, and for how long, a probe that changed the outputs is tried again with fewer ones."""
 
 How = Literal["graph", "probe", "none"]
@@ -319,22 +319,21 @@ def _probe(subject: Subject, task: _Task) -> tuple[list[str], list[Outputs]]:
     model = _original(task)
     names = [q.name for q in plain(model).quantizers]
     end, kept = time.monotonic() + _PROBE_S, list[str]()
-    found: list[Outputs] = []
     waiting, tries = [names], 0
     while waiting and tries < _PROBES and (time.monotonic() < end or not tries):
         some, tries = waiting.pop(0), tries + 1
-        values = _run_probed(subject, task, model, [*kept, *some])
-        if values is not None:
-            kept, found = [*kept, *some], values
+        if _run_probed(subject, task, model, [*kept, *some], 1) is not None:
+            kept = [*kept, *some]
         elif len(some) > 1:
             waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
-    return kept, found
+    found = _run_probed(subject, task, model, kept, len(task.feeds)) if kept else None
+    return (kept, found) if found is not None else ([], [])
 
 
 def _run_probed(
-    subject: Subject, task: _Task, model: ModelProto, names: Sequence[str]
+    subject: Subject, task: _Task, model: ModelProto, names: Sequence[str], samples: int
 ) -> list[Outputs] | None:
-    """What a run with ``names`` as outputs gives; None if it fails, or changes the outputs."""
+    """What ``names`` are on the first samples; None if it fails, or changes the outputs."""
     assert subject.optimizer is not None
     assert subject.options is not None
     probed = ModelProto()
@@ -350,7 +349,7 @@ def _run_probed(
         artifact = subject.optimizer.apply(Artifact("onnx", data), subject.passes, subject.options)
         session = load(task.candidate, contract.artifact(subject.optimizer, artifact))
         runs = []
-        for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
+        for feeds, outputs in zip(task.feeds[:samples], task.outputs[:samples], strict=True):
             values = infer(task.candidate.runtime, session, feeds)
             if not _kept(values, outputs) or not set(names) <= set(values):
                 return None
