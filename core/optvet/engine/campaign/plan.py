@@ -18,8 +18,8 @@ from optvet.engine.campaign.file import CampaignSource, inputs_of
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
+from optvet.engine.work.basis import basis
 from optvet.engine.work.cache import key
-from optvet.engine.work.facts import CODE_VERSION
 from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.campaign import JobSet
@@ -170,7 +170,7 @@ def _job(request: VetRequest, digest: str, versions: _Versions, bundles: bool) -
     data = {text: digest_of_data(text.partition(":")[2]) for text in request.dataset}
     used = versions.of(request)
     return Job(
-        key=key(question(request), digest, data, used, CODE_VERSION, bundles),
+        key=key(question(request), digest, data, used, basis(), bundles),
         cell=key(question(request, LIMITS)),
         request=request,
         model_digest=digest,

@@ -29,7 +29,7 @@ from optvet.engine.vet.divergence import (
 )
 from optvet.engine.vet.examine import describe
 from optvet.engine.work import cache as caching
-from optvet.engine.work.facts import CODE_VERSION
+from optvet.engine.work.basis import basis
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import (
@@ -127,7 +127,7 @@ def explain(
     )
     about = (list(passes), symptom, list(outputs), task.full_check, task.plain_check)
     key = caching.key(
-        "divergence", VERSION, CODE_VERSION, lab.identity, about, lab.sample_digest(sample)
+        "divergence", VERSION, basis(), lab.identity, about, lab.sample_digest(sample)
     )
     kept = lab.cache.read(key, Divergence.model_validate_json)
     if kept is not None:

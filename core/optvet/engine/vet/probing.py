@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from optvet.engine.models.opening import OPSET_FLOOR
 from optvet.engine.vet.examine import describe
 from optvet.engine.work import cache as caching
+from optvet.engine.work.basis import about_plugin, basis
 from optvet.engine.work.case import Case
-from optvet.engine.work.facts import CODE_VERSION
 from optvet.engine.work.lab import Lab, refuse_misuse
 from optvet.engine.work.trial import TrialSpec, probe
 from optvet.graph.walk import ONNX_DOMAIN
@@ -37,10 +37,9 @@ class Probing:
         keys = [
             caching.key(
                 "probe",
-                CODE_VERSION,
+                basis(),
                 lab.model.digest,
-                reference.runtime.name,
-                reference.runtime.version(),
+                about_plugin(reference.runtime),
                 reference.options.model_dump(mode="json"),
                 lab.sample_digest(s),
             )

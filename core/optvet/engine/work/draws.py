@@ -14,7 +14,8 @@ from optvet.engine.numerics.chance import FEWEST_RUNS, Side
 from optvet.engine.numerics.distribution import Runs
 from optvet.engine.numerics.oracle import Judgement
 from optvet.engine.work import cache as caching
-from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
+from optvet.engine.work.basis import basis
+from optvet.engine.work.facts import is_circumstantial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.noise import pack_runs, unpack_runs
 from optvet.engine.work.sandbox import enter
@@ -64,7 +65,7 @@ class Pair:
         subject = lab.subject(passes)
         # Pass sequences that make one and the same model share its draws.
         content = lab.content_key(passes, self.sample)
-        key = caching.key("draws", CODE_VERSION, content, task.__name__, args)
+        key = caching.key("draws", basis(), content, task.__name__, args)
         kept = lab.cache.read(key, unpack_runs)
         if kept is None:
             outcome = lab.submit(subject, task, lab.order(subject, [self.sample]), *args).result()

@@ -24,9 +24,6 @@ from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost
 from optvet.spec.types import Failure, Model, Sample
 
-CODE_VERSION = 9
-"""Raised when the meaning of a cached fact changes."""
-
 Purpose = Literal[
     "reference",
     "detect",

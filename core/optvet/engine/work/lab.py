@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from optvet.engine.work import cache as caching
 from optvet.engine.work import candidate
+from optvet.engine.work.basis import about_plugin, basis
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.facts import (
-    CODE_VERSION,
     Build,
     Ledger,
     Purpose,
@@ -79,10 +79,9 @@ class Lab:
         self._original = Subject(model.blob, model.digest, scratch=scratch, stamp=stamp)
         self._by_digest: dict[str, Build] = {}
         self._about_build: tuple[object, ...] = (
-            CODE_VERSION,
+            basis(),
             case.model.digest,
-            case.optimizer.name,
-            case.optimizer.version(),
+            about_plugin(case.optimizer),
             case.options.model_dump(mode="json"),
         )
         self._about_run = _identity_of(case.candidate)
@@ -266,7 +265,7 @@ class Lab:
     def _build_key(self, subject: Subject) -> str:
         if subject.optimizer is None:
             checks = self.case.checks
-            return caching.key("original", CODE_VERSION, subject.digest, checks.full, checks.plain)
+            return caching.key("original", basis(), subject.digest, checks.full, checks.plain)
         return caching.key(
             "build",
             *self._about_build,
@@ -513,7 +512,7 @@ def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
     """What a run depends on besides artifact and sample; hashable."""
     runtime = config.runtime
     options = config.options.model_dump_json()
-    return CODE_VERSION, runtime.name, runtime.version(), options
+    return basis(), about_plugin(runtime), options
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
-from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
+from optvet.engine.work.basis import basis
+from optvet.engine.work.facts import is_circumstantial
 from optvet.engine.work.from_file import graph_of
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
@@ -64,7 +65,7 @@ class Analysis:
 
 def analysis(lab: Lab) -> Analysis:
     """The analysis of the lab's model, cached."""
-    key = caching.key("analysis", 2, CODE_VERSION, lab.model.digest)
+    key = caching.key("analysis", 2, basis(), lab.model.digest)
     kept = lab.cache.read(key, _analysis_from_json)
     if kept is None:
         outcome = lab.sandbox.call(_analyze, lab.subject(None), role="referee")

@@ -26,7 +26,8 @@ from optvet.engine.numerics.matching import Inner, Values, match
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
 from optvet.engine.work import noise as measuring
-from optvet.engine.work.facts import CODE_VERSION, is_circumstantial
+from optvet.engine.work.basis import basis
+from optvet.engine.work.facts import is_circumstantial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import (
@@ -119,7 +120,7 @@ def look(
         return Looked("none", ids, reason="the model is too large to be looked into")
     fed = [lab.sample_digest(s) for s in samples]
     got = sample_digests(Sample(i, runs[i]) for i in ids)
-    key = caching.key("layers", VERSION, CODE_VERSION, lab.identity, list(passes), fed, got)
+    key = caching.key("layers", VERSION, basis(), lab.identity, list(passes), fed, got)
     kept = lab.cache.read(key, _LOOKED.validate_json)
     if kept is not None:
         return kept

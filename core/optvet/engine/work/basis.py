@@ -1,0 +1,88 @@
+"""What an answer rests on beside what was asked: the versions and builds of all that takes part.
+
+A remembered answer is of these very versions; with another of any of them it is worked out anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
+
+CODE_VERSION = 10
+"""Raised when the meaning of a cached fact changes."""
+_LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
+"""They read, check and evaluate models for everybody."""
+
+
+@cache
+def basis() -> tuple[object, ...]:
+    """Of what every answer depends on: this code, Python, and the libraries that all share."""
+    return CODE_VERSION, *sys.version_info[:3], *(installed(name) for name in _LIBRARIES)
+
+
+def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:
+    """Of a plugin and the libraries that it uses; hashable."""
+    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
+    modules = {name.partition(".")[0] for name in (*plugin.preload, *libraries.values())}
+    return (
+        plugin.name,
+        plugin.version(),
+        _source(type(plugin)),
+        _builds(tuple(sorted(modules)), tuple(sorted(libraries))),
+    )
+
+
+@cache
+def installed(distribution: str) -> str:
+    """Version of a distribution, and a digest of what was installed; empty if it is not there.
+
+    Two builds of one version, such as a nightly one, differ in their lists of files.
+    """
+    try:
+        found = metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+    record = found.read_text("RECORD") or ""
+    return f"{found.version} {hashlib.sha256(record.encode()).hexdigest()[:16]}"
+
+
+@cache
+def _builds(modules: tuple[str, ...], named: tuple[str, ...]) -> tuple[str, ...]:
+    owners = _owners()
+    names = {name for module in modules for name in owners.get(module, ())}
+    return tuple(f"{name} {installed(name)}" for name in sorted({*names, *named}))
+
+
+@cache
+def _owners() -> Mapping[str, Iterable[str]]:
+    """The distributions of each module; it takes a look at all that is installed."""
+    return metadata.packages_distributions()
+
+
+@cache
+def _source(plugin: type) -> str:
+    """The distribution of a plugin, and a digest of the files that its class is written in."""
+    roots = {kind.__module__.partition(".")[0] for kind in plugin.__mro__}
+    # What is installed from a checkout lists no modules, but what it registers.
+    registered = {
+        entry.value.partition(":")[0].partition(".")[0]: entry.dist.name
+        for entry in metadata.entry_points(group="optvet")
+        if entry.dist is not None
+    }
+    names = {name for root in roots for name in _owners().get(root, ())}
+    names |= {registered[root] for root in roots & registered.keys()}
+    digest = hashlib.sha256()
+    for kind in plugin.__mro__:
+        module = sys.modules.get(kind.__module__)
+        file = None if module is None else getattr(module, "__file__", None)
+        if file is not None and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            digest.update(Path(file).read_bytes())
+    return " ".join(
+        (*(f"{name} {installed(name)}" for name in sorted(names)), digest.hexdigest()[:16])
+    )

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+import optvet
+from optvet.engine.work import basis
+from optvet.spec.records import VetResult
+
+MODEL = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[2] x) => (float[2] y) { a = Identity(x)  y = Relu(a) }"""
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    """A new process knows nothing of what was installed when the last one started."""
+    known = (basis.basis, basis.installed, basis._builds, basis._owners, basis._source)
+    for function in known:
+        function.cache_clear()
+
+
+def vetted(folder: Path) -> VetResult:
+    forget()
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    settings = {"pipeline": "eliminate_identity", "limit": 1, "jobs": 1}
+    return optvet.vet(str(path), cache_dir=folder / "cache", **settings)  # type: ignore[arg-type]
+
+
+def pretend(distribution: str, version: str, folder: Path) -> None:
+    """Metadata of another version, which is found before what is really installed."""
+    place = folder / f"{distribution}-{version}.dist-info"
+    place.mkdir(parents=True)
+    (place / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
+    (place / "RECORD").write_text("")
+    if distribution == "optvet":  # it registers the plugins
+        registered = metadata.distribution(distribution).read_text("entry_points.txt")
+        (place / "entry_points.txt").write_text(registered or "")
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    ["onnx", "numpy", "onnxruntime", "onnxoptimizer", "optvet"],
+)
+def test_nothing_is_remembered_under_another_version_of_what_it_rests_on(
+    distribution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert vetted(tmp_path).cost.inferences > 0
+    again = vetted(tmp_path).cost
+    assert (again.inferences, again.applications) == (0, 0)
+    pretend(distribution, "99.0", tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert vetted(tmp_path).cost.inferences > 0
+
+
+def test_another_build_of_one_version_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for build in ("release", "nightly"):
+        pretend("acme", "1.0", tmp_path / build)
+        (tmp_path / build / "acme-1.0.dist-info" / "RECORD").write_text(f"acme.so,sha256={build},")
+    found = []
+    for build in ("release", "nightly"):
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / build)
+            basis.installed.cache_clear()
+            found.append(basis.installed("acme"))
+    assert len(set(found)) == 2
+    assert all(name.startswith("1.0 ") for name in found)
+    assert "acme" not in sys.modules
