@@ -33,6 +33,7 @@ import time
 import venv
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 import machine
@@ -40,7 +41,7 @@ import numpy as np
 import onnx
 from corpus import READERS, Case, Mode, judge_mode
 
-from optvet import OptvetError, Symptom, VetResult, vet
+from optvet import OptvetError, Symptom, UsesLibraries, VetResult, vet
 from optvet.engine.bundle import Bundle, read_arrays, replay_bundle, write_bundles
 from optvet.engine.discovery import Plugins
 from optvet.spec.request import VetRequest
@@ -75,11 +76,22 @@ def fresh_python(folder: Path, optimizer: str) -> Path:
     """An interpreter with the libraries alone, in the versions that are installed here."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
-    names = dict.fromkeys((*LIBRARIES, optimizer))
-    wanted = [f"{name}=={machine.library_version(name)}" for name in names]
+    plugin = Plugins().optimizer(optimizer)
+    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else [plugin.name]
+    names = [name for name in dict.fromkeys((*LIBRARIES, *libraries)) if is_installed(name)]
+    wanted = [f"{name}=={metadata.version(name)}" for name in names]
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     subprocess.run([*command, *wanted], check=True)
     return python
+
+
+def is_installed(distribution: str) -> bool:
+    """Whether there is a distribution of this name; what comes with another one has none."""
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def issue_script(bundle: Path) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -142,20 +143,27 @@ def test_a_command_must_name_the_model_and_exist(run: Run, faulty: Path, tmp_pat
 
 INTERRUPTS = (
     "import onnx, os, signal, sys; n = len(onnx.load(sys.argv[1]).graph.node); "
-    "n < 20 and os.kill(os.getppid(), signal.SIGINT)"
+    "n < 20 and os.kill(os.getppid(), int(sys.argv[2]))"
 )
 
 
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
 def test_an_interrupted_reduction_keeps_the_smallest_model_so_far(
-    spawn: Callable[..., Any], write: Callable[[str, str], Path], tmp_path: Path
+    spawn: Callable[..., Any],
+    write: Callable[[str, str], Path],
+    tmp_path: Path,
+    sent: signal.Signals,
+    code: int,
 ) -> None:
     body = "  ".join(f"v{i + 1} = Relu(v{i})" for i in range(40))
     head = '<ir_version: 8, opset_import: ["" : 17]> chain (float[1] v0) => (float[1] v40)'
     model, out = write("chain.onnx", f"{head} {{ {body} }}"), tmp_path / "small.onnx"
-    check = shlex.join([sys.executable, "-c", INTERRUPTS, "{model}"])
+    check = shlex.join([sys.executable, "-c", INTERRUPTS, "{model}", str(sent.value)])
     process = spawn("reduce", model, "--check", check, "--out", out)
     printed, complained = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert f"interrupted; {out} is the smallest model so far" in " ".join(complained.split())
     assert "stopped early" in printed
     assert len(onnx.load(out).graph.node) in range(1, 40)

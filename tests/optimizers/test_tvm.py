@@ -1,6 +1,10 @@
 """TVM for real: its own faults, and a planted pass, in worker processes."""
 
 import importlib.util
+import inspect
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -220,6 +224,32 @@ def test_an_edited_extra_pass_is_another_version(tmp_path: Path) -> None:
     file.write_text("own = 2")
     assert optimizer.version() != before
     assert before.startswith(TvmOptimizer().version())
+
+
+def test_the_code_of_a_users_pass_runs_beside_the_file_that_it_carries(tmp_path: Path) -> None:
+    file = tmp_path / "my-passes.py"
+    file.write_text(f"from typing import Any\n\n\n{inspect.getsource(gelu_for_relu)}")
+    options = TvmOptions(extra_passes=(f"swap={file}:gelu_for_relu",))
+    optimizer, runtime = TvmOptimizer(options), TvmRuntime()
+    passes = [p.name for p in optimizer.passes() if p.required or p.name == "swap"]
+    bodies = {
+        "optimize(model)": optimizer.snippet(passes, options),
+        "run(model, feeds)": runtime.simple_snippets(runtime.options)[0],
+    }
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for name, content in optimizer.carried(options).items():
+        (folder / name).write_bytes(content)
+    file.unlink()
+    code = [f"def {head}:\n{textwrap.indent(body, '    ')}" for head, body in bodies.items()]
+    code += ["import numpy as np, onnx.parser", f"model = onnx.parser.parse_model({RELU!r})"]
+    code += ["feeds = {'x': np.full((1, 4), -1, np.float32)}"]
+    code += ["print(run(optimize(model), feeds)['y'].round(4)[0, 0])"]
+    (folder / "script.py").write_text("\n".join(code))
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("-0.1587", 0), done.stderr  # gelu(-1)
+    assert "optvet" not in "".join(code)
 
 
 def test_an_unreadable_extra_pass_is_refused(vet: Vet) -> None:

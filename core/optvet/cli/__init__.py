@@ -6,10 +6,14 @@ code; ``main`` turns exceptions into messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from optvet.cli.app import app
-from optvet.cli.errors import ERROR, Interrupted, report
+from optvet.cli.errors import ERROR, INTERRUPTED, Interrupted, report
 from optvet.cli.terminal import Terminal
 
 __all__ = ["app", "main"]
@@ -21,6 +25,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The arguments after ``optvet``; by default those of the process.
     """
+    with _heeding_termination() as terminated:
+        code = _run(arguments)
+    return 128 + signal.SIGTERM if terminated and code == INTERRUPTED else code
+
+
+@contextmanager
+def _heeding_termination() -> Iterator[list[int]]:
+    """SIGTERM ends a command as Ctrl-C does, with what it has so far; a list of those received.
+
+    Batch systems and ``timeout`` send it.
+    """
+    received: list[int] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield received
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     terminal = Terminal()
     try:
         app(arguments if arguments is None else list(arguments), prog_name="optvet", obj=terminal)

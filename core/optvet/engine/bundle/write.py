@@ -17,7 +17,7 @@ from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, ve
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.reduce.oracle import REDUCIBLE, reduce_finding
-from optvet.engine.reduce.search import Budget, Reduction
+from optvet.engine.reduce.search import Budget, End, Reduction
 from optvet.engine.vet.blame import search_timeout
 from optvet.engine.vet.examine import finite
 from optvet.engine.vet.fingerprints import fingerprint
@@ -38,7 +38,7 @@ REDUCTION_S = 300.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C; ``bundles`` are those written so far, the last of them not fully reduced."""
+    """Ctrl-C or SIGTERM; ``bundles`` are those written so far, the last not fully reduced."""
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         super().__init__()
@@ -160,12 +160,15 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
     finding, case = task.finding, task.case
     proto = case.model.load()
     feeds: Mapping[str, np.ndarray] = task.witness.feeds
-    note, nodes, end = "", total_nodes(proto), None
+    note, nodes = "", total_nodes(proto)
+    end: End | None = None
     if task.jobs is not None:
         try:
             shrunk = _reduced(task, proto)
         except UsageError as error:
             note = f"not reduced: {error}"
+        except KeyboardInterrupt:  # before there was anything smaller
+            end, note = "interrupted", _ENDS["interrupted"]
         else:
             proto, feeds, end = shrunk.model, shrunk.feeds or {}, shrunk.end
             note = _ENDS[end]
