@@ -12,6 +12,8 @@ import onnx
 import onnx.parser
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
+from optvet.graph.walk import nodes_of
+
 _WIDTH = 96
 
 
@@ -46,11 +48,14 @@ def _header(match: re.Match[str]) -> str:
 
 
 def _plain(model: ModelProto) -> bytes:
-    """``model`` serialized, with all tensors in one of the ways in which they may be stored."""
+    """``model`` serialized, with all that may be stored in several ways stored in one."""
     copy = ModelProto()
     copy.CopyFrom(model)
     for tensor in _tensors(copy.graph):
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    for node in (*nodes_of(copy.graph), *(n for f in copy.functions for n in f.node)):
+        if not node.domain:  # the parser sets it to what it is anyway
+            node.ClearField("domain")
     return bytes(copy.SerializeToString(deterministic=True))
 
 
@@ -93,7 +98,9 @@ def array_code(array: np.ndarray) -> str:
     return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent=" " * 4, break_long_words=False))
 
 
-def _nested(array: np.ndarray) -> str:
+def _nested(array: object) -> str:
+    if not isinstance(array, np.ndarray):  # an element of a row
+        return _number(array)
     if array.ndim == 0:
         return _number(array[()])
     return f"[{', '.join(_nested(part) for part in array)}]"
@@ -108,5 +115,5 @@ def _number(value: object) -> str:
             return "np.inf" if value > 0 else "-np.inf"
         return str(value)
     if isinstance(value, np.complexfloating):
-        return repr(complex(value))
+        return f"complex({_number(value.real)}, {_number(value.imag)})"  # a literal loses -0.0
     return repr(value.item()) if isinstance(value, np.generic) else repr(value)
