@@ -263,17 +263,11 @@ class Lab:
         )
 
     def _build_key(self, subject: Subject) -> str:
+        checks = self.case.checks
         if subject.optimizer is None:
-            checks = self.case.checks
             return caching.key("original", basis(), subject.digest, checks.full, checks.plain)
-        return caching.key(
-            "build",
-            *self._about_build,
-            list(subject.passes),
-            self.case.checks.full,
-            self.case.checks.plain,
-            self.case.checks.ignored_complaint,
-        )
+        about = (list(subject.passes), checks.full, checks.plain, checks.ignored_complaint)
+        return caching.key("build", *self._about_build, *about)
 
     def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
         about = self._about_run if subject.optimizer else self._about_reference
