@@ -15,12 +15,12 @@ from onnx import ModelProto
 
 from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import ObservedFault, examiner_for, first_observed
-from optvet.engine.vet.examine import describe
 from optvet.engine.vet.explain import GraphView, explain, graph_views
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import Sandbox, enter
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, Subject, visible
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError

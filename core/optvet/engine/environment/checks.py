@@ -13,8 +13,8 @@ from pathlib import Path
 
 from optvet.engine.discovery import Loaded
 from optvet.engine.environment.extras import missing_extra, wanted_extra
-from optvet.engine.vet.examine import describe
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Collision, Unmet
 from optvet.spec.records.doctor import Check, Status
 

@@ -20,8 +20,8 @@ from optvet.engine.environment import checks, packages
 from optvet.engine.environment.extras import canonical
 from optvet.engine.environment.machine import check_cache, check_sandbox, environment
 from optvet.engine.environment.packages import name_of
-from optvet.engine.vet.examine import describe
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Installation, Ran
 from optvet.spec.errors import OptvetError
 from optvet.spec.protocols import Diagnoses, UsesLibraries

@@ -10,8 +10,8 @@ import signal
 import tempfile
 from pathlib import Path
 
-from optvet.engine.vet.examine import describe
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.records.doctor import Check
 
 FREE_BYTES = 1 << 30

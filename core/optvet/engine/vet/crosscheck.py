@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optvet.engine.numerics.oracle import OTHER_KERNELS
-from optvet.engine.vet.examine import Examiner, describe
+from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph import structure
 from optvet.spec.errors import Unsupported

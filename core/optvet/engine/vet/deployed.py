@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.examine import Examiner, describe
+from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session
 from optvet.engine.work.case import Checks
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.types import Failure
 
 

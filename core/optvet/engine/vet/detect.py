@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.vet.assess import Assessor
-from optvet.engine.vet.examine import Examination, Examiner, Observation, describe
+from optvet.engine.vet.examine import Examination, Examiner, Observation
 from optvet.engine.vet.probing import cannot_load, no_answer
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault, unrepeated
@@ -15,6 +15,7 @@ from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial, is_late
 from optvet.engine.work.inputs import Inputs
 from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.errors import InfrastructureError, InputError, NothingTested
 from optvet.spec.types import Failure, Sample
 

@@ -30,6 +30,7 @@ from optvet.engine.work import noise as measuring
 from optvet.engine.work.draws import Pair
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, normalized_message
 from optvet.spec.records import OutputRecord
 from optvet.spec.types import Failure, Sample, Stage, Symptom
@@ -126,15 +127,6 @@ def symptom_of(failure: Failure) -> Symptom:
     if failure.kind == "out-of-memory":
         return Symptom.OUT_OF_MEMORY
     return _FAILURES[failure.stage, failure.kind]
-
-
-def describe(failure: Failure) -> str:
-    """One failure in words: what failed, how, and its message."""
-    how = failure.signal or failure.error_type
-    text = failure.message.strip()
-    if how and text and not text.startswith(how):
-        return f"{how}: {text}"
-    return text or how
 
 
 class Examiner:

@@ -27,11 +27,11 @@ from optvet.engine.vet.divergence import (
     judge_value,
     recorded,
 )
-from optvet.engine.vet.examine import describe
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import basis
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import (
     RuntimeConfig,
     Subject,

@@ -17,7 +17,7 @@ from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.numerics.oracle import is_float, unit_roundoff
 from optvet.engine.vet.details import kept_detail
-from optvet.engine.vet.examine import describe
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError, OptvetError
 from optvet.spec.protocols import Comparator, Ragged

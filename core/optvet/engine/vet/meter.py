@@ -18,7 +18,6 @@ from optvet.engine.numerics.tolerance import excess
 from optvet.engine.vet.assess import begin, decoded
 from optvet.engine.vet.comparators import calibrated, metrics_of
 from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.examine import describe
 from optvet.engine.vet.impact import Assessment, Choice
 from optvet.engine.vet.requirements import (
     Candidate,
@@ -32,6 +31,7 @@ from optvet.engine.vet.session import Session
 from optvet.engine.work import noise
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.inputs import Inputs
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError
 from optvet.spec.requirement import Required, Requirement, Tolerance

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pydantic import TypeAdapter
 
 from optvet.engine.models.opening import OPSET_FLOOR
-from optvet.engine.vet.examine import describe
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import about_plugin, basis
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import TrialSpec, probe
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import InputError, NothingTested

@@ -40,3 +40,12 @@ class Outcome(Generic[T]):
     def ok(self) -> bool:
         """Whether the task returned a value."""
         return self.failure is None
+
+
+def describe(failure: Failure) -> str:
+    """One failure in words: what failed, how, and its message."""
+    how = failure.signal or failure.error_type
+    text = failure.message.strip()
+    if how and text and not text.startswith(how):
+        return f"{how}: {text}"
+    return text or how
