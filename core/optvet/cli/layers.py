@@ -53,9 +53,11 @@ def _moved(output: MovedOutput) -> str:
     if output.rounding is not None:
         words += f"; rounding alone moves it by up to {_size(output.rounding)}"
     if output.flipped:
+        ahead = "it was no larger than the next"
+        if output.margin:
+            ahead = f"it was ahead by at most {_size(output.margin)} {unit}"
         words += (
-            f"; its largest element changes on {_count(output.flipped, 'sample')}, where it was "
-            f"ahead by at most {_size(output.margin or 0.0)} {unit}"
+            f"; its largest element changes on {_count(output.flipped, 'sample')}, where {ahead}"
         )
     return words
 
