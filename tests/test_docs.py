@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -46,7 +48,8 @@ g (int64[1,n] ids) => (float[1,n,3] logits)
 )
 NOT_RUN = {
     "pip": "it would change the environment that runs this test",
-    "pytest": "it would run this test within itself",
+    "pytest": "it would run this test within itself; with --optvet it is run",
+    "python": "it would change the environment that runs this test",
 }
 
 
@@ -64,7 +67,7 @@ def blocks(page: Path, language: str) -> Iterator[tuple[int, str]]:
 
 
 def commands() -> Iterator[Command]:
-    """Lines that start with ``$`` in console blocks, parted at ``&&``."""
+    """Lines that start with ``$`` in console blocks, parted at ``&&``; steps of workflows."""
     for page in PAGES:
         for first, block in blocks(page, "console"):
             for number, line in enumerate(block.splitlines(), first):
@@ -73,6 +76,10 @@ def commands() -> Iterator[Command]:
                 for part in shown.split(" && "):
                     words = shlex.split(part)
                     yield Command(page.name, number, words, int(code[1]) if code else 0)
+        for first, block in blocks(page, "yaml"):
+            for number, line in enumerate(block.splitlines(), first):
+                if step := re.match(r" *- run: (.*)", line):
+                    yield Command(page.name, number, shlex.split(step[1]), 0)
 
 
 def label(command: Command) -> str:
@@ -119,6 +126,28 @@ def test_command_of_the_docs_runs(
     captured = capsys.readouterr()
     assert code == command.code, captured.err + captured.out
     assert captured.out
+
+
+MODELS_AS_TESTS = [c for c in ALL if c.words[:2] == ["pytest", "--optvet"]]
+
+
+@pytest.mark.parametrize("command", MODELS_AS_TESTS, ids=label)
+def test_models_of_the_docs_are_tests(command: Command, place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "optvet_pytest", *command.words[1:]],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == command.code, done.stdout + done.stderr
+    assert " passed in " in done.stdout
+
+
+def test_actions_of_the_workflow_are_pinned_by_commit() -> None:
+    uses = re.findall(r"uses: (\S+)", (ROOT / "docs" / "ci.md").read_text())
+    assert uses
+    assert [u for u in uses if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", u)] == []
 
 
 def test_every_other_command_is_left_out_for_a_reason() -> None:

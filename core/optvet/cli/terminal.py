@@ -132,6 +132,12 @@ class Terminal:
             yield report
 
 
+def plain(*parts: RenderableType, width: int = 80, soft_wrap: bool = False) -> str:
+    """``parts`` as text without colours, for what is no terminal."""
+    like = Console(file=io.StringIO(), width=width, color_system=None)
+    return _rendered(like, parts, soft_wrap)
+
+
 def _rendered(like: Console, parts: Iterable[RenderableType], soft_wrap: bool) -> str:
     """``parts`` as text for the terminal of ``like``, which is not touched.
 

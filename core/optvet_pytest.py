@@ -1,0 +1,219 @@
+"""A pytest plugin: models are tests, and the fixture ``vet`` vets what a test makes.
+
+::
+
+    pytest --optvet models/ --optvet-optimizer NAME
+
+    def test_the_export_survives(vet):
+        vet("model.onnx", optimizer=NAME)
+
+pytest imports this module in every project of an environment that has optvet. So it imports nothing
+that pytest has not loaded already, and stands outside of the package ``optvet``, for importing
+anything of that imports half of its libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from optvet import VetRequest, VetResult
+
+Vet = Callable[..., "VetResult"]
+"""The type of the fixture ``vet``."""
+
+_WIDEST = 100
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the command line; without them the plugin does nothing."""
+    group = parser.getgroup("optvet", "vetting of ONNX models")
+    group.addoption(
+        "--optvet",
+        action="store_true",
+        help="Collect ONNX models: files *.onnx are tests, one per optimizer.",
+    )
+    group.addoption(
+        "--optvet-optimizer",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="Optimizer to vet models with; may be given several times.",
+    )
+    group.addoption(
+        "--optvet-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="Option of `optvet vet` for models and for the fixture `vet`, such as strategy=each.",
+    )
+    group.addoption(
+        "--optvet-strict",
+        action="store_true",
+        help="What cannot be decided or tested fails; by default it is an expected failure or is "
+        "skipped.",
+    )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A model, if models are asked for."""
+    if file_path.suffix == ".onnx" and parent.config.getoption("optvet"):
+        model: ModelFile = ModelFile.from_parent(parent, path=file_path)
+        return model
+    return None
+
+
+@pytest.fixture
+def vet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vet:
+    """Vet a model: ``vet(model, optimizer=NAME, …)``; the test fails if there are findings.
+
+    The first argument is what ``optvet vet`` takes, a serialized model or a ``ModelProto``; the
+    others are its options. Returned is the answer, an ``optvet.VetResult``.
+    """
+    config = request.config
+
+    def vet(model: str | os.PathLike[str] | bytes | ModelProto, **options: Any) -> VetResult:
+        if isinstance(model, str | os.PathLike):
+            reference = os.fspath(model)
+        else:
+            # A file that is kept, so that the command in a message can be run.
+            path = tmp_path_factory.mktemp("optvet") / "model.onnx"
+            path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+            reference = str(path)
+        given = {name: _plain(value) for name, value in options.items()}
+        return _vet(config, {**_options(config), **given, "model": reference})
+
+    return vet
+
+
+class ModelFile(pytest.File):
+    """A model; its tests are the optimizers."""
+
+    def collect(self) -> Iterator[ModelItem]:
+        """One test per optimizer."""
+        from optvet import OptvetError
+        from optvet.engine.discovery import Plugins
+
+        plugins = Plugins()
+        try:
+            names = self.config.getoption("optvet_optimizer") or [plugins.default("optimizer")]
+            for name in names:
+                plugins.optimizer(name)
+        except OptvetError as error:
+            raise self.CollectError(str(error)) from None
+        for name in dict.fromkeys(names):
+            yield ModelItem.from_parent(self, name=name)
+
+
+class ModelItem(pytest.Item):
+    """A model under an optimizer."""
+
+    def runtest(self) -> None:
+        """Vet it."""
+        path = _relative(self.path)
+        asked = {**_options(self.config), "model": path, "optimizer": self.name}
+        _vet(self.config, asked)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """How the test is called in reports."""
+        return self.path, None, f"{self.path.name} under {self.name}"
+
+
+# --- one answer ----------------------------------------------------------------------------------
+
+
+def _vet(config: pytest.Config, asked: Mapping[str, Any]) -> VetResult:
+    """The answer, if it has no findings; else the outcome of the test, raised."""
+    import optvet
+    from optvet.cli.errors import FINDINGS, UNDECIDED, exit_code
+    from optvet.spec.request import request_of
+
+    # With several workers of pytest, each vets in one process; else they would fight for them.
+    settled: dict[str, Any] = {"jobs": 1} if hasattr(config, "workerinput") else {}
+    if folder := os.environ.get("OPTVET_CACHE"):
+        settled["cache_dir"] = folder
+    try:
+        request = request_of(optvet.VetRequest, {**settled, **asked})
+        result = optvet.vet(request)
+    except optvet.Unsupported as error:
+        _leave_out(config, str(error), pytest.skip.Exception)
+    except optvet.NothingTested as error:
+        _leave_out(config, str(error), pytest.xfail.Exception)
+    except optvet.OptvetError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    code = exit_code(result, request.fail_on)
+    if code == FINDINGS:
+        raise pytest.fail.Exception(_message(result, request), pytrace=False)
+    if code == UNDECIDED:
+        _leave_out(config, f"undecided: {result.reason}", pytest.xfail.Exception)
+    return result
+
+
+def _leave_out(
+    config: pytest.Config, reason: str, outcome: Callable[..., BaseException]
+) -> NoReturn:
+    """End a test that says nothing about the optimizer; it neither passes nor fails."""
+    if config.getoption("optvet_strict"):
+        raise pytest.fail.Exception(reason, pytrace=False) from None
+    # Not by pytest.xfail(), which does nothing under --runxfail: then it would have passed.
+    raise outcome(reason, pytrace=False) from None
+
+
+def _message(result: VetResult, request: VetRequest) -> str:
+    """What ``optvet vet`` shows, and the command that repeats it; the first line says it all."""
+    from optvet.cli.render import headline, next_command, screen, text
+    from optvet.cli.terminal import plain
+
+    counted = [f for f in result.findings if f.severity != "note" or f.symptom in request.fail_on]
+    found = (f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in counted)
+    first = f"{request.model} under {result.optimizer.name}: {'; '.join(found)}\n"
+
+    asked = request.model_copy(update={"jobs": None, "cache_dir": None})
+    again = shlex.join(["optvet", "vet", *asked.arguments()])
+    width = min(_WIDEST, int(os.environ.get("COLUMNS") or _WIDEST))
+    head = plain(text(first), soft_wrap=True)
+    shown = plain(headline(result), *screen(result, asked), width=width)
+    following = plain(text(f"repeat    {again}"), next_command(result, asked), soft_wrap=True)
+    return f"{head}{shown}{following}".rstrip()
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def _options(config: pytest.Config) -> dict[str, Any]:
+    """Options by name, of ``KEY=VALUE``, where a value may be JSON.
+
+    Raises:
+        UsageError: One is not of this form.
+    """
+    return dict(map(_option, config.getoption("optvet_option")))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        words = f"--optvet-option {text!r}: expected KEY=VALUE, such as strategy=each"
+        raise pytest.UsageError(words)
+    try:
+        return name.replace("-", "_"), json.loads(value)
+    except ValueError:
+        return name.replace("-", "_"), value
+
+
+def _plain(value: Any) -> Any:
+    """An option as a command line can repeat it."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _relative(path: Path) -> str:
+    """A path as it would be typed."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
