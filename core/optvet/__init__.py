@@ -17,6 +17,7 @@ from optvet.spec.errors import (
     Unsupported,
     UsageError,
 )
+from optvet.spec.executor import Executor, Report, WorkerLost, Workers
 from optvet.spec.files import file_sha256, write_file
 from optvet.spec.hooks import hookimpl
 from optvet.spec.memory import announced_bytes, check_size
@@ -107,6 +108,7 @@ __all__ = [
     "Deferred",
     "DependsOnOptions",
     "Diagnoses",
+    "Executor",
     "Explains",
     "ExplainsRuntime",
     "ExplainsRuntimeSimply",
@@ -139,6 +141,7 @@ __all__ = [
     "Ran",
     "ReadsFiles",
     "Reference",
+    "Report",
     "ReportsChanges",
     "Run",
     "Runtime",
@@ -166,6 +169,8 @@ __all__ = [
     "VetRequest",
     "VetResult",
     "Wants",
+    "WorkerLost",
+    "Workers",
     "__version__",
     "announced_bytes",
     "check_size",

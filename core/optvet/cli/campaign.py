@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ import typer
 
 from optvet.cli.commands import Group, add
 from optvet.cli.errors import CLEAN, FINDINGS, Interrupted
-from optvet.cli.options import CacheDir, Debug, Trust, cache_folder
+from optvet.cli.options import CacheDir, Debug, Trust, cache_folder, mapping_of
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.render import size
 from optvet.cli.terminal import Terminal
@@ -46,6 +47,10 @@ Jobs = Annotated[
     ),
 ]
 ExecutorName = Annotated[str, typer.Option("--executor", metavar="NAME", help="What runs jobs.")]
+ExecutorOptions = Annotated[
+    list[str] | None,
+    typer.Option("--executor-option", metavar="KEY=VALUE", help="Options of the executor."),
+]
 Retry = Annotated[bool, typer.Option("--retry", help="Run jobs again that failed.")]
 KnownFile = Annotated[
     Path | None,
@@ -96,6 +101,7 @@ def _run(
     ] = None,
     jobs: Jobs = None,
     executor: ExecutorName = "local",
+    executor_options: ExecutorOptions = None,
     baseline: KnownFile = None,
     retry: Retry = False,
     trust: Trust = False,
@@ -134,7 +140,8 @@ def _run(
                 told=told,
             )
         campaign = add_campaign(opened, plan)
-        _go_on(terminal, opened, campaign, jobs, executor, retry=retry, quiet=quiet)
+        chosen = _Chosen(executor, executor_options or (), jobs)
+        _go_on(terminal, opened, campaign, chosen, retry=retry, quiet=quiet)
         raise typer.Exit(_show(terminal, opened, campaign, json_to, quiet=quiet))
 
 
@@ -145,6 +152,7 @@ def _resume(
     which: Which = "",
     jobs: Jobs = None,
     executor: ExecutorName = "local",
+    executor_options: ExecutorOptions = None,
     baseline: KnownFile = None,
     retry: Retry = False,
     trust: Trust = False,
@@ -162,7 +170,8 @@ def _resume(
         campaign = find_campaign(opened, which)
         if not trust:
             check_stored(opened, campaign, Plugins())
-        _go_on(terminal, opened, campaign, jobs, executor, retry=retry, quiet=quiet)
+        chosen = _Chosen(executor, executor_options or (), jobs)
+        _go_on(terminal, opened, campaign, chosen, retry=retry, quiet=quiet)
         raise typer.Exit(_show(terminal, opened, campaign, json_to, known, quiet=quiet))
 
 
@@ -331,12 +340,20 @@ def _gc(
 # --- parts ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """What runs the jobs, as it was typed."""
+
+    name: str
+    options: Sequence[str]
+    jobs: int | None
+
+
 def _go_on(
     terminal: Terminal,
     store: Store,
     campaign: Campaign,
-    jobs: int | None,
-    executor: str,
+    chosen: _Chosen,
     *,
     retry: bool,
     quiet: bool,
@@ -346,9 +363,11 @@ def _go_on(
     from optvet.engine.campaign import retry as queue_failed
     from optvet.engine.campaign import run_campaign, states
     from optvet.engine.campaign.executors import executor_named
+    from optvet.engine.discovery import Plugins
     from optvet.report.graph_svg import draw
 
-    chosen = executor_named(executor)
+    given = mapping_of("--executor-option", chosen.options)
+    executor, options = executor_named(chosen.name, Plugins(), given)
     if retry:
         queue_failed(store, campaign)
     try:
@@ -356,8 +375,8 @@ def _go_on(
             run_campaign(
                 store,
                 campaign,
-                lambda: chosen.start(chosen.options, jobs=jobs),
-                shares_disk=chosen.shares_disk,
+                lambda: executor.start(options, jobs=chosen.jobs),
+                shares_disk=executor.shares_disk,
                 draw=draw,
                 told=told,
             )

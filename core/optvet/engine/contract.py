@@ -135,6 +135,8 @@ def attributes(family: str, plugin: Any) -> str | None:
     if family == "runtime":
         expected["deployed"] = (BaseModel, options)
         expected["accepts"] = (Set, "a frozenset of formats")
+    if family == "executor":
+        expected["shares_disk"] = (bool, "True or False")
     if family in ("optimizer", "runtime"):
         expected["preload"] = ((list, tuple), "a list of modules")
     if isinstance(plugin, Preferred):

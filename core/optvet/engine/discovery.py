@@ -20,6 +20,7 @@ import pluggy
 from optvet.engine import contract
 from optvet.spec import hooks
 from optvet.spec.errors import PluginError, UnknownName
+from optvet.spec.executor import Executor
 from optvet.spec.protocols import (
     Comparator,
     Dataset,
@@ -31,7 +32,7 @@ from optvet.spec.protocols import (
     Wants,
 )
 
-Family = Literal["optimizer", "runtime", "comparator", "dataset", "model source"]
+Family = Literal["optimizer", "runtime", "comparator", "dataset", "model source", "executor"]
 
 _HOOKS: dict[Family, tuple[str, type]] = {
     "optimizer": ("optvet_optimizers", Optimizer),
@@ -39,6 +40,7 @@ _HOOKS: dict[Family, tuple[str, type]] = {
     "comparator": ("optvet_comparators", Comparator),
     "dataset": ("optvet_datasets", Dataset),
     "model source": ("optvet_model_sources", ModelSource),
+    "executor": ("optvet_executors", Executor),
 }
 
 
@@ -191,6 +193,11 @@ class Plugins:
     def model_source(self, name: str) -> ModelSource:
         """The model source of that name; UnknownName or PluginError if there is none."""
         plugin: ModelSource = self._get("model source", name)
+        return plugin
+
+    def executor(self, name: str) -> Executor:
+        """The executor of that name; UnknownName or PluginError if there is none."""
+        plugin: Executor = self._get("executor", name)
         return plugin
 
 

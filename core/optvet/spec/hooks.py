@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pluggy
 
+from optvet.spec.executor import Executor
 from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Runtime
 
 hookspec = pluggy.HookspecMarker("optvet")
@@ -35,3 +36,8 @@ def optvet_comparators() -> Iterable[Comparator]:  # type: ignore[empty-body]
 @hookspec
 def optvet_model_sources() -> Iterable[ModelSource]:  # type: ignore[empty-body]
     """Model sources of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_executors() -> Iterable[Executor]:  # type: ignore[empty-body]
+    """Executors of this plugin; called once, when plugins are discovered. Empty: none."""

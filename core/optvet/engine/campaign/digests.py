@@ -38,7 +38,7 @@ class Digests:
         """
         try:
             path = self._file(reference, plugins, cache_dir)
-            files = _files_of(path)
+            files = files_of(path)
             config = config_for(path)
             size_bytes = sum(file.stat().st_size for file in files)
             return key([self.of_file(file) for file in files], config), size_bytes
@@ -81,7 +81,7 @@ class Digests:
         return digest
 
 
-def _files_of(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """The file of a model, and those that its weights are in."""
     try:
         outline = outline_of(path)

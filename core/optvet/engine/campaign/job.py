@@ -15,6 +15,7 @@ from optvet.engine.api import Answer, vet_request
 from optvet.engine.bundle import with_fingerprints, write_bundles
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, keep
+from optvet.engine.campaign.parcels import Parcel, as_asked, unpacked
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.work.lab import Progress
@@ -57,22 +58,27 @@ class Bundling:
 
 
 def run_job(
-    request: VetRequest, bundling: Bundling | None, report: Callable[[str], None]
+    request: VetRequest,
+    bundling: Bundling | None,
+    parcel: Parcel | None,
+    report: Callable[[str], None],
 ) -> JobAnswer:
     """Answer ``request``; whatever is wrong is an answer too.
 
     Args:
         request: About one model.
         bundling: Where bundles go; None where none is wanted.
+        parcel: The model, where this process does not see its file.
         report: Called with what is being done.
     """
     started = time.monotonic()
     files: tuple[NewArtifact, ...] = ()
     try:
-        result = vet_request(request, _plugins(), progress=_told(report))
-        if bundling is not None:
-            result, files = _bundled(result, request, bundling, report)
-        document = result.to_json()
+        with unpacked(request, parcel) as here:
+            result = vet_request(here, _plugins(), progress=_told(report))
+            if bundling is not None:
+                result, files = _bundled(result, here, bundling, report)
+        document = as_asked(result, request).to_json() if parcel else result.to_json()
     except OptvetError as error:
         document = Answer(request, None, error).document().to_json()
     except Exception as error:

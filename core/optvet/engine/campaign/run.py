@@ -16,6 +16,7 @@ from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folde
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.job import BUG, Bundling, JobAnswer, run_job
 from optvet.engine.campaign.leases import BEAT_S, Owner, this_process
+from optvet.engine.campaign.parcels import packed
 from optvet.engine.campaign.results import Campaign, Trial, answer_from, states, trial, trials
 from optvet.engine.campaign.store import Store
 from optvet.spec.campaign import STORE_BYTES
@@ -113,7 +114,8 @@ class _Runner:
                 self.told(Event("progress", asked, slot, text))
 
             bundling = self.bundling if asked.bundles else None
-            future = self.workers.submit(run_job, asked.request, bundling, report=report)
+            parcel = None if self.bundling.folder is not None else packed(asked.request)
+            future = self.workers.submit(run_job, asked.request, bundling, parcel, report=report)
             self.running[future] = _Running(asked, slot, time.monotonic())
 
     def _take(self, future: Future[JobAnswer]) -> None:
@@ -189,7 +191,7 @@ def run_campaign(
         store: Where the campaign is.
         campaign: What to run.
         start: Starts the workers; not called where nothing waits.
-        shares_disk: Whether the workers can write into the store's folder.
+        shares_disk: Whether the workers see the files of this machine, the store's too.
         draw: Makes the pictures of bundles; none are made without it. Importable in a worker.
         told: Called with what happens, in any thread.
 

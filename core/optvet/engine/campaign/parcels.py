@@ -1,0 +1,58 @@
+"""Models that travel with their jobs, to machines that do not see the files of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from optvet.engine.campaign.digests import files_of
+from optvet.spec.records import VetResult
+from optvet.spec.request import VetRequest
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The files of a model: its own first, then its weights and what is declared beside it."""
+
+    files: tuple[tuple[str, bytes], ...]
+
+
+def packed(request: VetRequest) -> Parcel | None:
+    """The files of the model that ``request`` is about; None if it is no file of this machine.
+
+    What a model source has is had there by the same name. What cannot be read is left to the job.
+    """
+    path = Path(request.model).expanduser()
+    try:
+        if not path.is_file():
+            return None
+        beside = [file for file in [path.with_suffix(".toml")] if file.is_file() and file != path]
+        files = [*files_of(path), *beside]
+        named = [(file.relative_to(path.parent).as_posix(), file.read_bytes()) for file in files]
+    except (OSError, ValueError):
+        return None
+    return Parcel(tuple(named))
+
+
+@contextmanager
+def unpacked(request: VetRequest, parcel: Parcel | None) -> Iterator[VetRequest]:
+    """``request`` about the model in ``parcel``, as files that are there within the block."""
+    if parcel is None:
+        yield request
+        return
+    with TemporaryDirectory(prefix="optvet-parcel-") as folder:
+        for name, content in parcel.files:
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        first = parcel.files[0][0]
+        yield request.model_copy(update={"model": str(Path(folder) / first)})
+
+
+def as_asked(result: VetResult, request: VetRequest) -> VetResult:
+    """``result`` with the model called as in ``request``, not by where it was unpacked."""
+    model = result.model.model_copy(update={"source": request.model})
+    return result.model_copy(update={"model": model})

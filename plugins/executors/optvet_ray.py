@@ -1,0 +1,157 @@
+"""Jobs as tasks of a Ray cluster that is there already.
+
+A task that loses its node or its worker raises ``WorkerLost``, and is run again by the campaign,
+which counts how often: Ray's own retries are off. What crashes, hangs or fills memory under test is
+a process below the worker, and an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import (
+    Executor,
+    InfrastructureError,
+    Report,
+    WorkerLost,
+    Workers,
+    hookimpl,
+    version_of,
+)
+
+T = TypeVar("T")
+
+
+class RayOptions(BaseModel):
+    """Where the cluster is, and what one job takes of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    address: str = "auto"
+    """The cluster, `HOST:PORT` or `ray://HOST:PORT`; `auto` is the one that this machine is of."""
+    cpus: float = Field(default=1.0, gt=0)
+    """Processors that one job takes."""
+    gpus: float = Field(default=0.0, ge=0)
+    """GPUs that one job takes."""
+    memory_gib: float = Field(default=2.0, gt=0)
+    """Memory that one job is counted with, GiB."""
+
+
+class RayExecutor:
+    """The ``ray`` package."""
+
+    name = "ray"
+    options: BaseModel = RayOptions()
+    shares_disk = False
+    libraries: Mapping[str, str] = {"ray": "ray"}
+    environment: Mapping[str, str] = {"RAY_USAGE_STATS_ENABLED": "0"}
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        return version_of("ray", extra="optvet[ray]")
+
+    def start(self, options: BaseModel, *, jobs: int | None) -> Workers:
+        """Tasks on the cluster; as many at a time as it has processors for.
+
+        Raises:
+            InfrastructureError: There is no such cluster, or it has no room for a single job.
+        """
+        assert isinstance(options, RayOptions)
+        import ray
+
+        joined = not ray.is_initialized()
+        try:
+            if joined:
+                ray.init(address=options.address, log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise InfrastructureError(
+                f"executor 'ray': no cluster at {options.address!r}: {error}; start one with "
+                "`ray start --head`, or name it with --executor-option address=HOST:PORT"
+            ) from error
+        return RayWorkers(options, jobs or _room(options), leaves=joined)
+
+
+def _room(options: RayOptions) -> int:
+    """How many jobs the cluster has resources for."""
+    import ray
+
+    has = ray.cluster_resources()
+    needs = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory_gib * (1 << 30)}
+    fitting = int(min(has.get(name, 0.0) // amount for name, amount in needs.items() if amount))
+    if not fitting:
+        told = ", ".join(f"{name} {has.get(name, 0.0):g}" for name in needs)
+        raise InfrastructureError(
+            f"executor 'ray': the cluster has no room for one job of {options}; it has {told}"
+        )
+    return fitting
+
+
+class RayWorkers:
+    """Tasks of one driver."""
+
+    def __init__(self, options: RayOptions, count: int, *, leaves: bool) -> None:
+        import ray
+
+        self.count = count
+        self._leaves = leaves
+        self._running: dict[Future[Any], Any] = {}
+        self._task = ray.remote(
+            num_cpus=options.cpus,
+            num_gpus=options.gpus or None,
+            memory=int(options.memory_gib * (1 << 30)),
+            max_retries=0,
+            retry_exceptions=False,
+        )(_call)
+
+    def submit(
+        self, function: Callable[..., T], /, *arguments: Any, report: Report | None = None
+    ) -> Future[T]:
+        """Run ``function`` as a task; its progress stays where it is."""
+        reference = self._task.remote(function, arguments)
+        future: Future[Any] = Future()
+        self._running[future] = reference
+        reference.future().add_done_callback(lambda done: self._settle(future, done))
+        return cast("Future[T]", future)
+
+    def _settle(self, future: Future[Any], done: Future[Any]) -> None:
+        self._running.pop(future, None)
+        error = done.exception()
+        if error is None:
+            future.set_result(done.result())
+        else:
+            future.set_exception(_translated(error))
+
+    def close(self) -> None:
+        """Cancel what runs, and leave the cluster if ``start`` joined it."""
+        import ray
+
+        for reference in list(self._running.values()):
+            with suppress(Exception):  # it may have ended, or its node may be gone
+                ray.cancel(reference, force=True)
+        if self._leaves:
+            ray.shutdown()
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """What a task does."""
+    return function(*arguments, lambda text: None)
+
+
+def _translated(error: BaseException) -> BaseException:
+    """What a task raised; ``WorkerLost`` where it did not come to raise anything."""
+    from ray.exceptions import RayTaskError
+
+    if isinstance(error, RayTaskError):
+        return cast(BaseException, error.cause)
+    return WorkerLost(f"the Ray task of this job was lost: {type(error).__name__}")
+
+
+@hookimpl
+def optvet_executors() -> Iterable[Executor]:
+    """Ray."""
+    return [RayExecutor()]

@@ -1,0 +1,137 @@
+"""Campaigns on a real Ray cluster of two nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+
+from optvet import InfrastructureError, WorkerLost
+from optvet.engine.campaign import (
+    Digests,
+    Event,
+    Store,
+    add_campaign,
+    artifacts,
+    find_campaign,
+    findings,
+    open_store,
+    plan_campaign,
+    read_campaign,
+    run_campaign,
+    trials,
+)
+from optvet.engine.discovery import Plugins
+
+pytest.importorskip("ray", reason="needs optvet[ray]")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
+
+from optvet_ray import RayExecutor, RayOptions  # noqa: E402  # only where ray is installed
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+FAULTY = (
+    HEAD
+    + """
+faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }
+"""
+)
+OPTIONS = RayOptions(memory_gib=0.25)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without processors and two nodes with one each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 1 << 27},
+    )
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=1 << 27)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store with a campaign of ten jobs, whose models are files of this machine alone."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    onnx.save(onnx.parser.parse_model(FAULTY), folder / "00-faulty.onnx")
+    for number in range(1, 10):
+        shape = f"float[2,{number + 1}]"
+        text = f"{HEAD}clean ({shape} x) => ({shape} y) {{ y = Relu(x) }}"
+        onnx.save(onnx.parser.parse_model(text), folder / f"{number:02}-clean.onnx")
+    file = tmp_path / "c.toml"
+    file.write_text('models = ["models/"]\nbundles = true\n[vet]\nlimit = 1\n')
+    plugins = Plugins()
+    with open_store(tmp_path / "store", create=True) as opened:
+        source = read_campaign(file, plugins)
+        digests = Digests(opened.database)
+        plan = plan_campaign(source, plugins, digests, cache_dir=tmp_path / "cache")
+        add_campaign(opened, plan)
+        yield opened
+
+
+def test_a_campaign_on_a_cluster_survives_the_loss_of_a_node(cluster: Any, store: Store) -> None:
+    campaign = find_campaign(store)
+    nodes = list(cluster.worker_nodes)
+    seen: Counter[str] = Counter()
+
+    def told(event: Event) -> None:
+        seen[event.kind] += 1
+        if event.kind == "answered" and seen["answered"] == 2:
+            cluster.remove_node(nodes[0], allow_graceful=False)
+
+    executor = RayExecutor()
+    run_campaign(
+        store,
+        campaign,
+        lambda: executor.start(OPTIONS, jobs=2),
+        shares_disk=executor.shares_disk,
+        told=told,
+    )
+    found = list(trials(store, campaign))
+    assert Counter(t.verdict for t in found) == {"clean": 9, "faulty": 1}, [t.error for t in found]
+    assert all(t.result and t.result.model.source == t.request.model for t in found)
+    ends = store.database.execute("SELECT job, end FROM attempts").fetchall()
+    assert Counter(job for job, end in ends if end == "done") == {t.key: 1 for t in found}
+    assert {end for _, end in ends} <= {"done", "lost"}
+    assert seen["lost"] >= 1
+    (row,) = [r for r in findings(store, campaign) if r.finding.severity == "fault"]
+    files = artifacts(store, row.trial, row.number)
+    assert {"model.onnx", "finding.json"} <= {file.name for file in files}
+    assert all(file.path.stat().st_size == file.size for file in files)
+
+
+def end_worker(report: Any) -> None:
+    os._exit(1)
+
+
+def raise_value(report: Any) -> None:
+    raise ValueError("no")
+
+
+def test_a_worker_that_dies_is_lost_and_an_exception_is_told(cluster: Any) -> None:
+    workers = RayExecutor().start(OPTIONS, jobs=None)
+    assert workers.count == 2
+    with pytest.raises(WorkerLost, match="WorkerCrashed"):
+        workers.submit(end_worker).result(timeout=60)
+    with pytest.raises(ValueError, match="no"):
+        workers.submit(raise_value).result(timeout=60)
+    workers.close()
+
+
+def test_a_cluster_without_room_is_told(cluster: Any) -> None:
+    with pytest.raises(InfrastructureError, match="no room for one job"):
+        RayExecutor().start(RayOptions(gpus=1), jobs=None)
