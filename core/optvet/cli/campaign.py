@@ -362,12 +362,13 @@ def _go_on(
     from optvet.cli.campaign_progress import following
     from optvet.engine.campaign import retry as queue_failed
     from optvet.engine.campaign import run_campaign, states
-    from optvet.engine.campaign.executors import executor_named
     from optvet.engine.discovery import Plugins
+    from optvet.engine.options import parse_options
     from optvet.report.graph_svg import draw
 
     given = mapping_of("--executor-option", chosen.options)
-    executor, options = executor_named(chosen.name, Plugins(), given)
+    executor = Plugins().executor(chosen.name)
+    options = parse_options(chosen.name, executor.options, given)
     if retry:
         queue_failed(store, campaign)
     try:

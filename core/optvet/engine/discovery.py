@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import pluggy
 
-from optvet.engine import contract
+from optvet.engine import contract, processes
+from optvet.engine.processes import LocalExecutor
 from optvet.spec import hooks
 from optvet.spec.errors import PluginError, UnknownName
 from optvet.spec.executor import Executor
@@ -89,6 +90,10 @@ class Plugins:
         # module may import at its top.
         for point in sorted(points, key=lambda p: (not _built_in(p), p.name, p.value)):
             self._load(point)
+        if found is None:
+            # The engine's own: whatever is not installed, campaigns can be run.
+            own = _entry("executor", Executor, LocalExecutor(), f"{processes.__name__} ({SELF})")
+            self._entries.append(replace(own, built_in=True))
         self._entries = _without_clashes(self._entries)
 
     def _load(self, point: EntryPoint) -> None:

@@ -16,7 +16,6 @@ from optvet.engine.campaign.digests import Digests
 from optvet.engine.campaign.documents import status_of, summary_of
 from optvet.engine.campaign.export import export
 from optvet.engine.campaign.file import CampaignSource, read_campaign
-from optvet.engine.campaign.local import LocalExecutor
 from optvet.engine.campaign.plan import Plan, plan_campaign
 from optvet.engine.campaign.results import (
     Campaign,
@@ -42,7 +41,6 @@ __all__ = [
     "CampaignSource",
     "Digests",
     "Event",
-    "LocalExecutor",
     "Metric",
     "Plan",
     "Store",

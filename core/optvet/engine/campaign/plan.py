@@ -162,8 +162,12 @@ def _axis(jobs: JobSet, name: str, default: Sequence[str | None] = (None,)) -> S
 
 
 def question(request: VetRequest, leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Fields of a request on which its answer depends, as JSON has them."""
-    return request.model_dump(mode="json", exclude=set(_NO_ANSWER | leave_out))
+    """Fields of a request on which its answer depends, as JSON has them.
+
+    Defaults are left out, so that a new field changes no key of what was asked before.
+    """
+    left_out = set(_NO_ANSWER | leave_out)
+    return request.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
 
 
 def _job(request: VetRequest, digest: str, versions: _Versions, bundles: bool) -> Job:

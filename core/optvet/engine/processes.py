@@ -49,6 +49,7 @@ class LocalExecutor:
     name = "local"
     options: BaseModel = LocalOptions()
     shares_disk = True
+    preference = 100
 
     def start(self, options: BaseModel, *, jobs: int | None) -> LocalWorkers:
         """Workers; the processes are started with the first jobs."""
@@ -152,8 +153,8 @@ class _Process:
         ours, theirs = socket.socketpair()
         held, self._life = os.pipe()
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from optvet.engine.campaign import local; "
-            f"local.serve({theirs.fileno()}, {held})"
+            f"import sys; sys.path[:] = {sys.path!r}; from optvet.engine import processes; "
+            f"processes.serve({theirs.fileno()}, {held})"
         )
         try:
             self._process = subprocess.Popen(
