@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -102,6 +103,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "gpt.onnx", WRITER)
     write(tmp_path / "models" / "one.onnx", SOUND)
     write(tmp_path / "models" / "two.onnx", SOUND.replace("Relu", "Sigmoid"))
+    known = {"schema": "optvet.baseline/1", "findings": []}
+    (tmp_path / "known.json").write_text(json.dumps(known))
     (tmp_path / "nightly.toml").write_text('models = ["models/"]\n')
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))
     ((_, plugin), *_) = blocks(ROOT / "docs" / "plugins.md", "python")

@@ -46,6 +46,10 @@ def test_a_campaign_is_run_kept_and_answered_from_its_store(
     shown = run("campaign", "show", "small.store", rows[0].trial[:12])
     assert "FAULTY" in shown.out
     assert "controls" in shown.out
+    assert run("campaign", "show", "small.store", rows[0].fingerprint[:8]).out == shown.out
+    unknown = run("campaign", "show", "small.store", "xyz")
+    assert unknown.code == 2
+    assert "no trial and no finding has a key that begins with 'xyz'" in unknown.err
     status = run("campaign", "status", "small.store", "--json", "-")
     found = CampaignStatus.model_validate_json(status.out)
     assert (found.campaigns[0].done, found.running) == (4, [])

@@ -204,7 +204,8 @@ def _show_command(
         str | None,
         typer.Argument(
             metavar="[TRIAL]",
-            help="One trial, by the beginning of its key; without one, all as a table.",
+            help="One trial, by the beginning of its key or of the fingerprint of a finding; "
+            "without one, all as a table.",
         ),
     ] = None,
     which: Which = "",

@@ -182,13 +182,25 @@ def trials(store: Store, campaign: Campaign) -> Iterator[Trial]:
 def trial(store: Store, key: str) -> Trial:
     """The job of that key, or of the only key that begins so.
 
+    Args:
+        store: Where it is.
+        key: Of a job; or the fingerprint of a finding, or its beginning, for the first that has it.
+
     Raises:
-        UnknownName: There is none.
+        UsageError: There is none, or several keys begin so.
     """
     query = f"SELECT {_TRIAL} FROM jobs WHERE substr(key, 1, ?) = ?"
     rows = store.database.execute(query, (len(key), key)).fetchall()
+    if not rows:
+        found = "SELECT job FROM findings WHERE substr(fingerprint, 1, ?) = ? ORDER BY job LIMIT 1"
+        query = f"SELECT {_TRIAL} FROM jobs WHERE key = ({found})"
+        rows = store.database.execute(query, (len(key), key)).fetchall()
     if len(rows) != 1:
-        raise UnknownName("trial", key, [], f"(in {store.path})")
+        number = f"{len(rows)} trials have" if rows else "no trial and no finding has"
+        raise UsageError(
+            f"{number} a key that begins with {key!r} in {store.path}; `optvet campaign show "
+            f"{store.path} --json -` tells all keys"
+        )
     return _trial(rows[0])
 
 
