@@ -36,6 +36,7 @@ from optvet.spec.protocols import (
     ExplainsRuntimeSimply,
     ExplainsSimply,
     Feeds,
+    FindingFiles,
     LoadsFiles,
     ModelSource,
     NeedsNetwork,
@@ -45,6 +46,7 @@ from optvet.spec.protocols import (
     Probe,
     Ragged,
     ReadsFiles,
+    Reporter,
     ReportsChanges,
     Run,
     Runtime,
@@ -59,7 +61,16 @@ from optvet.spec.protocols import (
     UsesLibraries,
     Wants,
 )
-from optvet.spec.records import Check, Finding, VetResult
+from optvet.spec.records import (
+    CampaignReport,
+    Check,
+    Finding,
+    ReportedFinding,
+    ReportedTrial,
+    ReportTable,
+    Sighting,
+    VetResult,
+)
 from optvet.spec.request import VetRequest
 from optvet.spec.sensitive import Harmless, Sensitive
 from optvet.spec.types import (
@@ -96,6 +107,7 @@ __all__ = [
     "NOTES",
     "Artifact",
     "Calibrates",
+    "CampaignReport",
     "CarriesFiles",
     "Check",
     "ChecksOptions",
@@ -116,6 +128,7 @@ __all__ = [
     "Failure",
     "Feeds",
     "Finding",
+    "FindingFiles",
     "Harmless",
     "InfrastructureError",
     "Inner",
@@ -142,6 +155,10 @@ __all__ = [
     "ReadsFiles",
     "Reference",
     "Report",
+    "ReportTable",
+    "ReportedFinding",
+    "ReportedTrial",
+    "Reporter",
     "ReportsChanges",
     "Run",
     "Runtime",
@@ -150,6 +167,7 @@ __all__ = [
     "Sensitive",
     "Session",
     "SetsEnvironment",
+    "Sighting",
     "Stage",
     "Suggestion",
     "Suits",

@@ -20,6 +20,7 @@ from optvet.cli.plugins import app as plugins
 from optvet.cli.reduce import command as reduce
 from optvet.cli.render import table_of
 from optvet.cli.replay import command as replay
+from optvet.cli.report import command as report
 from optvet.cli.terminal import Terminal
 from optvet.cli.vet import command as vet
 from optvet.spec.records import DOCUMENTS
@@ -97,6 +98,7 @@ add(app, "reduce", no_args_is_help=True)(reduce)
 add(app, "compare", no_args_is_help=True)(compare)
 add(app, "replay", no_args_is_help=True)(replay)
 app.add_typer(campaign, name="campaign")
+add(app, "report", no_args_is_help=True)(report)
 app.add_typer(plugins, name="plugins")
 app.add_typer(models, name="models")
 app.add_typer(cache, name="cache")

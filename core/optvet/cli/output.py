@@ -15,17 +15,26 @@ from optvet.spec.files import write_file
 
 
 def _checked(target: str | None) -> str | None:
-    """Refuse a file that cannot be written, before the work."""
-    if target in (None, "-"):
-        return target
+    if target is not None:
+        check_file("--json", target)
+    return target
+
+
+def check_file(option: str, target: str) -> None:
+    """Refuse a file that cannot be written, before the work; ``-`` is stdout.
+
+    Raises:
+        UsageError: It is a folder, its folder does not exist, or it cannot be written.
+    """
+    if target == "-":
+        return
     path = Path(target)
     if path.is_dir():
-        raise UsageError(f"--json {path} is a folder; give a file, or - for stdout")
+        raise UsageError(f"{option} {path} is a folder; give a file, or - for stdout")
     if not path.parent.is_dir():
-        raise UsageError(f"--json {path}: folder {path.parent} does not exist; make it first")
+        raise UsageError(f"{option} {path}: folder {path.parent} does not exist; make it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"--json {path} cannot be written; choose another file")
-    return target
+        raise UsageError(f"{option} {path} cannot be written; choose another file")
 
 
 Json = Annotated[

@@ -28,12 +28,15 @@ from optvet.spec.protocols import (
     ModelSource,
     Optimizer,
     Preferred,
+    Reporter,
     Runtime,
     SetsEnvironment,
     Wants,
 )
 
-Family = Literal["optimizer", "runtime", "comparator", "dataset", "model source", "executor"]
+Family = Literal[
+    "optimizer", "runtime", "comparator", "dataset", "model source", "executor", "reporter"
+]
 
 _HOOKS: dict[Family, tuple[str, type]] = {
     "optimizer": ("optvet_optimizers", Optimizer),
@@ -42,6 +45,7 @@ _HOOKS: dict[Family, tuple[str, type]] = {
     "dataset": ("optvet_datasets", Dataset),
     "model source": ("optvet_model_sources", ModelSource),
     "executor": ("optvet_executors", Executor),
+    "reporter": ("optvet_reporters", Reporter),
 }
 
 
@@ -203,6 +207,11 @@ class Plugins:
     def executor(self, name: str) -> Executor:
         """The executor of that name; UnknownName or PluginError if there is none."""
         plugin: Executor = self._get("executor", name)
+        return plugin
+
+    def reporter(self, name: str) -> Reporter:
+        """The reporter of that name; UnknownName or PluginError if there is none."""
+        plugin: Reporter = self._get("reporter", name)
         return plugin
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pluggy
 
 from optvet.spec.executor import Executor
-from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Runtime
+from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Reporter, Runtime
 
 hookspec = pluggy.HookspecMarker("optvet")
 hookimpl = pluggy.HookimplMarker("optvet")
@@ -41,3 +41,8 @@ def optvet_model_sources() -> Iterable[ModelSource]:  # type: ignore[empty-body]
 @hookspec
 def optvet_executors() -> Iterable[Executor]:  # type: ignore[empty-body]
     """Executors of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_reporters() -> Iterable[Reporter]:  # type: ignore[empty-body]
+    """Reporters of this plugin; called once, when plugins are discovered. Empty: none."""

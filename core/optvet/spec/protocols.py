@@ -12,6 +12,7 @@ from optvet.spec import comparators
 from optvet.spec.environment import Installation
 from optvet.spec.generics import OptionsT, OptionsT_contra
 from optvet.spec.records.doctor import Check
+from optvet.spec.records.report import CampaignReport, ReportedFinding
 from optvet.spec.types import (
     Artifact,
     Deferred,
@@ -33,6 +34,8 @@ Run = comparators.Run
 Feeds = comparators.Feeds
 Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
 """Runs the reference on each set of feeds: None where it runs, else the error's text."""
+FindingFiles = Callable[[ReportedFinding], Mapping[str, bytes]]
+"""Files of a finding's bundle by name, ``before.svg`` among them; empty where there is none."""
 
 
 @runtime_checkable
@@ -467,4 +470,26 @@ class Pins(Protocol):
 
     def pinned(self, reference: str, cache: Path) -> str:
         """The full reference, ``NAME:…``, with the revision that ``fetch`` has just returned."""
+        ...
+
+
+@runtime_checkable
+class Reporter(Protocol):
+    """Makes a document of what a campaign found, for ``optvet report``.
+
+    Attributes:
+        name: Unique among reporters; ``--format NAME``.
+        suffix: What names of its files end in, such as ".html"; ``--out`` chooses the format by it.
+            Empty if it is chosen by name alone.
+    """
+
+    name: str
+    suffix: str
+
+    def render(self, report: CampaignReport, files: FindingFiles) -> str:
+        """The document; it depends on nothing but the arguments.
+
+        Texts in ``report`` may hold anything that a model's author wrote, and are to be escaped.
+        Control characters are removed from the document afterwards.
+        """
         ...

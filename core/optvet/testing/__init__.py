@@ -4,6 +4,7 @@ from optvet.testing.comparators import check_comparator, hostile_outputs, preten
 from optvet.testing.conformance import check_optimizer, check_runtime
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
 from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
+from optvet.testing.reporters import check_reporter, pretend_files, pretend_report
 
 __all__ = [
     "FILLERS",
@@ -13,8 +14,11 @@ __all__ = [
     "PlantedOptions",
     "check_comparator",
     "check_optimizer",
+    "check_reporter",
     "check_runtime",
     "hostile_outputs",
+    "pretend_files",
     "pretend_model",
+    "pretend_report",
     "quantized_model",
 ]

@@ -1,0 +1,62 @@
+"""``optvet report``: a stored campaign as a document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optvet.cli.campaign import StoreArgument, Which
+from optvet.cli.options import Debug
+from optvet.cli.output import check_file, write_document
+from optvet.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from optvet.engine.discovery import Plugins
+
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="What to write: the name of a reporter.",
+        show_default="what the name of FILE ends in, or else markdown",
+    ),
+]
+Out = Annotated[
+    str,
+    typer.Option("--out", metavar="FILE|-", help="Where to write it; `-` is stdout."),
+]
+
+
+def command(
+    context: typer.Context,
+    store: StoreArgument,
+    which: Which = "",
+    format: Format = None,
+    out: Out = "-",
+    debug: Debug = False,
+) -> None:
+    """Write what a campaign found, for people or for machines."""
+    from optvet.engine.campaign import find_campaign, open_store
+    from optvet.engine.campaign.report import files_of, render_report, report_of
+    from optvet.engine.discovery import Plugins
+
+    terminal, plugins = context.ensure_object(Terminal), Plugins()
+    reporter = plugins.reporter(format or _fitting(plugins, out))
+    check_file("--out", out)
+    with open_store(store) as opened:
+        report = report_of(opened, find_campaign(opened, which))
+        document = render_report(reporter, report, lambda finding: files_of(opened, finding))
+    write_document(terminal, out, document.removesuffix("\n"))
+    if out != "-":
+        terminal.show(f"wrote {out}", soft_wrap=True)
+
+
+def _fitting(plugins: Plugins, out: str) -> str:
+    """The reporter for files of that name."""
+    suffix = Path(out).suffix
+    names = plugins.names("reporter")
+    fitting = [n for n in names if suffix and plugins.reporter(n).suffix == suffix]
+    return fitting[0] if fitting else plugins.default("reporter")

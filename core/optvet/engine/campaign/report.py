@@ -1,0 +1,179 @@
+"""What a report tells about a stored campaign, as one value that knows no store."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import optvet
+from optvet.engine import contract
+from optvet.engine.campaign.artifacts import artifacts
+from optvet.engine.campaign.documents import summary_of
+from optvet.engine.campaign.names import short_model
+from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
+from optvet.engine.campaign.store import Store
+from optvet.spec.protocols import FindingFiles, Reporter
+from optvet.spec.records import FindingGroup, TrialSummary
+from optvet.spec.records.report import CampaignReport, ReportedFinding, ReportedTrial, Sighting
+from optvet.spec.records.vet import Finding
+from optvet.spec.request import VetRequest
+from optvet.spec.words import printable
+
+_OF_THE_STORE = ("cache_dir", "jobs", "trust", "reduce", "out")
+"""What a command that is typed by hand does not repeat."""
+
+
+def render_report(reporter: Reporter, report: CampaignReport, files: FindingFiles) -> str:
+    """The document that ``reporter`` makes, without control characters.
+
+    Raises:
+        ContractError: It made no text.
+    """
+    return printable(
+        contract.ask(
+            "reporter",
+            reporter,
+            "render",
+            lambda: reporter.render(report, files),
+            str,
+            "a text",
+        )
+    )
+
+
+def report_of(store: Store, campaign: Campaign) -> CampaignReport:
+    """All that reports tell about a campaign."""
+    summary = summary_of(store, campaign)
+    names = _Names.of(summary.trials)
+    jobs: dict[str, tuple[ReportedTrial, VetRequest]] = {}
+    for short, trial in zip(summary.trials, trials(store, campaign), strict=True):
+        jobs[trial.key] = _trial(short, trial, names), trial.request
+    rows: dict[str, list[StoredFinding]] = {}
+    for row in findings(store, campaign):
+        rows.setdefault(row.fingerprint, []).append(row)
+    return CampaignReport(
+        schema="optvet.report/1",
+        optvet=optvet.__version__,
+        name=summary.name,
+        number=summary.number,
+        created=summary.created,
+        finished=summary.finished,
+        versions=summary.versions,
+        trials=[trial for trial, _ in jobs.values()],
+        findings=[_finding(g, rows[g.fingerprint], jobs) for g in summary.findings],
+        fixed=summary.fixed,
+        unseen=summary.unseen,
+    )
+
+
+def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
+    """Files of the first bundle that a store has of ``finding``, but for those that are damaged."""
+    for sighting in finding.sightings:
+        kept = artifacts(store, sighting.trial, sighting.number)
+        if not kept:
+            continue
+        contents = {}
+        for file in kept:
+            with suppress(OSError):
+                content = file.path.read_bytes()
+                if hashlib.sha256(content).hexdigest() == file.digest:
+                    contents[file.name] = content
+        return contents
+    return {}
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What models and jobs are called: no longer than it takes to tell them apart."""
+
+    taken: Counter[str]
+    differing: Sequence[Callable[[TrialSummary], str]]
+
+    @classmethod
+    def of(cls, told: Sequence[TrialSummary]) -> _Names:
+        """Names for jobs."""
+        parts: list[Callable[[TrialSummary], str]] = [
+            lambda t: t.dataset,
+            lambda t: t.runtime,
+            lambda t: t.comparator,
+        ]
+        differing = [part for part in parts if len({part(t) for t in told}) > 1]
+        return cls(Counter(short_model(m) for m in {t.model for t in told}), differing)
+
+    def of_model(self, model: str) -> str:
+        short = short_model(model)
+        return short if self.taken[short] == 1 else model
+
+    def of_question(self, trial: TrialSummary) -> str:
+        parts = (trial.optimizer, trial.pipeline, *(part(trial) for part in self.differing))
+        return ", ".join(part for part in parts if part)
+
+
+def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
+    told = {
+        **dict(summary),
+        "short_name": names.of_model(trial.model),
+        "question": names.of_question(summary),
+        "command": _command(trial.request.arguments(_OF_THE_STORE)),
+    }
+    result = trial.result
+    if result is None:
+        return ReportedTrial(**told)
+    impact = result.impact
+    return ReportedTrial(
+        **told,
+        task=result.model.task,
+        nodes=result.model.nodes,
+        size_bytes=result.model.size_bytes,
+        opsets=result.model.opsets,
+        optimizer_version=result.optimizer.version,
+        judged_by=f"{result.runtime.name} {result.runtime.version}",
+        samples=result.samples,
+        outputs=result.outputs,
+        impact=None if impact is None else impact.model_copy(update={"details": []}),
+        safe_option=result.safe_option,
+    )
+
+
+def _finding(
+    group: FindingGroup,
+    rows: Sequence[StoredFinding],
+    jobs: dict[str, tuple[ReportedTrial, VetRequest]],
+) -> ReportedFinding:
+    sightings = []
+    for row in rows:
+        trial, request = jobs[row.trial]
+        sightings.append(
+            Sighting(
+                trial=row.trial,
+                number=row.number,
+                model=row.model,
+                short_name=trial.short_name,
+                question=trial.question,
+                error=row.finding.error,
+                noise_floor=row.finding.noise_floor,
+                message=row.finding.message,
+                command=_again(request, row.finding),
+            )
+        )
+    return ReportedFinding(**dict(group), finding=rows[0].finding, sightings=sightings)
+
+
+def _again(request: VetRequest, finding: Finding) -> str:
+    """The shortest command that shows ``finding`` again."""
+    more: dict[str, object] = {"as_deployed": True} if finding.as_deployed else {}
+    leave_out: tuple[str, ...] = _OF_THE_STORE
+    if finding.culprit:
+        more |= {"pipeline": ",".join(finding.culprit), "exclude": ()}
+        leave_out = (*leave_out, "strategy", "pairs")
+    if finding.witness is not None and request.dataset:
+        more["dataset"] = (finding.witness.dataset,)
+    return _command(request.model_copy(update=more).arguments(leave_out))
+
+
+def _command(arguments: Iterable[str]) -> str:
+    return shlex.join(["optvet", "vet", *arguments])

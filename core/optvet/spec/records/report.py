@@ -1,0 +1,104 @@
+"""What reports are made of: document ``optvet.report/1``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from optvet.spec.records.base import Record
+from optvet.spec.records.campaign import FindingGroup, KnownFinding, TrialSummary
+from optvet.spec.records.vet import Finding, Impact, OutputRecord
+
+
+class ReportedTrial(TrialSummary):
+    """One job of a campaign with the numbers of its answer.
+
+    ``short_name`` is the model's without its folders, as far as that is clear; ``question`` what
+    was asked of it: optimizer, pipeline, and whatever else differs between jobs. ``command``
+    repeats the job. The rest is empty where there is no result; ``nodes`` and ``size_bytes`` are
+    those of the original, ``impact`` is without its samples.
+    """
+
+    short_name: str
+    question: str
+    task: str | None = None
+    nodes: int | None = None
+    size_bytes: int | None = None
+    opsets: dict[str, int] = Field(default_factory=dict)
+    optimizer_version: str = ""
+    judged_by: str = ""
+    samples: int = 0
+    outputs: list[OutputRecord] = Field(default_factory=list)
+    impact: Impact | None = None
+    safe_option: str = ""
+    command: str
+
+    @property
+    def status(self) -> str:
+        """The verdict; "error" where there is no result; else the state of the job."""
+        return self.verdict or self.state
+
+
+class Sighting(Record):
+    """Where a finding was made: the job, by its key, and the ``number``-th finding of its answer.
+
+    ``error`` and ``noise_floor`` are those of this job. ``command`` shows the finding again.
+    """
+
+    trial: str
+    number: int
+    model: str
+    short_name: str
+    question: str
+    error: float | None = None
+    noise_floor: float | None = None
+    message: str = ""
+    command: str
+
+
+class ReportedFinding(FindingGroup):
+    """Findings of one fingerprint: ``finding`` is the first of them, ``sightings`` are all."""
+
+    finding: Finding
+    sightings: list[Sighting]
+
+    @property
+    def title(self) -> str:
+        """The symptom, and the passes at fault."""
+        return f"{self.symptom}: {' → '.join(self.culprit) or 'import and export'}"
+
+
+class ReportTable(Record):
+    """A table that stands in a report as it is: a title, a remark, and rows below columns."""
+
+    title: str
+    note: str = ""
+    columns: list[str]
+    rows: list[list[str | int | float | None]]
+
+
+class CampaignReport(Record):
+    """All that a report tells about a campaign.
+
+    ``created`` and ``finished`` are seconds since 1970; ``versions`` are those of all libraries
+    that took part. ``fixed`` and ``unseen`` are as in ``optvet.campaign/1``.
+    """
+
+    schema_: Literal["optvet.report/1"] = Field("optvet.report/1", alias="schema")
+    optvet: str
+    name: str
+    number: int
+    created: float
+    finished: float | None
+    versions: dict[str, str]
+    trials: list[ReportedTrial]
+    findings: list[ReportedFinding]
+    fixed: list[KnownFinding] = Field(default_factory=list)
+    unseen: list[KnownFinding] = Field(default_factory=list)
+    tables: list[ReportTable] = Field(default_factory=list)
+
+    def made(self, trial: str) -> Iterator[ReportedFinding]:
+        """The findings that the job of this key made."""
+        return (f for f in self.findings if trial in f.trials)

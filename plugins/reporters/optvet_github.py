@@ -1,0 +1,63 @@
+"""Annotations of a GitHub Actions job: workflow commands, for stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, Reporter, hookimpl
+
+_MODELS = 5
+
+
+class GitHubReporter:
+    """What counts is an error, what has no verdict a warning, all else a notice.
+
+    GitHub shows the first ten of each kind.
+    """
+
+    name = "github"
+    suffix = ""
+
+    def render(self, report: CampaignReport, files: FindingFiles) -> str:
+        """One line for each annotation."""
+        return "".join(f"{line}\n" for line in _lines(report))
+
+
+def _lines(report: CampaignReport) -> Iterator[str]:
+    for finding in report.findings:
+        yield _of_finding(finding)
+    for trial in report.trials:
+        if trial.status in ("undecided", "error", "failed"):
+            yield _without(trial)
+    for known in report.fixed:
+        title = f"fixed: {known.symptom}: {' → '.join(known.culprit)}"
+        yield _command("notice", title, f"{known.optimizer}; {', '.join(known.models)}")
+
+
+def _of_finding(finding: ReportedFinding) -> str:
+    models = [f"{s.short_name} ({s.question})" for s in finding.sightings]
+    more = [f"and {len(models) - _MODELS} more"] if len(models) > _MODELS else []
+    kind = "known: " if finding.known else ""
+    text = "\n".join([finding.message, *models[:_MODELS], *more, finding.sightings[0].command])
+    return _command("error" if finding.counts else "notice", f"{kind}{finding.title}", text)
+
+
+def _without(trial: ReportedTrial) -> str:
+    title = f"{trial.status}: {trial.short_name} ({trial.question})"
+    return _command("warning", title, trial.error or trial.reason or trial.command)
+
+
+def _command(kind: str, title: str, text: str) -> str:
+    """A workflow command; its line ends where ``text`` does not."""
+    escaped = _escaped(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={escaped}::{_escaped(text)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+@hookimpl
+def optvet_reporters() -> Iterable[Reporter]:
+    """The reporter of this module."""
+    return [GitHubReporter()]

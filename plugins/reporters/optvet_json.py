@@ -1,0 +1,24 @@
+"""The report as it is, for programs: document ``optvet.report/1``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optvet import CampaignReport, FindingFiles, Reporter, hookimpl
+
+
+class JsonReporter:
+    """All of the report, in its own words."""
+
+    name = "json"
+    suffix = ".json"
+
+    def render(self, report: CampaignReport, files: FindingFiles) -> str:
+        """The document; ``optvet schema report`` prints its schema."""
+        return f"{report.to_json()}\n"
+
+
+@hookimpl
+def optvet_reporters() -> Iterable[Reporter]:
+    """The reporter of this module."""
+    return [JsonReporter()]

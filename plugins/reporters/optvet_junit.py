@@ -1,0 +1,80 @@
+"""JUnit's XML, which CI systems show as tests: a suite is a model, a case what was asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from xml.etree import ElementTree as ET
+
+from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, Reporter, hookimpl
+
+
+class JUnitReporter:
+    """What counts is a failure, what has no verdict an error, what was not run is skipped."""
+
+    name = "junit"
+    suffix = ".xml"
+
+    def render(self, report: CampaignReport, files: FindingFiles) -> str:
+        """The document."""
+        root = ET.Element("testsuites", {"name": report.name})
+        models: dict[str, list[ReportedTrial]] = {}
+        for trial in report.trials:
+            models.setdefault(trial.short_name, []).append(trial)
+        began = datetime.fromtimestamp(report.created, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        for model, trials in models.items():
+            suite = ET.SubElement(root, "testsuite", {"name": model, "timestamp": began})
+            for trial in trials:
+                suite.append(_case(trial, list(report.made(trial.key))))
+            _count(suite)
+            suite.set("time", f"{sum(t.wall_s or 0.0 for t in trials):.3f}")
+        _count(root)
+        ET.indent(root)
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _count(parent: ET.Element) -> None:
+    parent.set("tests", str(len(list(parent.iter("testcase")))))
+    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        parent.set(name, str(len(list(parent.iter(kind)))))
+
+
+def _case(trial: ReportedTrial, made: Sequence[ReportedFinding]) -> ET.Element:
+    runtime = trial.judged_by.partition(" ")[0] or trial.runtime
+    name = f"{trial.question}, on {runtime}" if runtime else trial.question
+    case = ET.Element("testcase", {"classname": trial.short_name, "name": name})
+    case.set("time", f"{trial.wall_s or 0.0:.3f}")
+    counted = [f for f in made if f.counts]
+    if counted:
+        kinds = " ".join(dict.fromkeys(f.symptom for f in counted))
+        _told(case, "failure", kinds, "; ".join(f.title for f in counted), _texts(counted))
+    elif trial.status in ("error", "failed"):
+        _told(case, "error", trial.status, trial.error.partition("\n")[0], trial.error)
+    elif trial.status == "undecided":
+        _told(case, "error", "undecided", trial.reason, trial.reason)
+    elif trial.status in ("queued", "running"):
+        ET.SubElement(case, "skipped", {"message": f"{trial.status}; there is no answer yet"})
+    ET.SubElement(case, "system-out").text = _out(trial, [f for f in made if not f.counts])
+    return case
+
+
+def _told(case: ET.Element, kind: str, type_: str, message: str, text: str) -> None:
+    ET.SubElement(case, kind, {"type": type_, "message": message}).text = text
+
+
+def _texts(made: Sequence[ReportedFinding]) -> str:
+    return "\n\n".join(f"{f.title}\n{f.message}\nfingerprint {f.fingerprint}" for f in made)
+
+
+def _out(trial: ReportedTrial, others: Sequence[ReportedFinding]) -> str:
+    lines = [trial.command, f"verdict: {trial.status}"]
+    lines += [f"judged by {trial.judged_by}"] if trial.judged_by else []
+    for each in others:
+        lines.append(f"{'known' if each.known else each.severity}: {each.title}: {each.message}")
+    return "\n".join(lines)
+
+
+@hookimpl
+def optvet_reporters() -> Iterable[Reporter]:
+    """The reporter of this module."""
+    return [JUnitReporter()]

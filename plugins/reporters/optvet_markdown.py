@@ -1,0 +1,119 @@
+"""A summary in Markdown, short enough for the page of a CI job."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from optvet import CampaignReport, FindingFiles, ReportedFinding, Reporter, ReportTable, hookimpl
+
+_ROWS = 20
+_CHARS = 160
+_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+
+
+class MarkdownReporter:
+    """Counts, findings, and what has no verdict."""
+
+    name = "markdown"
+    suffix = ".md"
+    preference = 100
+
+    def render(self, report: CampaignReport, files: FindingFiles) -> str:
+        """The document."""
+        return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: CampaignReport) -> Iterator[str]:
+    yield f"## optvet: {_cell(report.name)}\n"
+    yield f"{_outcome(report)}\n"
+    names = ("clean", "drift", "faulty", "undecided", "error", "failed", "queued", "running")
+    asked: dict[str, Counter[str]] = {}
+    for trial in report.trials:
+        asked.setdefault(trial.question, Counter())[trial.status] += 1
+    seen = [n for n in names if any(counts[n] for counts in asked.values())]
+    rows = [[q, *(str(counts[n] or "") for n in seen)] for q, counts in asked.items()]
+    yield from _table(["", *seen], rows)
+    yield from _findings("Findings", [f for f in report.findings if f.counts])
+    yield from _findings("Known findings", [f for f in report.findings if f.known])
+    yield from _findings("Notes", [f for f in report.findings if not f.counts and not f.known])
+    without = [t for t in report.trials if t.status in ("undecided", "error", "failed")]
+    if without:
+        yield f"### Without a verdict: {len(without)}\n"
+        told = [[t.short_name, t.question, t.status, t.error or t.reason] for t in without]
+        yield from _table(["model", "asked", "", "reason"], told)
+    if report.fixed:
+        yield f"### Fixed: {len(report.fixed)}\n"
+        fixed = [[k.symptom, " → ".join(k.culprit), k.optimizer, k.note] for k in report.fixed]
+        yield from _table(["symptom", "passes", "optimizer", ""], fixed)
+    for table in report.tables:
+        yield from _titled(table)
+
+
+def _outcome(report: CampaignReport) -> str:
+    counted = [f for f in report.findings if f.counts]
+    models = {m for f in counted for m in f.models}
+    every = len({t.model for t in report.trials})
+    answered = sum(t.state in ("done", "failed") for t in report.trials)
+    jobs = f"{len(report.trials)} jobs"
+    if answered < len(report.trials):
+        jobs = f"{answered} of {jobs}"
+    if not counted:
+        return f"**No findings** on {every} models, in {jobs}."
+    found = "1 finding" if len(counted) == 1 else f"{len(counted)} findings"
+    return f"**{found}** on {len(models)} of {every} models, in {jobs}."
+
+
+def _findings(title: str, found: Sequence[ReportedFinding]) -> Iterator[str]:
+    if not found:
+        return
+    yield f"### {title}: {len(found)}\n"
+    rows = [
+        [
+            f.symptom,
+            f.optimizer,
+            " → ".join(f.culprit) or "import and export",
+            _models(f),
+            f.message,
+        ]
+        for f in found
+    ]
+    yield from _table(["symptom", "optimizer", "passes", "models", ""], rows)
+
+
+def _models(finding: ReportedFinding) -> str:
+    names = list(dict.fromkeys(s.short_name for s in finding.sightings))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+def _titled(table: ReportTable) -> Iterator[str]:
+    yield f"### {_cell(table.title)}\n"
+    if table.note:
+        yield f"{_cell(table.note, limit=1000)}\n"
+    rows = [["" if value is None else str(value) for value in row] for row in table.rows]
+    yield from _table(table.columns, rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(_cell(h) for h in head)} |"
+    yield f"|{' --- |' * len(head)}"
+    yield from (f"| {' | '.join(_cell(c) for c in row)} |" for row in rows[:_ROWS])
+    if len(rows) > _ROWS:
+        yield f"\n… and {len(rows) - _ROWS} more"
+    yield ""
+
+
+def _cell(text: str, limit: int = _CHARS) -> str:
+    """``text`` on one line, cut, with nothing in it that Markdown or HTML understands."""
+    line = " ".join(text.split())
+    cut = line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return _SPECIAL.sub(r"\\\1", html.escape(cut, quote=False)).replace("@", "&#64;")
+
+
+@hookimpl
+def optvet_reporters() -> Iterable[Reporter]:
+    """The reporter of this module."""
+    return [MarkdownReporter()]

@@ -1,0 +1,144 @@
+"""SARIF 2.1.0, which code scanning shows: one result for each finding and model.
+
+Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0", 2020.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from optvet import (
+    CampaignReport,
+    FindingFiles,
+    ReportedFinding,
+    ReportedTrial,
+    Reporter,
+    Sighting,
+    hookimpl,
+)
+
+_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+_HOME = "https://pypi.org/project/optvet/"
+
+
+class SarifReporter:
+    """Rules are symptoms; a fingerprint of ours is one of SARIF's."""
+
+    name = "sarif"
+    suffix = ".sarif"
+
+    def render(self, report: CampaignReport, files: FindingFiles) -> str:
+        """The document."""
+        rules = list(dict.fromkeys(str(f.symptom) for f in report.findings))
+        run = {
+            "tool": {
+                "driver": {
+                    "name": "optvet",
+                    "version": report.optvet,
+                    "informationUri": _HOME,
+                    "rules": [_rule(name) for name in rules],
+                }
+            },
+            "automationDetails": {"id": f"optvet/{report.name}/"},
+            "invocations": [_invocation(report)],
+            "columnKind": "unicodeCodePoints",
+            "results": [
+                _result(finding, sighting, rules.index(str(finding.symptom)))
+                for finding in report.findings
+                for sighting in _once_per_model(finding)
+            ],
+        }
+        document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+        return f"{json.dumps(document, indent=2)}\n"
+
+
+def _rule(symptom: str) -> dict[str, Any]:
+    words = symptom.replace("-", " ")
+    name = "".join(part.capitalize() for part in symptom.split("-"))
+    text = f"An optimizer caused: {words}"
+    return {"id": symptom, "name": name, "shortDescription": {"text": text}}
+
+
+def _invocation(report: CampaignReport) -> dict[str, Any]:
+    unfinished = [t for t in report.trials if t.status in _WITHOUT_VERDICT]
+    told: dict[str, Any] = {
+        "executionSuccessful": not unfinished,
+        "startTimeUtc": _time(report.created),
+        "toolExecutionNotifications": [_notification(t) for t in unfinished],
+    }
+    if report.finished is not None:
+        told["endTimeUtc"] = _time(report.finished)
+    return told
+
+
+_WITHOUT_VERDICT = ("error", "failed", "undecided", "queued", "running")
+
+
+def _notification(trial: ReportedTrial) -> dict[str, Any]:
+    why = trial.error or trial.reason or trial.status
+    return {
+        "level": "error" if trial.status in ("error", "failed") else "warning",
+        "message": {"text": f"{trial.model}: {trial.question}: {trial.status}: {why}"},
+        "locations": [_location(trial.model)],
+    }
+
+
+def _once_per_model(finding: ReportedFinding) -> Iterator[Sighting]:
+    yield from {s.model: s for s in reversed(finding.sightings)}.values()
+
+
+def _result(finding: ReportedFinding, sighting: Sighting, rule: int) -> dict[str, Any]:
+    message = f"{sighting.question}: {finding.title}: {sighting.message or finding.message}"
+    result: dict[str, Any] = {
+        "ruleId": str(finding.symptom),
+        "ruleIndex": rule,
+        "level": _level(finding),
+        "message": {"text": message},
+        "locations": [_location(sighting.model)],
+        "partialFingerprints": {"optvet/v1": finding.fingerprint},
+        "properties": {
+            "optimizer": finding.optimizer,
+            "culprit": finding.culprit,
+            "stage": finding.stage,
+            "error": _finite(sighting.error),
+            "noiseFloor": _finite(sighting.noise_floor),
+            "command": sighting.command,
+        },
+    }
+    if finding.known:
+        result["baselineState"] = "unchanged"
+    return result
+
+
+def _level(finding: ReportedFinding) -> str:
+    if finding.counts:
+        return "error"
+    return "note" if finding.severity == "note" else "warning"
+
+
+def _finite(value: float | None) -> float | str | None:
+    """``value`` as JSON has it: there is no infinity."""
+    if value is None or abs(value) < float("inf"):
+        return value
+    return str(value)
+
+
+def _location(model: str) -> dict[str, Any]:
+    place = {"artifactLocation": {"uri": quote(model, safe="/:@,")}, "region": {"startLine": 1}}
+    return {"physicalLocation": place}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@hookimpl
+def optvet_reporters() -> Iterable[Reporter]:
+    """The reporter of this module."""
+    return [SarifReporter()]

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.campaign.conftest import Run
+
+from optvet import CampaignReport
+from optvet.spec.records import VetResult
+
+
+@pytest.fixture
+def store(models: Path, run: Run) -> Path:
+    """A campaign on a sound and a faulty model, with bundles."""
+    file = models.parent / "nightly.toml"
+    file.write_text(
+        'models = ["models/"]\noptimizers = ["onnxoptimizer"]\nbundles = true\n[vet]\nlimit = 2\n'
+    )
+    assert run("campaign", "run", file, "--quiet").code == 1
+    return file.with_suffix(".store")
+
+
+def test_a_campaign_is_reported_in_every_format(store: Path, run: Run, tmp_path: Path) -> None:
+    summary = run("report", store)
+    assert summary.code == 0, summary.err
+    assert "**1 finding** on 1 of 2 models, in 2 jobs." in summary.out
+
+    assert run("report", store, "--out", "r.json").out == "wrote r.json\n"
+    report = CampaignReport.model_validate_json((tmp_path / "r.json").read_text())
+    outcomes = {t.short_name: t.status for t in report.trials}
+    assert outcomes == {"clean.onnx": "clean", "faulty.onnx": "faulty"}
+    (finding,) = (f for f in report.findings if f.counts)
+
+    assert run("report", store, "--out", "r.xml").code == 0
+    root = ET.parse(tmp_path / "r.xml").getroot()
+    assert {s.get("name"): s.get("failures") for s in root} == {
+        "clean.onnx": "0",
+        "faulty.onnx": "1",
+    }
+
+    sarif = json.loads(run("report", store, "--format", "sarif").out)
+    marks = [r["partialFingerprints"]["optvet/v1"] for r in sarif["runs"][0]["results"]]
+    assert finding.fingerprint in marks
+    assert run("report", store, "--format", "sarif").out == json.dumps(sarif, indent=2) + "\n"
+
+    assert run("report", store, "--format", "github").out.startswith("::error title=")
+
+
+def test_the_command_of_a_finding_shows_it_again(store: Path, run: Run) -> None:
+    report = CampaignReport.model_validate_json(run("report", store, "--format", "json").out)
+    (finding,) = (f for f in report.findings if f.counts)
+    (_, *words) = finding.sightings[0].command.split()
+    again = run(*words, "--json", "-")
+    assert again.code == 1
+    (same,) = VetResult.model_validate_json(again.out).findings
+    assert (same.symptom, same.culprit) == (finding.symptom, finding.culprit)
+
+
+def test_known_findings_are_told_as_known(store: Path, run: Run, models: Path) -> None:
+    assert run("campaign", "export", store, "--format", "baseline", "--out", "known.json").code == 0
+    file = models.parent / "nightly.toml"
+    assert run("campaign", "run", file, "--baseline", "known.json", "--quiet").code == 0
+    root = ET.fromstring(run("report", store, "--format", "junit").out)
+    assert root.get("failures") == "0"
+    assert "### Known findings: 1" in run("report", store, "--format", "markdown").out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--format", "pdf"], "unknown reporter 'pdf'"),
+        (["--out", "nowhere/r.json"], "--out nowhere/r.json: folder nowhere does not exist"),
+        (["--out", "."], "--out . is a folder"),
+        (["--campaign", "other"], "unknown campaign 'other'"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused(
+    store: Path, run: Run, options: list[str], words: str
+) -> None:
+    ran = run("report", store, *options)
+    assert ran.code == 2
+    assert words in " ".join(ran.err.split())
+    assert ran.out == ""
+
+
+def test_what_is_no_store_is_refused(run: Run, tmp_path: Path) -> None:
+    ran = run("report", tmp_path)
+    assert ran.code == 2
+    assert "is no store" in ran.err
