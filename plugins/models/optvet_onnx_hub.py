@@ -77,15 +77,15 @@ _REFERENCE = re.compile(
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a server is waited for.
+class RetryPolicy:
+    """Time limits and retries of downloads.
 
     Attributes:
-        timeout_s: Silence after which a connection is given up.
-        attempts: Connections made for one file.
+        timeout_s: A connection without any data for this time is closed.
+        attempts: Maximal number of connections for one file.
         backoff_s: Pause after the first failure; doubled after each further one.
-        longest_pause_s: No pause is longer, whatever the server asks for.
-        slow_s: Every so many seconds must bring ``slow_bytes``.
+        longest_pause_s: Limit of a pause, even if the server asks for a longer one.
+        slow_s: A connection that brings less than ``slow_bytes`` in this time is closed.
     """
 
     timeout_s: float = 30.0
@@ -106,9 +106,9 @@ class HubSource:
     name = "onnx_hub"
     needs_network = True
 
-    def __init__(self, address: str | None = None, patience: Patience | None = None) -> None:
+    def __init__(self, address: str | None = None, policy: RetryPolicy | None = None) -> None:
         self.address = address
-        self.patience = patience or Patience()
+        self.policy = policy or RetryPolicy()
 
     def models(self) -> Iterable[ModelCard]:
         """What the manifest lists, by name and opset; an unusable entry says why.
@@ -148,7 +148,7 @@ class HubSource:
         return self.address or os.environ.get(VARIABLE) or ADDRESS
 
     def _web(self, address: str) -> _Web:
-        return _Web(self.patience, is_local=_is_local(_checked_address(address)))
+        return _Web(self.policy, is_local=_is_local(_checked_address(address)))
 
     def _entry(self, wanted: _Wanted, folder: Path) -> tuple[_Entry, Path | None]:
         """What the manifest says of the wanted model, and where the cache has it, if it does.
@@ -534,6 +534,11 @@ def _kind_of(data: bytes) -> str:
 
 # ── Downloading ────────────────────────────────────────────────────────────────────────────────
 
+# Why not pooch (1.9): it downloads to a new temporary file at each attempt, so it never resumes; it
+# limits no size, follows redirections anywhere, and retries by a number of attempts alone. With a
+# downloader of our own, what is left of pooch is comparing a checksum and moving a file. Why not
+# filelock: it leaves a lock file in the cache, where locking the folder itself takes one call.
+
 
 class _Failed(Exception):
     """The server does not give the file; the text says which and why.
@@ -582,8 +587,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 class _Web:
     """Gets files from a server that may do anything."""
 
-    def __init__(self, patience: Patience, *, is_local: bool) -> None:
-        self.patience = patience
+    def __init__(self, policy: RetryPolicy, *, is_local: bool) -> None:
+        self.policy = policy
         self._opener = urllib.request.OpenerDirector()
         for handler in (
             # A proxy cannot reach what is on this machine.
@@ -604,22 +609,22 @@ class _Web:
                 length = _announced(url, response, 0, None, limit)
                 return b"".join(self._chunks(url, response, length, limit))
 
-        return self._patiently(url, read)
+        return self._with_retries(url, read)
 
     def save(self, url: str, part: Path, size: int | None, limit: int) -> None:
         """All of ``url`` in the file ``part``, going on where that ends."""
-        self._patiently(url, lambda: self._go_on(url, part, size, limit))
+        self._with_retries(url, lambda: self._go_on(url, part, size, limit))
 
-    def _patiently(self, url: str, once: Callable[[], _T]) -> _T:
-        pause = self.patience.backoff_s
-        for attempt in range(1, self.patience.attempts + 1):
+    def _with_retries(self, url: str, once: Callable[[], _T]) -> _T:
+        pause = self.policy.backoff_s
+        for attempt in range(1, self.policy.attempts + 1):
             try:
                 return once()
             except _Again as error:
-                if attempt == self.patience.attempts:
+                if attempt == self.policy.attempts:
                     times = "once" if attempt == 1 else f"{attempt} times"
                     raise _Failed(f"{url} {error} (tried {times})", resumable=True) from error
-                time.sleep(min(max(pause, error.pause_s), self.patience.longest_pause_s))
+                time.sleep(min(max(pause, error.pause_s), self.policy.longest_pause_s))
                 pause *= 2
         raise AssertionError("attempts must be positive")
 
@@ -651,7 +656,7 @@ class _Web:
             headers["Range"] = f"bytes={start}-"
         request = urllib.request.Request(url, headers=headers)
         try:
-            response: HTTPResponse = self._opener.open(request, timeout=self.patience.timeout_s)
+            response: HTTPResponse = self._opener.open(request, timeout=self.policy.timeout_s)
             return response
         except urllib.error.HTTPError as error:
             with error:
@@ -661,7 +666,7 @@ class _Web:
                 raise _Failed(f"{url} cannot be trusted: {error.reason}") from error
             raise _Again(f"cannot be reached: {error.reason}") from error
         except TimeoutError as error:
-            raise _Again(f"does not answer within {self.patience.timeout_s:g} s") from error
+            raise _Again(f"does not answer within {self.policy.timeout_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             raise _Again(f"breaks off: {error or type(error).__name__}") from error
         except ValueError as error:
@@ -671,14 +676,14 @@ class _Web:
         self, url: str, response: HTTPResponse, length: int | None, limit: int
     ) -> Iterator[bytes]:
         """What the server sends, as it comes: ``length`` bytes, or up to ``limit``."""
-        patience = self.patience
-        total, recent, until = 0, 0, time.monotonic() + patience.slow_s
+        policy = self.policy
+        total, recent, until = 0, 0, time.monotonic() + policy.slow_s
         # Not until the connection ends: a server may well keep it open.
         while length is None or total < length:
             try:
                 chunk = response.read1(_CHUNK if length is None else min(_CHUNK, length - total))
             except TimeoutError as error:
-                raise _Again(f"falls silent for {patience.timeout_s:g} s") from error
+                raise _Again(f"falls silent for {policy.timeout_s:g} s") from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise _Again(f"breaks off: {error or type(error).__name__}") from error
             if not chunk:
@@ -688,9 +693,9 @@ class _Web:
                 raise _Failed(f"{url} sends more than {limit:,} bytes")
             yield chunk
             if time.monotonic() > until:
-                if recent < patience.slow_bytes:
-                    raise _Again(f"sends only {recent:,} bytes in {patience.slow_s:g} s")
-                recent, until = 0, time.monotonic() + patience.slow_s
+                if recent < policy.slow_bytes:
+                    raise _Again(f"sends only {recent:,} bytes in {policy.slow_s:g} s")
+                recent, until = 0, time.monotonic() + policy.slow_s
         if length is not None and total < length:
             # ``read1`` takes a connection that ends early for the end of the file.
             raise _Again(f"breaks off after {total:,} of {length:,} bytes")

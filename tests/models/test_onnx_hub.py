@@ -26,13 +26,13 @@ import optvet_onnx_hub
 from optvet import InfrastructureError, InputError, ModelSource, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet_onnx_hub import HubSource, Patience
+from optvet_onnx_hub import HubSource, RetryPolicy
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
 SMALL = onnx.parser.parse_model(TEXT).SerializeToString()
 BIG = SMALL + b"\x32\x80\x80\x20" + bytes(1 << 19)
 """Half a megabyte that no test parses."""
-QUICK = Patience(timeout_s=0.5, attempts=3, backoff_s=0.001, longest_pause_s=0.01)
+QUICK = RetryPolicy(timeout_s=0.5, attempts=3, backoff_s=0.001, longest_pause_s=0.01)
 
 Answer = Callable[[BaseHTTPRequestHandler, bytes], None]
 
@@ -203,7 +203,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def source(hub: Hub, **changes: Any) -> HubSource:
-    return HubSource(hub.address, Patience(**{**vars(QUICK), **changes}))
+    return HubSource(hub.address, RetryPolicy(**{**vars(QUICK), **changes}))
 
 
 def fetch(hub: Hub, cache: Path, reference: str = "Net", **changes: Any) -> Path:
@@ -281,7 +281,7 @@ def test_another_hub_is_named_in_the_environment(
 ) -> None:
     hub.add()
     monkeypatch.setenv("OPTVET_ONNX_HUB", hub.address)
-    assert [card.name for card in HubSource(patience=QUICK).models()] == ["Net@12"]
+    assert [card.name for card in HubSource(policy=QUICK).models()] == ["Net@12"]
 
 
 def test_cards_tell_opset_tags_size_and_checksum(hub: Hub) -> None:
