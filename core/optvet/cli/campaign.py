@@ -183,7 +183,7 @@ def _status(
     debug: Debug = False,
 ) -> None:
     """Say how far the campaigns of a store are, and who works on them."""
-    from optvet.cli import campaign_screen as screen
+    from optvet.cli.campaign_screen import status as status_screen
     from optvet.engine.campaign import open_store
     from optvet.engine.campaign.documents import status_of
 
@@ -193,7 +193,7 @@ def _status(
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
-        terminal.show(*screen.status(found))
+        terminal.show(*status_screen(found))
 
 
 @add(app, "show")
@@ -214,7 +214,7 @@ def _show_command(
     debug: Debug = False,
 ) -> None:
     """Show what a campaign found, or one trial of it as `optvet vet` does."""
-    from optvet.cli import campaign_screen as screen
+    from optvet.cli.campaign_screen import one_trial
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.results import trial as find_trial
 
@@ -228,7 +228,7 @@ def _show_command(
     if json_to is not None and found.answer is not None:
         write_document(terminal, json_to, found.answer.to_json())
     if json_to != "-":
-        terminal.show(*screen.one_trial(found), soft_wrap=True)
+        terminal.show(*one_trial(found), soft_wrap=True)
 
 
 @add(app, "diff")
@@ -245,7 +245,7 @@ def _diff(
 
     The exit code is 1 if B has findings that A has not.
     """
-    from optvet.cli import campaign_screen as screen
+    from optvet.cli.campaign_screen import diff as diff_screen
     from optvet.engine.campaign import diff_of
 
     terminal = context.ensure_object(Terminal)
@@ -254,7 +254,7 @@ def _diff(
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
-        terminal.show(*screen.diff(found))
+        terminal.show(*diff_screen(found))
     raise typer.Exit(FINDINGS if found.new else CLEAN)
 
 
@@ -417,12 +417,13 @@ def _show(
     quiet: bool,
 ) -> int:
     """Show a campaign as it is; its exit code."""
-    from optvet.cli import campaign_screen as screen
+    from optvet.cli.campaign_screen import exit_code
+    from optvet.cli.campaign_screen import summary as summary_screen
     from optvet.engine.campaign.documents import summary_of
 
     found = summary_of(store, campaign, known)
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
-        terminal.show(*screen.summary(found, quiet=quiet))
-    return screen.exit_code(found)
+        terminal.show(*summary_screen(found, quiet=quiet))
+    return exit_code(found)

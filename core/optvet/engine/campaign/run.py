@@ -10,12 +10,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optvet.engine.bundle.write import Draw
-from optvet.engine.campaign import leases
 from optvet.engine.campaign.answers import finish, record
 from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.job import BUG, Bundling, JobAnswer, run_job
-from optvet.engine.campaign.leases import BEAT_S, Owner, this_process
+from optvet.engine.campaign.leases import (
+    BEAT_S,
+    Owner,
+    beat,
+    claim,
+    join,
+    leave,
+    release,
+    take_back,
+    this_process,
+)
 from optvet.engine.campaign.parcels import packed
 from optvet.engine.campaign.results import Campaign, Trial, answer_from, states, trial, trials
 from optvet.engine.campaign.store import Store
@@ -96,13 +105,13 @@ class _Runner:
 
     def _beat(self) -> None:
         if time.monotonic() - self.beaten > BEAT_S:
-            leases.beat(self.store, self.owner)
-            leases.take_back(self.store)
+            beat(self.store, self.owner)
+            take_back(self.store)
             self.beaten = time.monotonic()
 
     def _fill(self) -> None:
         while self._idle:
-            key = leases.claim(self.store, self.campaign.id, self.owner)
+            key = claim(self.store, self.campaign.id, self.owner)
             if key is None:
                 return
             asked = trial(self.store, key)
@@ -142,7 +151,7 @@ class _Runner:
         key = about.trial.key
         self.losses[key] = self.losses.get(key, 0) + 1
         if self.losses[key] < LOSSES:
-            leases.release(self.store, self.owner, [key], "lost")
+            release(self.store, self.owner, [key], "lost")
             self._tell("lost", about.trial, about.slot, text=str(error))
             return
         words = f"{error}, each of {LOSSES} times; look for what kills processes here"
@@ -198,7 +207,7 @@ def run_campaign(
     Raises:
         InfrastructureError: No worker can be started, or the store cannot be written.
     """
-    leases.take_back(store)
+    take_back(store)
     counts = states(store, campaign)
     if counts["queued"] or counts["running"]:
         with _owner(store) as owner, _started(start) as workers:
@@ -209,7 +218,7 @@ def run_campaign(
                 runner.run()
             finally:
                 left = [about.trial.key for about in runner.running.values()]
-                leases.release(store, owner, left)
+                release(store, owner, left)
     finish(store, campaign)
     collect_garbage(store, int(campaign.settings.get("store_size", STORE_BYTES)))
 
@@ -217,11 +226,11 @@ def run_campaign(
 @contextmanager
 def _owner(store: Store) -> Iterator[Owner]:
     owner = this_process()
-    leases.join(store, owner)
+    join(store, owner)
     try:
         yield owner
     finally:
-        leases.leave(store, owner)
+        leave(store, owner)
 
 
 @contextmanager
