@@ -22,7 +22,7 @@ import time
 import wave
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -329,8 +329,16 @@ def limited(seconds: int = EXAMPLE_S) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@functools.cache
+def _import_libraries(name: str) -> None:
+    """Load a file without a time limit: an import that is interrupted leaves half a module."""
+    with tempfile.TemporaryDirectory(prefix="optvet-fuzz-") as folder, suppress(OptvetError):
+        TARGETS[name].load(Path(folder), TARGETS[name].seeds()[0])
+
+
 def load(name: str, data: bytes) -> None:
     """Read ``data`` as the target ``name`` does; raises unless it is read, or refused in words."""
+    _import_libraries(name)
     with tempfile.TemporaryDirectory(prefix="optvet-fuzz-") as folder, limited():
         try:
             TARGETS[name].load(Path(folder), data)

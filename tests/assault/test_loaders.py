@@ -14,6 +14,7 @@ FOUND = [
     ("model", b""),
     ("record", b"a = \x00"),
     ("record", NINES + b" = 1"),  # a message as long as the key
+    ("record", b"[inputs.x]\nkind = '%s'\n" % NINES),  # pydantic quotes it whole
     ("catalogue", b'[{"file": "net.onnx", "preprocessing": "%s"}]' % NINES),  # cubic time
     ("catalogue", b'[{"file": "net.onnx", "preprocessing": "x/0"}]'),
     ("bundle", b"[" * 100_000),

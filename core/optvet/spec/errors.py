@@ -21,11 +21,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_MESSAGE = 3000
+"""Characters of an error's message; what is longer is cut in the middle."""
+
 
 class OptvetError(Exception):
-    """Root of all errors that optvet raises on purpose."""
+    """Root of all errors that optvet raises on purpose.
+
+    Messages quote files and libraries, which may hold texts of any length: ``str`` gives at most
+    ``LONGEST_MESSAGE`` characters.
+    """
 
     exit_code = 3
+
+    def __str__(self) -> str:
+        """The message, cut in the middle if it is long."""
+        text = super().__str__()
+        excess = len(text) - LONGEST_MESSAGE
+        return text if excess <= 0 else f"{text[:2000]}…{text[2001 + excess :]}"
 
 
 class UsageError(OptvetError):
