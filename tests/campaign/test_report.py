@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import base64
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -46,6 +48,13 @@ def test_a_campaign_is_reported_in_every_format(store: Path, run: Run, tmp_path:
     assert run("report", store, "--format", "sarif").out == json.dumps(sarif, indent=2) + "\n"
 
     assert run("report", store, "--format", "github").out.startswith("::error title=")
+
+    assert run("report", store, "--out", "r.html").code == 0
+    page = (tmp_path / "r.html").read_text()
+    # The optimizer fails, so there is no graph after it.
+    (picture,) = re.findall(r'<img alt="graph before [^"]+" src="([^"]+)"', page)
+    assert b"Transpose" in base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,"))
+    assert f'<a download="finding-{finding.fingerprint[:16]}.zip"' in page
 
 
 def test_the_command_of_a_finding_shows_it_again(store: Path, run: Run) -> None:

@@ -1,0 +1,71 @@
+"""One HTML file that a person reads: no network, no file beside it, nothing that runs but its own.
+
+Whatever comes from models is escaped by the template. Pictures are embedded as images, in which
+nothing runs; a content security policy allows the script and the style of this file, by their
+hashes, and no connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from optvet import CampaignReport, FindingFiles, Reporter, hookimpl
+from optvet_html.view import View
+
+_HERE = Path(__file__).parent
+
+
+class HtmlReporter:
+    """A page with a heat map, filters, and a section for each finding."""
+
+    name = "html"
+    suffix = ".html"
+
+    def render(self, report: CampaignReport, files: FindingFiles) -> str:
+        """The page."""
+        import jinja2
+
+        style, script = _text("style.css"), _text("script.js")
+        policy = "; ".join(
+            [
+                "default-src 'none'",
+                f"style-src {_hash(style)}",
+                f"script-src {_hash(script)}",
+                "img-src data:",
+                "base-uri 'none'",
+                "form-action 'none'",
+            ]
+        )
+        environment = jinja2.Environment(
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            loader=jinja2.FileSystemLoader(_HERE),
+        )
+        page = environment.get_template("report.html").render(
+            view=View.of(report, files),
+            report=report,
+            policy=policy,
+            style=style,
+            script=script,
+        )
+        return f"{page}\n"
+
+
+def _text(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@hookimpl
+def optvet_reporters() -> Iterable[Reporter]:
+    """The reporter of this module."""
+    return [HtmlReporter()]

@@ -1,0 +1,52 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const theme = document.getElementById("theme");
+  const dark = () => root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = () => { theme.textContent = dark() ? "Light" : "Dark"; };
+  try {
+    const kept = localStorage.getItem("optvet-theme");
+    if (kept === "dark" || kept === "light") root.dataset.theme = kept;
+  } catch { /* a file may have no storage */ }
+  theme.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    name();
+    try { localStorage.setItem("optvet-theme", root.dataset.theme); } catch { /* as above */ }
+  });
+  theme.hidden = false;
+  name();
+
+  const form = document.getElementById("filters");
+  if (!form) return;
+  const rows = [...document.querySelectorAll("#list tbody tr")];
+  const count = document.getElementById("count");
+  const fits = (row, wanted) =>
+    ["symptom", "optimizer", "state"].every((key) => !wanted[key] || row.dataset[key] === wanted[key]) &&
+    (!wanted.model || row.dataset.models.split(" ").includes(wanted.model)) &&
+    wanted.text.toLowerCase().split(/\s+/).every((word) => row.dataset.text.includes(word));
+  const filter = () => {
+    const wanted = Object.fromEntries(new FormData(form));
+    let shown = 0;
+    for (const row of rows) {
+      const fit = fits(row, wanted);
+      row.hidden = !fit;
+      document.getElementById(row.dataset.section).hidden = !fit;
+      shown += fit;
+    }
+    const all = `${rows.length} finding${rows.length === 1 ? "" : "s"}`;
+    count.textContent = shown === rows.length ? all : `${shown} of ${all}`;
+  };
+  form.addEventListener("input", filter);
+  form.addEventListener("reset", () => setTimeout(filter));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.hidden = false;
+  // A link to a section that is filtered out shows it.
+  const reveal = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target && target.hidden) { form.reset(); filter(); target.scrollIntoView(); }
+  };
+  addEventListener("hashchange", reveal);
+  filter();
+})();

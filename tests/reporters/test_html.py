@@ -1,0 +1,255 @@
+"""The page in a browser: what a person can do with it, and what the author of a model cannot."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optvet import CampaignReport, ReportedFinding
+from optvet.engine.campaign.report import render_report
+from optvet.engine.discovery import Plugins
+from optvet.testing import pretend_files, pretend_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ATTACK = """'"></title><script>hacked = 1</script><img src=x onerror='hacked = 1'>{{ 7 }}"""
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="parent.hacked = 1" width="9" height="9"/>'
+CHROMIUM = shutil.which("chromium")
+
+# Colours as a person sees them: WCAG 2.2, "contrast ratio", of a text and what is behind it.
+CONTRAST = """
+element => {
+  const numbers = c => c.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  let behind = element;
+  while (numbers(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+  const pair = [light(numbers(getComputedStyle(element).color)),
+                light(numbers(getComputedStyle(behind).backgroundColor))].sort((a, b) => b - a);
+  return (pair[0] + 0.05) / (pair[1] + 0.05);
+}
+"""
+
+
+def rendered(report: CampaignReport) -> str:
+    return render_report(Plugins().reporter("html"), report, files_of)
+
+
+def files_of(finding: ReportedFinding) -> dict[str, bytes]:
+    files = pretend_files(finding)
+    return files | {"before.svg": SVG} if files else {}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if find_spec("playwright") is None:
+        pytest.skip("needs playwright (optvet[dev])")
+    if CHROMIUM is None:
+        pytest.skip("needs chromium (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(rendered(pretend_report(ATTACK)))
+    return path
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    """What the page asked for, and what it complained about."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, file: Path, asked: list[str]) -> Iterator[Page]:
+    context = browser.new_context(color_scheme="light")
+    opened = context.new_page()
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("console", lambda message: asked.append(f"console: {message.text}"))
+    opened.on("pageerror", lambda error: asked.append(f"error: {error}"))
+    opened.goto(file.as_uri())
+    yield opened
+    context.close()
+
+
+def listed(page: Page) -> list[str]:
+    """Findings that are shown, in the table and as sections: they must be the same."""
+    rows = page.locator("#list tbody tr:visible")
+    found = [row.get_attribute("data-section") or "" for row in rows.all()]
+    sections = [s.get_attribute("id") or "" for s in page.locator("article:visible").all()]
+    assert sections == found
+    return [name.removeprefix("finding-")[0] for name in found]
+
+
+def test_filters_narrow_the_table_and_the_sections(page: Page) -> None:
+    assert listed(page) == ["1", "2", "3", "4"]
+    page.locator("select[name=symptom]").select_option("wrong-output")
+    assert listed(page) == ["1", "2"]
+    assert page.locator("#count").inner_text() == "2 of 4 findings"
+    page.locator("button[type=reset]").click()
+    page.wait_for_function("document.querySelectorAll('#list tr[hidden]').length === 0")
+    assert page.locator("#count").inner_text() == "4 findings"
+    page.locator("select[name=state]").select_option("known")
+    assert listed(page) == ["3"]
+    page.locator("select[name=state]").select_option("")
+    page.locator("input[name=text]").fill("BLOAT fold")
+    assert listed(page) == ["4"]
+    page.locator("input[name=text]").fill("no such words")
+    assert listed(page) == []
+    assert page.locator("#count").inner_text() == "0 of 4 findings"
+
+
+def test_a_link_shows_a_finding_that_is_filtered_out(page: Page) -> None:
+    page.locator("select[name=symptom]").select_option("bloat")
+    page.locator(".heat td.s-faulty a").click()
+    page.wait_for_function("document.querySelectorAll('article[hidden]').length === 0")
+    assert page.locator("article:target").get_attribute("id") == f"finding-{'1' * 16}"
+
+
+def test_the_page_asks_for_nothing_and_complains_of_nothing(
+    page: Page, file: Path, asked: list[str]
+) -> None:
+    page.locator("summary").first.click()
+    page.locator("#theme").click()
+    assert [a for a in asked if not a.startswith("data:")] == [file.as_uri()]
+
+
+def test_what_a_model_is_called_does_not_run(page: Page) -> None:
+    assert page.locator("h1").inner_text() == ATTACK
+    assert page.evaluate("typeof window.hacked") == "undefined"
+    # Only the script and the style of the page itself.
+    assert page.locator("script").count() == 1
+    assert page.locator("style").count() == 1
+    assert page.locator("img:not([src^='data:image/svg+xml;base64,'])").count() == 0
+
+
+def test_a_script_that_got_in_would_not_run(browser: Browser, file: Path, tmp_path: Path) -> None:
+    text = file.read_text()
+    worse = text.replace("<main>", "<main><script>hacked = 1</script><b onclick='hacked = 1'>b</b>")
+    worse = worse.replace("<main>", "<main><img src='https://example.invalid/x.png'>")
+    changed = tmp_path / "changed.html"
+    page = browser.new_page()
+    changed.write_text(worse.replace("Content-Security-Policy", "none"))
+    page.goto(changed.as_uri())
+    assert page.evaluate("hacked") == 1
+    changed.write_text(worse)
+    failed: list[str] = []
+    page.on("requestfailed", lambda request: failed.append(request.failure or ""))
+    page.goto(changed.as_uri())
+    page.locator("b").click()
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.locator("#filters").is_visible()
+    assert all(word in ("csp", "net::ERR_BLOCKED_BY_CSP") for word in failed)
+    page.close()
+
+
+def test_the_keyboard_reaches_every_control_in_order(page: Page) -> None:
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        name = page.evaluate("document.activeElement.name || document.activeElement.id || ''")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none"
+        reached += [name] if name else []
+        if name == "state":
+            break
+    assert reached == ["theme", "text", "symptom", "optimizer", "model", "state"]
+
+
+def test_a_screen_reader_finds_its_way(page: Page) -> None:
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("h1").count() == 1
+    assert page.locator("th:not([scope])").count() == 0
+    assert page.locator("img:not([alt])").count() == 0
+    assert page.locator("#count[aria-live=polite]").count() == 1
+    for control in page.locator("form input, form select").all():
+        assert control.evaluate("c => c.labels.length") == 1
+    headings = page.locator("h1, h2, h3, h4, h5").all()
+    levels = [int(heading.evaluate("h => h.tagName[1]")) for heading in headings]
+    assert all(b <= a + 1 for a, b in pairwise(levels))
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(set(ids)) == len(ids)
+    inner = page.locator("a[href^='#']").all()
+    links = [link.evaluate("a => a.hash.slice(1)") for link in inner]
+    assert set(links) <= set(ids)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_can_be_read_in_light_and_dark(browser: Browser, file: Path, scheme: str) -> None:
+    context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(file.as_uri())
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(float, re.findall(r"[\d.]+", paper)[:3])) < 200) == (scheme == "dark")
+    for each in page.locator("p, a, .heat td, .badge, th, td, pre, h2, button, dt, output").all():
+        assert each.evaluate(CONTRAST) >= 4.5, each.evaluate("e => e.outerHTML")[:200]
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != paper
+    context.close()
+
+
+def test_a_narrow_page_scrolls_tables_and_not_itself(browser: Browser, file: Path) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 800})
+    page.goto(file.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    page.close()
+
+
+def test_without_scripts_everything_is_there(browser: Browser, file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    assert page.locator("article:visible").count() == 4
+    assert page.locator("form:visible").count() == 0
+    context.close()
+
+
+def test_the_bundle_is_downloaded(page: Page, tmp_path: Path) -> None:
+    with page.expect_download() as waiting:
+        page.locator("article a[download]").first.click()
+    waiting.value.save_as(tmp_path / "bundle.zip")
+    with zipfile.ZipFile(tmp_path / "bundle.zip") as archive:
+        assert archive.namelist() == ["after.svg", "before.svg", "repro.py"]
+        assert archive.read("repro.py") == b"pass\n"
+
+
+def test_a_page_of_50_models_is_below_5_mb() -> None:
+    report = pretend_report("m")
+    trials = [
+        trial.model_copy(update={"key": f"{i} {trial.key}", "short_name": f"{i:50}"})
+        for i in range(50)
+        for trial in report.trials
+    ]
+    findings = [
+        finding.model_copy(update={"fingerprint": f"{i:08}{finding.fingerprint[:8]}"})
+        for i in range(50)
+        for finding in report.findings
+    ]
+    large = report.model_copy(update={"trials": trials, "findings": findings})
+    noise = random.Random(0).randbytes(70_000)
+
+    def files(finding: ReportedFinding) -> dict[str, bytes]:
+        return {"before.svg": SVG + noise, "after.svg": SVG, "model.onnx": noise}
+
+    page = render_report(Plugins().reporter("html"), large, files)
+    assert 3_000_000 < len(page.encode()) < 5_000_000
+    assert page.count("<article") == 200
+    assert "too large for this page" in page
