@@ -72,7 +72,7 @@ class HuggingFaceDataset:
     options: HuggingFaceOptions = HuggingFaceOptions()
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], dict[str, str]] = {}
+        self._sources: dict[tuple[str, str], dict[str, str]] = {}
 
     def samples(
         self,
@@ -89,19 +89,19 @@ class HuggingFaceDataset:
             raise UsageError(
                 "dataset 'huggingface': no name was given; say --dataset huggingface:ORG/NAME"
             )
-        rows, told = _rows(argument, options)
-        self._told[argument, options.split] = told
+        rows, source = _rows(argument, options)
+        self._sources[argument, options.split] = source
         for number, row in enumerate(rows):
             if number == limit:
                 return
-            id_ = f"{told['split']}[{number}]"
+            id_ = f"{source['split']}[{number}]"
             yield Deferred(id_, partial(_sample, model, id_, dict(row), options))
 
     def provenance(
         self, model: Model, argument: str | None, options: HuggingFaceOptions
     ) -> Mapping[str, str]:
         """The commit and the split of the rows."""
-        return self._told.get((argument or "", options.split), {})
+        return self._sources.get((argument or "", options.split), {})
 
 
 def _rows(
@@ -175,14 +175,14 @@ def _of_hub(
     if options.split and options.split not in splits:
         raise UnknownName(f"split of {name}", options.split, splits)
     split = options.split or next((s for s in SPLITS if s in splits), splits[0])
-    told = {"revision": str(sha), "split": split, **({"config": config} if config else {})}
+    source = {"revision": str(sha), "split": split, **({"config": config} if config else {})}
     try:
         rows = datasets.load_dataset(
             name, config or None, split=split, revision=sha, streaming=options.streaming
         )
     except Exception as error:  # as above
         raise InputError(f"dataset 'huggingface': {argument!r}: {_brief(error)}") from error
-    return _guarded(argument, rows), told
+    return _guarded(argument, rows), source
 
 
 def _guarded(what: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

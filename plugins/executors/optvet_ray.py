@@ -84,9 +84,9 @@ def _room(options: RayOptions) -> int:
     needs = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory_gib * (1 << 30)}
     fitting = int(min(has.get(name, 0.0) // amount for name, amount in needs.items() if amount))
     if not fitting:
-        told = ", ".join(f"{name} {has.get(name, 0.0):g}" for name in needs)
+        amounts = ", ".join(f"{name} {has.get(name, 0.0):g}" for name in needs)
         raise InfrastructureError(
-            f"executor 'ray': the cluster has no room for one job of {options}; it has {told}"
+            f"executor 'ray': the cluster has no room for one job of {options}; it has {amounts}"
         )
     return fitting
 

@@ -139,10 +139,10 @@ def _export_elsewhere(reference: str, scratch: Path) -> None:
         ) from error
     answer = scratch / "answer.json"
     if answer.is_file():
-        told = json.loads(answer.read_text(encoding="utf-8"))
-        if told["kind"] == "done":
+        reply = json.loads(answer.read_text(encoding="utf-8"))
+        if reply["kind"] == "done":
             return
-        raise (UsageError if told["kind"] == "usage" else InputError)(f"{subject}{told['words']}")
+        raise (UsageError if reply["kind"] == "usage" else InputError)(f"{subject}{reply['words']}")
     last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
     how = f"exit code {done.returncode}"
     if done.returncode < 0:
@@ -169,12 +169,12 @@ def work(reference: str, folder: str) -> None:
     """Export ``reference`` to ``folder/model.onnx`` and tell of it in ``folder/answer.json``."""
     # Last: the folder may have files that are named like libraries.
     sys.path.append(str(Path.cwd()))
-    told = {"kind": "done", "words": ""}
+    reply = {"kind": "done", "words": ""}
     try:
         _export(reference, Path(folder) / "model.onnx")
     except _Trouble as trouble:
-        told = {"kind": trouble.kind, "words": str(trouble)}
-    (Path(folder) / "answer.json").write_text(json.dumps(told), encoding="utf-8")
+        reply = {"kind": trouble.kind, "words": str(trouble)}
+    (Path(folder) / "answer.json").write_text(json.dumps(reply), encoding="utf-8")
 
 
 def _export(reference: str, target: Path) -> None:

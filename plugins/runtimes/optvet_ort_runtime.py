@@ -99,8 +99,8 @@ class OrtRuntime:
             *(c for each in installation.collisions if (c := _of_wheels(each, versions))),
             *(c for each in installation.unmet if (c := _of_requirement(each, versions))),
         ]
-        told = {c.cure for c in found if c.status == "broken"}
-        return [*found, *(c for c in _of_providers(installation) if c.cure not in told)]
+        known = {c.cure for c in found if c.status == "broken"}
+        return [*found, *(c for c in _of_providers(installation) if c.cure not in known)]
 
     def load(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from the serialized model."""

@@ -102,7 +102,7 @@ def test_a_campaign_on_a_cluster_survives_the_loss_of_a_node(cluster: Any, store
         campaign,
         lambda: executor.start(OPTIONS, jobs=2),
         shares_disk=executor.shares_disk,
-        told=told,
+        on_event=told,
     )
     found = list(trials(store, campaign))
     assert Counter(t.verdict for t in found) == {"clean": 9, "faulty": 1}, [t.error for t in found]

@@ -127,7 +127,7 @@ def _run(
     folder = store or file.with_suffix(".store")
     check_folder("--store", folder)
     with open_store(folder, create=True) as opened:
-        with terminal.progress(quiet) as told:
+        with terminal.progress(quiet) as progress:
             digests = Digests(opened.database)
             root = cache_folder(cache_dir)
             plan = plan_campaign(
@@ -137,7 +137,7 @@ def _run(
                 cache_dir=root,
                 trust=trust,
                 baseline=known,
-                told=told,
+                progress=progress,
             )
         campaign = add_campaign(opened, plan)
         chosen = _Chosen(executor, executor_options or (), jobs)
@@ -373,14 +373,14 @@ def _go_on(
     if retry:
         queue_failed(store, campaign)
     try:
-        with following(terminal, sum(states(store, campaign).values()), quiet=quiet) as told:
+        with following(terminal, sum(states(store, campaign).values()), quiet=quiet) as on_event:
             run_campaign(
                 store,
                 campaign,
                 lambda: executor.start(options, jobs=chosen.jobs),
                 shares_disk=executor.shares_disk,
                 draw=draw,
-                told=told,
+                on_event=on_event,
             )
     except KeyboardInterrupt:
         counts = states(store, campaign)

@@ -20,12 +20,12 @@ from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.results import Trial
 from optvet.engine.campaign.run import Event
 
-Told = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 
 
 @contextmanager
-def following(terminal: Terminal, total: int, *, quiet: bool) -> Iterator[Told]:
+def following(terminal: Terminal, total: int, *, quiet: bool) -> Iterator[OnEvent]:
     """What is told of a campaign of ``total`` jobs, shown as it happens."""
     if quiet:
         yield lambda event: None
@@ -115,6 +115,6 @@ def _line(trial: Trial) -> Text:
     short = summary_of_trial(trial)
     verdict = short.verdict or short.state
     line = Text(f"{verdict.upper():<9} ", style=f"bold {_COLOURS.get(verdict, 'magenta')}")
-    told = one_line(short.error or short.reason or "; ".join(short.faults), 200)
-    words = f"{_about(trial)}  {short.wall_s or 0.0:.1f} s{told and f'  {told}'}"
+    result = one_line(short.error or short.reason or "; ".join(short.faults), 200)
+    words = f"{_about(trial)}  {short.wall_s or 0.0:.1f} s{result and f'  {result}'}"
     return line.append_text(text(words, "not bold default"))

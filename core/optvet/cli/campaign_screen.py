@@ -66,12 +66,12 @@ def _totals(found: CampaignSummary) -> Text:
     parts = ", ".join(f"{amount} {name}" for name, amount in sorted(verdicts.items()))
     line.append_text(text(f"  {count(len(found.trials), 'job')}: {parts}", "not bold"))
     known = sum(g.known for g in found.findings)
-    told = f"; {count(len(new), 'finding')}"
+    counts = f"; {count(len(new), 'finding')}"
     if known or found.fixed or found.unseen:
-        told = f"; {count(len(new), 'new finding')}, {known} known, {len(found.fixed)} fixed"
+        counts = f"; {count(len(new), 'new finding')}, {known} known, {len(found.fixed)} fixed"
     notes = sum(not (g.counts or g.known) for g in found.findings)
-    told += f", {count(notes, 'note')}" if notes else ""
-    return line.append_text(text(told, "not bold red" if new else "not bold"))
+    counts += f", {count(notes, 'note')}" if notes else ""
+    return line.append_text(text(counts, "not bold red" if new else "not bold"))
 
 
 # --- trials --------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ def _show(
         found = resolve_model(model, plugins, cache_folder(cache_dir))
     card = _card_of(model, plugins)
     if json_to is not None:
-        told = [ModelDescription(**_described(m, card)) for m in found]
-        document = ModelDescriptions(schema="optvet.model/1", models=told)
+        descriptions = [ModelDescription(**_described(m, card)) for m in found]
+        document = ModelDescriptions(schema="optvet.model/1", models=descriptions)
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
         return
@@ -148,13 +148,13 @@ def _pull(
         found = resolve_model(model, Plugins(), cache_folder(cache_dir))
     files = [m.path if to is None else _copied(m, to.expanduser()) for m in found]
     if json_to is not None:
-        told = [
+        pulled = [
             PulledModel(
                 model=m.source, file=str(f), sha256=file_sha256(f), size_bytes=f.stat().st_size
             )
             for m, f in zip(found, files, strict=True)
         ]
-        document = PulledModels(schema="optvet.pull/1", models=told)
+        document = PulledModels(schema="optvet.pull/1", models=pulled)
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
         return
@@ -184,11 +184,11 @@ def _list(
         if _matches(card, tags, name, opsets)
     ]
     if json_to is not None:
-        told = [
+        entries = [
             ModelEntry(model=reference, **{**asdict(card), "tags": list(card.tags)})
             for reference, card in cards
         ]
-        document = ModelList(schema="optvet.models/1", models=told)
+        document = ModelList(schema="optvet.models/1", models=entries)
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
         return
@@ -232,9 +232,9 @@ def _matches(card: ModelCard, tags: Sequence[str], name: str | None, opsets: ran
 
 def _opset_of(card: ModelCard) -> int | None:
     """The opset that a card tells; None where it tells none."""
-    told = str(card.extra.get("opset", ""))
+    opset = str(card.extra.get("opset", ""))
     said = _OPSET.search(card.description)
-    return int(told) if told.isdigit() else int(said[1]) if said else None
+    return int(opset) if opset.isdigit() else int(said[1]) if said else None
 
 
 # --- show ----------------------------------------------------------------------------------------

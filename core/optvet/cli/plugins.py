@@ -58,8 +58,8 @@ def _show(
     if not chosen:
         raise UnknownName("plugin", name, {p.name for p in found}, "(see: optvet plugins)")
     if json_to is not None:
-        told = [PluginDescription(**_describe(p)) for p in chosen]
-        document = PluginDescriptions(schema="optvet.plugin/2", plugins=told)
+        descriptions = [PluginDescription(**_describe(p)) for p in chosen]
+        document = PluginDescriptions(schema="optvet.plugin/2", plugins=descriptions)
         write_document(terminal, json_to, document.to_json())
     if json_to == "-":
         return

@@ -295,8 +295,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
     for finding in result.findings:
         if finding.severity == "note":
             rows.append(("note", _note(finding)))
-    if told := _inputs(result):
-        rows.append(("inputs", text(told)))
+    if described := _inputs(result):
+        rows.append(("inputs", text(described)))
     controls = (_control(c) for c in result.controls if c.name != "samples")
     rows.append(("controls", text("; ".join(controls))))
     if result.outputs:
@@ -338,18 +338,18 @@ def _inputs(result: VetResult) -> str:
 def _dataset(record: DatasetRecord) -> str:
     made = "; ".join(f"{k} {v}" for k, v in record.provenance.items())
     why = "" if record.chosen_by == "--dataset" else f" ({record.chosen_by})"
-    told = f"{record.name}{why}, {count(record.samples, 'sample')}"
-    return f"{told}: {made}" if made else told
+    line = f"{record.name}{why}, {count(record.samples, 'sample')}"
+    return f"{line}: {made}" if made else line
 
 
 def _impact(impact: Impact) -> Text:
     """What the difference means on the model's task, by which comparator, and its numbers."""
-    told = text(impact.headline)
+    lines = text(impact.headline)
     metrics = [f"{k} {number(v)}" for k, v in impact.metrics.items()]
     shown = ", ".join(metrics[:_LISTED_METRICS]) + (", …" * (len(metrics) > _LISTED_METRICS))
     who = f"{impact.comparator} ({impact.chosen_by})"
-    told.append_text(text(f"\n{who}{': ' if shown else ''}{shown}", "dim"))
-    return told
+    lines.append_text(text(f"\n{who}{': ' if shown else ''}{shown}", "dim"))
+    return lines
 
 
 def _fixed(record: FixedTolerance) -> str:
@@ -390,12 +390,12 @@ def _elsewhere(finding: Finding) -> list[str]:
     return [f"on {c.runtime}: {one_line(_answer(c), _ANSWER_CHARS)}" for c in finding.cross_check]
 
 
-def _answer(told: CrossCheck) -> str:
+def _answer(check: CrossCheck) -> str:
     """The result on one runtime, in words."""
-    if told.outcome in ("not-judged", "does-not-run"):
-        return told.detail
-    words = {"no-fault": "no fault", "runs": "runs it"}.get(told.outcome, str(told.symptom))
-    remark = ", but it computes the original otherwise" if told.same_original is False else ""
+    if check.outcome in ("not-judged", "does-not-run"):
+        return check.detail
+    words = {"no-fault": "no fault", "runs": "runs it"}.get(check.outcome, str(check.symptom))
+    remark = ", but it computes the original otherwise" if check.same_original is False else ""
     return words + remark
 
 

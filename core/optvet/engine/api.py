@@ -250,8 +250,8 @@ def vet_each(
     for number, request in enumerate(requests, 1):
         where = f"{number}/{len(requests)} {Path(request.model).name}: "
         try:
-            told = _within(where, progress)
-            answer = Answer(request, vet_request(request, plugins, progress=told))
+            reported = _within(where, progress)
+            answer = Answer(request, vet_request(request, plugins, progress=reported))
         except OptvetError as error:
             # A wrong option would be wrong for all of them; a file that is gone is not.
             own = isinstance(error, (InputError, NothingTested, InfrastructureError))

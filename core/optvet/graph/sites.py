@@ -396,7 +396,7 @@ def distinction(
     """Properties that all wrong sites and no correct site have, in words; the simplest first."""
     if not wrong or not right:
         return []
-    told: list[tuple[int, int, str]] = []
+    described: list[tuple[int, int, str]] = []
     for what in wrong[0]:
         if not all(what in facts for facts in (*wrong, *right)):
             continue
@@ -407,8 +407,8 @@ def distinction(
         (value,) = ours
         late = next((i for i, p in enumerate(_LATE, 1) if what.startswith(p)), 0)
         others = " or ".join(sorted(theirs))
-        told.append((late, len(theirs), f"{what}: {value}; right sites: {others}"))
-    return [words for *_, words in sorted(told, key=lambda t: t[:2])][:LISTED]
+        described.append((late, len(theirs), f"{what}: {value}; right sites: {others}"))
+    return [words for *_, words in sorted(described, key=lambda t: t[:2])][:LISTED]
 
 
 def kind_of(before: ModelProto, after: ModelProto, site: Site) -> str:

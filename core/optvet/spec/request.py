@@ -289,8 +289,8 @@ def request_of(kind: type[R], given: Mapping[str, Any], where: str = "") -> R:
             words = f"choice for {prefix}{_flag(key)}"
             raise UnknownName(words, str(value)[:100], choices) from error
         words = first["msg"].removeprefix("Value error, ")
-        told = "" if first["type"] == "value_error" else f" {value!r:.100}"
-        raise UsageError(f"{prefix}{_flag(key)}{told}: {words}") from error
+        shown = "" if first["type"] == "value_error" else f" {value!r:.100}"
+        raise UsageError(f"{prefix}{_flag(key)}{shown}: {words}") from error
 
 
 def _flag(field: str) -> str:

@@ -238,8 +238,8 @@ def _summarise(comparator: Comparator, comparisons: list[Comparison]) -> None:
     summary = comparator.summarise(comparisons, comparator.options)
     require(comparator, isinstance(summary, Summary), f"summarise() returned {summary!r}")
     words = summary.headline
-    told = isinstance(words, str) and words.strip() == words != "" and "\n" not in words
-    require(comparator, told, f"the headline must be one line of text, not {words!r}")
+    is_line = isinstance(words, str) and words.strip() == words != "" and "\n" not in words
+    require(comparator, is_line, f"the headline must be one line of text, not {words!r}")
     _check_metrics(comparator, summary.metrics)
     if isinstance(comparator, TellsMetrics):
         names = comparator.metrics(comparator.options)

@@ -287,21 +287,21 @@ def _headline(
     changed: int, undecided: int, samples: int, counts: Counts, metrics: Mapping[str, float]
 ) -> str:
     """Such as "2 of 50 images changed (mAP 0.98)"."""
-    told = []
+    parts = []
     if not counts.reference and not counts.candidate:
-        told.append("no detections")
+        parts.append("no detections")
     elif "mAP" in metrics:
-        told.append(f"mAP {_rounded(metrics['mAP'])}")
+        parts.append(f"mAP {_rounded(metrics['mAP'])}")
     else:
-        told.append(f"F1 {_rounded(metrics['f1@0.5'])}; mAP needs optvet[detection]")
+        parts.append(f"F1 {_rounded(metrics['f1@0.5'])}; mAP needs optvet[detection]")
     if "candidate_mAP" in metrics:
-        told.append(
+        parts.append(
             f"against annotations {_rounded(metrics['candidate_mAP'])},"
             f" was {_rounded(metrics['reference_mAP'])}"
         )
     if undecided:
-        told.append(f"{undecided} undecided")
-    return f"{changed} of {samples} images changed ({'; '.join(told)})"
+        parts.append(f"{undecided} undecided")
+    return f"{changed} of {samples} images changed ({'; '.join(parts)})"
 
 
 def _rounded(value: float) -> str:

@@ -162,8 +162,8 @@ def final(scene: Scene) -> Head | None:
         c = _labels(outputs[labels]).reshape(b.shape[:2])
         rows = [b.shape[1]] * len(b)
         if number is not None:
-            told = np.nan_to_num(_wide(outputs[number]).ravel(), nan=0.0, posinf=b.shape[1])
-            rows = np.clip(told, 0, b.shape[1]).astype(int).tolist()
+            counts = np.nan_to_num(_wide(outputs[number]).ravel(), nan=0.0, posinf=b.shape[1])
+            rows = np.clip(counts, 0, b.shape[1]).astype(int).tolist()
         return [Proposals(b[i, :k] * unit, s[i, :k], c[i, :k]) for i, k in enumerate(rows)]
 
     sure = 0.85 if _named([boxes], "box", "bbox") and _named([scores], "score", "conf") else 0.5

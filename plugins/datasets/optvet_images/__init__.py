@@ -136,16 +136,16 @@ class ImagesDataset:
         self, model: Model, argument: str | None, options: ImagesOptions
     ) -> Mapping[str, str]:
         """The preprocessing and where each part of it is from, and how many images have labels."""
-        told = describe(_plan(model, options))
+        details = describe(_plan(model, options))
         if options.labels is not None:
             files = _files(argument)
             labels = _labels(options, files)
             known = sum(labels.of(n) is not None for n in files)
-            told["labels"] = f"{options.labels}: {known} of {len(files)} images"
+            details["labels"] = f"{options.labels}: {known} of {len(files)} images"
             offset = _offset(model, options, labels)
             if offset:
-                told["labels"] += f", class numbers shifted by {offset}"
-        return told
+                details["labels"] += f", class numbers shifted by {offset}"
+        return details
 
 
 def _needs_pillow() -> None:

@@ -304,10 +304,10 @@ class Search:
 
     def _special_sizes(self) -> list[int]:
         """Sizes worth trying when ordinary ones fail: named in errors, or by the graph."""
-        told = [int(n) for e in self.errors[:3] for n in re.findall(r"(?<![\w.])\d{1,6}\b", e)]
-        told = [n for n in dict.fromkeys(told) if n > 7][:3]
+        numbers = [int(n) for e in self.errors[:3] for n in re.findall(r"(?<![\w.])\d{1,6}\b", e)]
+        numbers = [n for n in dict.fromkeys(numbers) if n > 7][:3]
         static = [d for i in self.inputs for d in i.shape or () if isinstance(d, int) and d > 1]
-        own = [*told, *self.graph.sizes[:2], *_TYPICAL_SIZES[:4], *static[:2]]
+        own = [*numbers, *self.graph.sizes[:2], *_TYPICAL_SIZES[:4], *static[:2]]
         return list(dict.fromkeys([*own, *self.graph.sizes[2:5], *_TYPICAL_SIZES[4:]]))
 
     def _other_sizes(self, base: Config) -> list[Config]:

@@ -110,7 +110,7 @@ def _documents(
 ) -> dict[str, bytes]:
     """The files of a bundle that people read, by name."""
     finding = record.finding
-    story = ReproContext(
+    context = ReproContext(
         optimizer=case.optimizer,
         options=case.options,
         passes=tuple(record.passes),
@@ -136,12 +136,12 @@ def _documents(
     texts = {
         "model.txt": evidence.before,
         "optimized.txt": evidence.after,
-        "repro.py": script(story),
-        "ISSUE.md": issue(story, standalone(story, proto, feeds, evidence.expected)),
+        "repro.py": script(context),
+        "ISSUE.md": issue(context, standalone(context, proto, feeds, evidence.expected)),
     }
     # Names in a model are untrusted; in the script they are escaped literals.
     files = {name: printable(text).encode() for name, text in texts.items() if text}
-    return {**carried(story), **files}
+    return {**carried(context), **files}
 
 
 def _tolerance(finding: Finding) -> float:

@@ -19,32 +19,32 @@ _ISSUE_CHARS = 12_000
 _MESSAGE_CHARS = 2_000
 
 
-def issue(story: ReproContext, shown: Standalone | None) -> str:
+def issue(context: ReproContext, shown: Standalone | None) -> str:
     """The text of ``ISSUE.md``: what, a script or the way to one, expected, actual, the graph."""
-    passes = ", ".join(f"`{_code(p)}`" for p in story.culprit) or "none (import and export alone)"
-    versions = "\n".join(f"- {line(n)} {line(v)}" for n, v in story.versions.items())
-    options = json.dumps(story.options.model_dump(mode="json"))
+    passes = ", ".join(f"`{_code(p)}`" for p in context.culprit) or "none (import and export alone)"
+    versions = "\n".join(f"- {line(n)} {line(v)}" for n, v in context.versions.items())
+    options = json.dumps(context.options.model_dump(mode="json"))
     parts = [
-        f"# {_plain(title(story))}\n",
+        f"# {_plain(title(context))}\n",
         f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
-        *_steps(story, shown),
-        f"## Expected\n\n{_EXPECTED.get(story.symptom, _EQUAL)}\n",
-        f"## Actual\n\n{WHAT.get(story.symptom, str(story.symptom)).capitalize()}:\n",
-        fenced(_cut(_folded(story.message), _MESSAGE_CHARS)),
+        *_steps(context, shown),
+        f"## Expected\n\n{_EXPECTED.get(context.symptom, _EQUAL)}\n",
+        f"## Actual\n\n{WHAT.get(context.symptom, str(context.symptom)).capitalize()}:\n",
+        fenced(_cut(_folded(context.message), _MESSAGE_CHARS)),
         f"## Versions\n\n{versions}\n",
-        *(["## Where\n", fenced(_cut(story.where, _ISSUE_CHARS))] if story.where else []),
+        *(["## Where\n", fenced(_cut(context.where, _ISSUE_CHARS))] if context.where else []),
         "## The model\n",
-        fenced(_cut(story.before, _ISSUE_CHARS)),
+        fenced(_cut(context.before, _ISSUE_CHARS)),
     ]
-    if story.after:
-        parts += ["What the optimizer makes of it:\n", fenced(_cut(story.after, _ISSUE_CHARS))]
+    if context.after:
+        parts += ["What the optimizer makes of it:\n", fenced(_cut(context.after, _ISSUE_CHARS))]
     return "\n".join(parts)
 
 
-def _steps(story: ReproContext, shown: Standalone | None) -> list[str]:
+def _steps(context: ReproContext, shown: Standalone | None) -> list[str]:
     if shown is None:
         words = "Run `python repro.py` in this folder; it exits with 1 while this is so. The call:"
-        return [f"## To reproduce\n\n{words}\n", fenced(_call(story), "python")]
+        return [f"## To reproduce\n\n{words}\n", fenced(_call(context), "python")]
     return [
         "## To reproduce\n",
         fenced(shown.script, "python"),
@@ -68,10 +68,10 @@ _EXPECTED = {
 }
 
 
-def _call(story: ReproContext) -> str:
-    if not isinstance(story.optimizer, Explains):
-        return optimize_by_plugin(story).strip()
-    return textwrap.dedent(story.optimizer.snippet(story.passes, story.options)).strip()
+def _call(context: ReproContext) -> str:
+    if not isinstance(context.optimizer, Explains):
+        return optimize_by_plugin(context).strip()
+    return textwrap.dedent(context.optimizer.snippet(context.passes, context.options)).strip()
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -67,10 +67,10 @@ class ReproContext:
     where: str = ""
 
 
-def title(story: ReproContext) -> str:
+def title(context: ReproContext) -> str:
     """One line that says what is wrong."""
-    blame = " then ".join(story.culprit) or "import and export alone"
-    return line(f"{story.optimizer.name}: {blame}: {WHAT.get(story.symptom, story.symptom)}")
+    blame = " then ".join(context.culprit) or "import and export alone"
+    return line(f"{context.optimizer.name}: {blame}: {WHAT.get(context.symptom, context.symptom)}")
 
 
 WHAT = {
@@ -276,43 +276,45 @@ _MEMORY = """\
 """
 
 
-def script(story: ReproContext) -> str:
+def script(context: ReproContext) -> str:
     """The text of ``repro.py``."""
-    explained = isinstance(story.optimizer, Explains)
-    check = _CHECK.replace("@FULL@", repr(story.full_check))
-    if story.symptom == Symptom.INTERFACE_CHANGE:
+    explained = isinstance(context.optimizer, Explains)
+    check = _CHECK.replace("@FULL@", repr(context.full_check))
+    if context.symptom == Symptom.INTERFACE_CHANGE:
         check += _INTERFACE
-    compare = _OUTPUTS.replace("@JUDGED@", repr(list(story.judged)) if story.judged else "OUTPUTS")
-    if story.symptom == Symptom.BLOAT:
+    compare = _OUTPUTS.replace(
+        "@JUDGED@", repr(list(context.judged)) if context.judged else "OUTPUTS"
+    )
+    if context.symptom == Symptom.BLOAT:
         compare = _BLOAT
-    if story.symptom == Symptom.METADATA_CHANGE:
-        compare = _METADATA.replace("@ABOUT@", repr(list(story.about)))
-    environment = _environment(story)
+    if context.symptom == Symptom.METADATA_CHANGE:
+        compare = _METADATA.replace("@ABOUT@", repr(list(context.about)))
+    environment = _environment(context)
     values = {
         "IMPORTS": "import os\n" if environment else "",
         "ENVIRONMENT": environment,
-        "TITLE": _quotable(title(story)),
-        "SEEN": _quotable(", ".join(f"{n} {v}" for n, v in story.versions.items())),
-        "INPUTS": repr(list(story.inputs)),
-        "OUTPUTS": repr(list(story.outputs)),
-        "TOLERANCE": f"{story.tolerance:.1g}",
-        "SECONDS": f"{max(story.timeout_s, 10):g}",
+        "TITLE": _quotable(title(context)),
+        "SEEN": _quotable(", ".join(f"{n} {v}" for n, v in context.versions.items())),
+        "INPUTS": repr(list(context.inputs)),
+        "OUTPUTS": repr(list(context.outputs)),
+        "TOLERANCE": f"{context.tolerance:.1g}",
+        "SECONDS": f"{max(context.timeout_s, 10):g}",
         "OPTIMIZE": _indented(
-            story.optimizer.snippet(story.passes, story.options)
-            if isinstance(story.optimizer, Explains)
-            else optimize_by_plugin(story)
+            context.optimizer.snippet(context.passes, context.options)
+            if isinstance(context.optimizer, Explains)
+            else optimize_by_plugin(context)
         ),
         "RUN": _indented(
-            story.runtime.snippet(story.runtime_options)
-            if explained and isinstance(story.runtime, ExplainsRuntime)
-            else _run_by_plugin(story)
+            context.runtime.snippet(context.runtime_options)
+            if explained and isinstance(context.runtime, ExplainsRuntime)
+            else _run_by_plugin(context)
         ),
-        "PATH": "sys.path.insert(0, str(FOLDER))\n" if carried(story) else "",
-        "MEMORY": _MEMORY.replace("@BYTES@", str(story.memory_bytes))
-        if story.symptom == Symptom.OUT_OF_MEMORY
+        "PATH": "sys.path.insert(0, str(FOLDER))\n" if carried(context) else "",
+        "MEMORY": _MEMORY.replace("@BYTES@", str(context.memory_bytes))
+        if context.symptom == Symptom.OUT_OF_MEMORY
         else "",
-        "ORIGINAL": _ORIGINAL if story.optimizer.traits.reference == "original" else "",
-        "STEP": repr(failing_step(story)),
+        "ORIGINAL": _ORIGINAL if context.optimizer.traits.reference == "original" else "",
+        "STEP": repr(failing_step(context)),
         "CHECK": check,
         "COMPARE": compare,
     }
@@ -320,9 +322,9 @@ def script(story: ReproContext) -> str:
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
 
 
-def _environment(story: ReproContext) -> str:
+def _environment(context: ReproContext) -> str:
     """Lines that set environment variables of the libraries; empty if there are none."""
-    plugins = (story.optimizer, story.runtime)
+    plugins = (context.optimizer, context.runtime)
     wanted = [p.environment for p in plugins if isinstance(p, SetsEnvironment)]
     lines = [
         f"os.environ.setdefault({name!r}, {value!r})"
@@ -331,20 +333,20 @@ def _environment(story: ReproContext) -> str:
     return "\n".join(("", "# Read by libraries as they are imported.", *lines, "")) if lines else ""
 
 
-def carried(story: ReproContext) -> Mapping[str, bytes]:
+def carried(context: ReproContext) -> Mapping[str, bytes]:
     """Files of the user's that the call imports, by name."""
-    optimizer = story.optimizer
-    return optimizer.carried(story.options) if isinstance(optimizer, CarriesFiles) else {}
+    optimizer = context.optimizer
+    return optimizer.carried(context.options) if isinstance(optimizer, CarriesFiles) else {}
 
 
-def failing_step(story: ReproContext) -> str:
+def failing_step(context: ReproContext) -> str:
     """The step of the script by which the finding shows."""
-    traits = story.optimizer.traits
-    if story.stage == "compare":
+    traits = context.optimizer.traits
+    if context.stage == "compare":
         return "comparing the outputs"
-    if story.stage == "check" and traits.produces == "onnx":
+    if context.stage == "check" and traits.produces == "onnx":
         return "checking the optimized model"
-    if story.stage == "run" or (story.stage == "load" and not traits.optimizes_on_load):
+    if context.stage == "run" or (context.stage == "load" and not traits.optimizes_on_load):
         return "running the optimized model"
     return "optimizing the model"
 
@@ -358,24 +360,24 @@ def _indented(code: str) -> str:
     return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
 
 
-def optimize_by_plugin(story: ReproContext) -> str:
+def optimize_by_plugin(context: ReproContext) -> str:
     """Body of ``optimize`` for an optimizer that does not show its call: by way of its plugin."""
-    options = story.options.model_dump(mode="json")
+    options = context.options.model_dump(mode="json")
     return f"""
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
 
-optimizer = Plugins().optimizer({story.optimizer.name!r})
+optimizer = Plugins().optimizer({context.optimizer.name!r})
 options = type(optimizer.options).model_validate({options!r})
 optimizer = optimizer.configured(options) if hasattr(optimizer, "configured") else optimizer
 source = Artifact("onnx", model.SerializeToString())
-artifact = optimizer.apply(source, {list(story.passes)!r}, options)
+artifact = optimizer.apply(source, {list(context.passes)!r}, options)
 return artifact.data if artifact.format == "onnx" else artifact
 """
 
 
-def _run_by_plugin(story: ReproContext) -> str:
-    options = story.runtime_options.model_dump(mode="json")
+def _run_by_plugin(context: ReproContext) -> str:
+    options = context.runtime_options.model_dump(mode="json")
     return f"""
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
@@ -383,7 +385,7 @@ from optvet.engine.discovery import Plugins
 if not isinstance(model, Artifact):
     data = model if isinstance(model, bytes) else model.SerializeToString()
     model = Artifact("onnx", data)
-runtime = Plugins().runtime({story.runtime.name!r})
+runtime = Plugins().runtime({context.runtime.name!r})
 options = type(runtime.options).model_validate({options!r})
 return runtime.load(model, options).run(feeds)
 """

@@ -59,7 +59,7 @@ class Standalone:
 class _Draft:
     """What all scripts of one finding have in common."""
 
-    story: ReproContext
+    context: ReproContext
     model: str
     feeds: Mapping[str, np.ndarray]
     expected: Mapping[str, np.ndarray]
@@ -67,33 +67,33 @@ class _Draft:
     @property
     def runs(self) -> bool:
         """Whether the optimized model is run."""
-        if self.story.symptom in _COMPARED:
+        if self.context.symptom in _COMPARED:
             return False
-        step = failing_step(self.story)
+        step = failing_step(self.context)
         return step in ("comparing the outputs", "running the optimized model")
 
     @property
     def takes_original(self) -> bool:
         """Whether what runs the optimized model runs the original, too."""
-        return self.story.optimizer.traits.reference == "original"
+        return self.context.optimizer.traits.reference == "original"
 
 
 def standalone(
-    story: ReproContext,
+    context: ReproContext,
     model: ModelProto,
     feeds: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
 ) -> Standalone | None:
     """The shortest script that shows the finding; None if it would be long, or none does."""
-    draft = _drafted(story, model, feeds, expected)
-    if draft is None or not isinstance(story.optimizer, Explains):
+    draft = _drafted(context, model, feeds, expected)
+    if draft is None or not isinstance(context.optimizer, Explains):
         return None
-    exact = story.optimizer.snippet(story.passes, story.options)
+    exact = context.optimizer.snippet(context.passes, context.options)
     for run in _ways_to_run(draft):
         code = script(draft, exact, run)
         if "optvet" in code or len(code.splitlines()) > MAX_LINES:
             continue
-        printed = _tried(code, story)
+        printed = _tried(code, context)
         if printed is None or (draft.runs and not _is_silent(draft, run)):
             continue
         shorter = _shorter(draft, exact, run, printed)
@@ -102,7 +102,7 @@ def standalone(
 
 
 def _drafted(
-    story: ReproContext,
+    context: ReproContext,
     model: ModelProto,
     feeds: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
@@ -114,51 +114,51 @@ def _drafted(
         arrays_code({**feeds, **expected})
     except ValueError:
         return None
-    return _Draft(story, model_code(model), feeds, expected)
+    return _Draft(context, model_code(model), feeds, expected)
 
 
 def _ways_to_run(draft: _Draft) -> Iterator[str]:
     """Bodies of ``run``, those first that need the least."""
-    story = draft.story
+    context = draft.context
     if not draft.runs:
         yield ""
         return
-    if story.optimizer.traits.produces == "onnx":
+    if context.optimizer.traits.produces == "onnx":
         yield _REFERENCE
-    if isinstance(story.runtime, ExplainsRuntime):
-        if isinstance(story.runtime, ExplainsRuntimeSimply):
-            yield from story.runtime.simple_snippets(story.runtime_options)
-        yield story.runtime.snippet(story.runtime_options)
+    if isinstance(context.runtime, ExplainsRuntime):
+        if isinstance(context.runtime, ExplainsRuntimeSimply):
+            yield from context.runtime.simple_snippets(context.runtime_options)
+        yield context.runtime.snippet(context.runtime_options)
 
 
 def _is_silent(draft: _Draft, run: str) -> bool:
     """Whether the script finds nothing wrong with a model that is not optimized."""
     if not draft.takes_original:
         return True  # what runs it takes no such model
-    code, _ = _run(script(draft, _UNCHANGED, run), draft.story)
+    code, _ = _run(script(draft, _UNCHANGED, run), draft.context)
     return code == 0
 
 
 def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
     """The script of the first shorter call that prints the same."""
-    story = draft.story
-    if not isinstance(story.optimizer, ExplainsSimply) or story.symptom == Symptom.TIMEOUT:
+    context = draft.context
+    if not isinstance(context.optimizer, ExplainsSimply) or context.symptom == Symptom.TIMEOUT:
         return None
-    for call in story.optimizer.simple_snippets(story.passes, story.options):
+    for call in context.optimizer.simple_snippets(context.passes, context.options):
         code = script(draft, call, run)
-        if len(call) < len(exact) and _tried(code, story) == printed:
+        if len(call) < len(exact) and _tried(code, context) == printed:
             return code
     return None
 
 
-def _tried(code: str, story: ReproContext) -> str | None:
+def _tried(code: str, context: ReproContext) -> str | None:
     """What a script printed that shows the finding; None if it does not."""
-    status, printed = _run(code, story)
+    status, printed = _run(code, context)
     return printed if status == 1 and re.search("^actual", printed, re.MULTILINE) else None
 
 
-def _run(code: str, story: ReproContext) -> tuple[int | None, str]:
-    limit = _TRY_S + (story.timeout_s if story.symptom == Symptom.TIMEOUT else 0)
+def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
+    limit = _TRY_S + (context.timeout_s if context.symptom == Symptom.TIMEOUT else 0)
     with tempfile.TemporaryDirectory(prefix="optvet-try-") as folder:
         file = Path(folder, "script.py")
         file.write_text(code, "utf-8")
@@ -178,15 +178,15 @@ def _run(code: str, story: ReproContext) -> tuple[int | None, str]:
 
 def script(draft: _Draft, optimize: str, run: str) -> str:
     """The whole script, with these bodies of ``optimize`` and ``run``."""
-    story = draft.story
-    parts = [*_files_code(story), draft.model]
+    context = draft.context
+    parts = [*_files_code(context), draft.model]
     if draft.runs:
         parts[-1] += f"\nfeeds = {arrays_code(draft.feeds)}"
         parts.append(f"def run(model, feeds):\n{_indented(run)}")
     parts += [f"def optimize(model):\n{_indented(optimize)}", _body(draft)]
     code = "\n\n".join(part.strip() for part in parts)
     modules = [m for m in ("base64", "multiprocessing", "resource", "sys") if f"{m}." in code]
-    head = [f"# {line(title(story))}", f"# {_requirements(story, code)}"]
+    head = [f"# {line(title(context))}", f"# {_requirements(context, code)}"]
     head += [f"import {name}" for name in modules]
     head += ["", *(["import numpy as np"] if "np." in code else []), "import onnx"]
     head += ["import onnx.parser"] if "onnx.parser." in code else []
@@ -194,18 +194,18 @@ def script(draft: _Draft, optimize: str, run: str) -> str:
 
 
 def _body(draft: _Draft) -> str:
-    story = draft.story
-    if story.symptom in _KILLS:
+    context = draft.context
+    if context.symptom in _KILLS:
         return _killed(draft)
-    if story.symptom in _COMPARED:
-        return _COMPARED[story.symptom].replace("@ABOUT@", _about(story))
-    if story.stage == "compare":
+    if context.symptom in _COMPARED:
+        return _COMPARED[context.symptom].replace("@ABOUT@", _about(context))
+    if context.stage == "compare":
         return _outputs(draft)
-    step = failing_step(story)
+    step = failing_step(context)
     if step == "checking the optimized model":
-        before = f"onnx.checker.check_model(model, full_check={story.full_check})\n"
+        before = f"onnx.checker.check_model(model, full_check={context.full_check})\n"
         before += "optimized = optimize(model)\n"
-        call = f"onnx.checker.check_model(optimized, full_check={story.full_check})"
+        call = f"onnx.checker.check_model(optimized, full_check={context.full_check})"
     elif step == "running the optimized model":
         before = "run(model, feeds)\n" if draft.takes_original else ""
         before += "optimized = optimize(model)\n"
@@ -219,30 +219,30 @@ def _body(draft: _Draft) -> str:
 
 
 def _killed(draft: _Draft) -> str:
-    story = draft.story
+    context = draft.context
     call = "optimize(model)"
-    if failing_step(story) == "running the optimized model":
+    if failing_step(context) == "running the optimized model":
         call = "run(optimize(model), feeds)"
     lines = [
         f"child = multiprocessing.get_context('fork').Process(target=lambda: {call})",
         "child.start()",
-        f"child.join({max(story.timeout_s, 10):g})",
+        f"child.join({max(context.timeout_s, 10):g})",
         'print("expected: exit code 0")',
         'print("actual:", "no end" if child.is_alive() else f"exit code {child.exitcode}")',
         "failed = child.exitcode != 0",
         "child.kill()",
         "sys.exit(failed)\n",
     ]
-    if story.symptom == Symptom.OUT_OF_MEMORY:
-        limit = story.memory_bytes
+    if context.symptom == Symptom.OUT_OF_MEMORY:
+        limit = context.memory_bytes
         lines.insert(0, f"resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))")
     return "\n".join(lines)
 
 
 def _outputs(draft: _Draft) -> str:
-    story = draft.story
-    names = story.judged or tuple(draft.expected)
-    allowed = {name: _allowed(draft.expected[name], story.tolerance) for name in names}
+    context = draft.context
+    names = context.judged or tuple(draft.expected)
+    allowed = {name: _allowed(draft.expected[name], context.tolerance) for name in names}
     floats = any(draft.expected[name].dtype.kind in "fc" for name in names)
     exact = not all(draft.expected[name].dtype.kind in "fc" for name in names)
     same = "np.array_equal(a, e)"
@@ -278,7 +278,7 @@ def _allowed(expected: np.ndarray, tolerance: float) -> float:
     return float(f"{tolerance * finite.max(initial=0.0):.1e}")
 
 
-def _about(story: ReproContext) -> str:
+def _about(context: ReproContext) -> str:
     known = {
         "ir_version": "m.ir_version",
         "opset_import": "[(o.domain, o.version) for o in m.opset_import]",
@@ -293,7 +293,7 @@ def _about(story: ReproContext) -> str:
         "weights missing among the inputs": "len(set(weights) - set(listed)) if m.ir_version < 4 "
         "else 0",
     }
-    wanted = {key: known[key] for key in story.about if key in known} or known
+    wanted = {key: known[key] for key in context.about if key in known} or known
     return "\n".join(f'        "{key}": {value},' for key, value in wanted.items())
 
 
@@ -345,10 +345,10 @@ def _indented(code: str) -> str:
     return textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
 
 
-def _files_code(story: ReproContext) -> Sequence[str]:
+def _files_code(context: ReproContext) -> Sequence[str]:
     """Statements that write the files which the call imports."""
     lines = []
-    for name, content in carried(story).items():
+    for name, content in carried(context).items():
         text = content.decode("utf-8", "replace")
         plain = "'''" not in text and "\\" not in text
         quoted = f"'''\\\n{text}'''" if plain else repr(text)
@@ -356,13 +356,13 @@ def _files_code(story: ReproContext) -> Sequence[str]:
     return lines
 
 
-def _requirements(story: ReproContext, code: str) -> str:
+def _requirements(context: ReproContext, code: str) -> str:
     """What to install, in the versions that are installed."""
     roots = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE)) | {"onnx"}
     owners = metadata.packages_distributions()
     names = {name for root in roots for name in owners.get(root, ())}
-    if isinstance(story.optimizer, UsesLibraries):
-        names |= story.optimizer.libraries.keys()
+    if isinstance(context.optimizer, UsesLibraries):
+        names |= context.optimizer.libraries.keys()
     found = {}
     for name in sorted(names):
         try:

@@ -138,10 +138,10 @@ _EXPECTED: Mapping[str, str] = {
 
 def _words(error: Any) -> str:
     """What pydantic says of a value, and the value if that is not told by it."""
-    told = shown(error["input"])
+    value = shown(error["input"])
     if error["type"] == "value_error":
         return str(error["msg"].removeprefix("Value error, "))
-    return f"{told}: {_EXPECTED.get(error['type'], error['msg'])}"
+    return f"{value}: {_EXPECTED.get(error['type'], error['msg'])}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ _NO_ANSWER = frozenset({"jobs", "cache", "cache_dir", "trust", "out", "fail_on"}
 LIMITS = frozenset({"timeout", "memory"})
 """Fields that say how long a question may take, not what it asks."""
 
-Told = Callable[[str, int, int | None], None]
+Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def plan_campaign(
     cache_dir: Path,
     trust: bool = False,
     baseline: Baseline | None = None,
-    told: Told = lambda text, done, total: None,
+    progress: Progress = lambda text, done, total: None,
 ) -> Plan:
     """The jobs of a campaign, those of one optimizer together and large models first.
 
@@ -92,7 +92,7 @@ def plan_campaign(
         cache_dir: Where models of sources are kept.
         trust: Whether what came with models and the file may name code.
         baseline: Known findings, in place of those that the file names.
-        told: Called with what is being done.
+        progress: Called with what is being done.
 
     Raises:
         UsageError: A selector means no model, or the file of known findings cannot be read.
@@ -108,7 +108,7 @@ def plan_campaign(
     known: dict[str, tuple[str, int]] = {}
     wanted = list(dict.fromkeys(request.model for request in requests))
     for number, reference in enumerate(wanted):
-        told(f"reading {reference}", number, len(wanted))
+        progress(f"reading {reference}", number, len(wanted))
         known[reference] = digests.of_model(reference, plugins, cache_dir)
     for request in requests:
         digest, size_bytes = known[request.model]

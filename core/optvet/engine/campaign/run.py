@@ -74,7 +74,7 @@ class _Runner:
     campaign: Campaign
     workers: Workers
     owner: Owner
-    told: Callable[[Event], None]
+    on_event: Callable[[Event], None]
     costs: Costs
     bundling: Bundling
     running: dict[Future[JobAnswer], _Running] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class _Runner:
             self._tell("started", asked, slot)
 
             def report(text: str, asked: Trial = asked, slot: int = slot) -> None:
-                self.told(Event("progress", asked, slot, text))
+                self.on_event(Event("progress", asked, slot, text))
 
             bundling = self.bundling if asked.bundles else None
             parcel = None if self.bundling.folder is not None else packed(asked.request)
@@ -179,7 +179,7 @@ class _Runner:
         counts = states(self.store, self.campaign)
         left = counts["queued"] + counts["running"]
         eta_s = self.costs.eta_s(self.workers.count)
-        self.told(Event(kind, about, slot, text, left, eta_s))
+        self.on_event(Event(kind, about, slot, text, left, eta_s))
 
 
 def run_campaign(
@@ -189,12 +189,12 @@ def run_campaign(
     *,
     shares_disk: bool = True,
     draw: Draw | None = None,
-    told: Callable[[Event], None] = lambda event: None,
+    on_event: Callable[[Event], None] = lambda event: None,
 ) -> None:
     """Answer every job of ``campaign`` that has no answer yet.
 
     Other processes may do the same at the same time; each job is run by one of them. Ctrl-C ends
-    it, and so does any exception of ``told``: what was answered is kept, what was not is queued.
+    it, and so does any exception that ``on_event`` raises; answers are kept, other jobs are queued.
 
     Args:
         store: Where the campaign is.
@@ -202,7 +202,7 @@ def run_campaign(
         start: Starts the workers; not called where nothing waits.
         shares_disk: Whether the workers see the files of this machine, the store's too.
         draw: Makes the pictures of bundles; none are made without it. Importable in a worker.
-        told: Called with what happens, in any thread.
+        on_event: Called with what happens, in any thread.
 
     Raises:
         InfrastructureError: No worker can be started, or the store cannot be written.
@@ -213,7 +213,7 @@ def run_campaign(
         with _owner(store) as owner, _started(start) as workers:
             costs = Costs.of(trials(store, campaign))
             bundling = Bundling(folder_of(store).absolute() if shares_disk else None, draw)
-            runner = _Runner(store, campaign, workers, owner, told, costs, bundling)
+            runner = _Runner(store, campaign, workers, owner, on_event, costs, bundling)
             try:
                 runner.run()
             finally:

@@ -98,8 +98,8 @@ def diagnose(
 
 def merged(general: Iterable[Check], by_plugins: Sequence[Check]) -> list[Check]:
     """All checks; a plugin's check replaces the engine's with the same name and subject."""
-    told = {(c.name, c.about) for c in by_plugins if c.about}
-    return [*(c for c in general if (c.name, c.about) not in told), *by_plugins]
+    covered = {(c.name, c.about) for c in by_plugins if c.about}
+    return [*(c for c in general if (c.name, c.about) not in covered), *by_plugins]
 
 
 # --- plugins -------------------------------------------------------------------------------------
@@ -123,12 +123,12 @@ def ask_plugins(
     plugins: Iterable[Loaded], installation: Installation, progress: Progress
 ) -> list[Check]:
     """The checks of plugins, including plugins whose library is absent or broken."""
-    told: list[Check] = []
+    checks: list[Check] = []
     for entry in plugins:
         if isinstance(entry.plugin, Diagnoses) and not entry.displaced:
             progress(f"{entry.family} {entry.name}", 0, None)
-            told += [c for c in _diagnosis_of(entry, installation) if c not in told]
-    return told
+            checks += [c for c in _diagnosis_of(entry, installation) if c not in checks]
+    return checks
 
 
 def _diagnosis_of(entry: Loaded, installation: Installation) -> list[Check]:

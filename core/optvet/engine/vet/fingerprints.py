@@ -50,8 +50,8 @@ def _structure(lab: Lab, finding: Finding) -> list[str]:
 
 def changed_metadata(message: str) -> str:
     """Which metadata changed, of the message that says how."""
-    told = (part.partition(": ")[0] for part in message.split("; ") if " became " in part)
-    return "; ".join(sorted(told))
+    names = (part.partition(": ")[0] for part in message.split("; ") if " became " in part)
+    return "; ".join(sorted(names))
 
 
 def _structure_of(subject: Subject) -> list[str]:

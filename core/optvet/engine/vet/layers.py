@@ -158,7 +158,7 @@ class Layers:
             )
         worst = _worst(answers).values()
         sound = [v.steps for v, _ in worst if v.outcome == "sound" and v.share is not None]
-        told = [_record(v, s) for v, s in worst if v.outcome != "sound"]
+        layers = [_record(v, s) for v, s in worst if v.outcome != "sound"]
         hidden = any(v.hidden for v, _ in worst)
         first = answers[0].answer
         assert first is not None
@@ -168,7 +168,7 @@ class Layers:
             compared=len(first.layers),
             samples=sum(len(k.samples) for k in answers),
             largest=max(sound, default=None),
-            layers=told,
+            layers=layers,
             outputs=outputs,
         )
 

@@ -69,12 +69,12 @@ def check_metrics(
     every = plugins.names("comparator")
     names = {wanted, plugins.default("comparator")} if wanted in every else set(every)
     comparators = [plugins.comparator(str(name)) for name in sorted(map(str, names))]
-    told = [(c, metrics_of(c, options_for(c, model, request))) for c in comparators]
+    known = [(c, metrics_of(c, options_for(c, model, request))) for c in comparators]
     for requirement in required:
         if isinstance(requirement, Requirement) and requirement.metric not in COUNTS:
-            if any(names is None or has_metric(requirement.metric, names) for _, names in told):
+            if any(names is None or has_metric(requirement.metric, names) for _, names in known):
                 continue
-            raise unknown_metric(requirement, told)
+            raise unknown_metric(requirement, known)
 
 
 Candidate = tuple[Comparator, BaseModel]
@@ -98,23 +98,23 @@ def fitting(requirement: Requirement, among: Sequence[Candidate]) -> list[Candid
     Raises:
         UsageError: None of them has it.
     """
-    told = [metrics_of(c, options) for c, options in among]
+    known = [metrics_of(c, options) for c, options in among]
     found = [
         candidate
-        for candidate, names in zip(among, told, strict=True)
+        for candidate, names in zip(among, known, strict=True)
         if names is None or requirement.metric in COUNTS or has_metric(requirement.metric, names)
     ]
     if not found:
-        pairs = ((c, names) for (c, _), names in zip(among, told, strict=True))
+        pairs = ((c, names) for (c, _), names in zip(among, known, strict=True))
         raise unknown_metric(requirement, pairs)
     return found
 
 
 def unknown_metric(
-    requirement: Requirement, told: Iterable[tuple[Comparator, Sequence[str] | None]]
+    requirement: Requirement, among: Iterable[tuple[Comparator, Sequence[str] | None]]
 ) -> UsageError:
     """An error that names the nearest metric, or lists those that there are."""
-    known = {c.name: sorted(names) for c, names in told if names is not None}
+    known = {c.name: sorted(names) for c, names in among if names is not None}
     every = {metric for metrics in known.values() for metric in metrics}
     near = difflib.get_close_matches(requirement.metric, sorted(every), n=3, cutoff=0.6)
     if near:

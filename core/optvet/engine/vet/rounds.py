@@ -65,9 +65,9 @@ def clear(
         inherited, searching = _control(session.at(lab), fault)
         if inherited is not None:
             seen = inherited.observation
-            # What a malformed model leads to was told with it.
-            told = lab.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
-            if ledger.is_unexplained(seen) or told:
+            # The finding of the malformed model covers the faults that follow from it.
+            covered = lab.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
+            if ledger.is_unexplained(seen) or covered:
                 return Cleared((), lab)
             finding = report_fault(
                 searching, inherited, (), as_deployed=as_deployed, undecided=lab.isolated

@@ -43,8 +43,8 @@ from optvet.engine.work.trial import (
     TrialReport,
     TrialSpec,
     ask_changing_passes,
-    judge_artifact,
-    judge_poisoned,
+    run_poisoned_trial,
+    run_trial,
     sample_digests,
 )
 from optvet.graph.interface import align
@@ -179,7 +179,7 @@ class Lab:
             return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
         # Poisoned memory shows whether running the original reads uninitialized memory.
-        task = judge_artifact if subject.optimizer else judge_poisoned
+        task = run_trial if subject.optimizer else run_poisoned_trial
         outcome = self.submit(subject, task, order, fresh=True).result()
         refuse_misuse(_failure_in(outcome))
         self._count(purpose, subject, outcome)
@@ -312,7 +312,7 @@ class Lab:
             if name
         }
         order = self.order(subject, samples, frozenset(known))
-        future = self.submit(subject, judge_artifact, order, timeout_s=self.case.checks.timeout_s)
+        future = self.submit(subject, run_trial, order, timeout_s=self.case.checks.timeout_s)
         return _Pending(subject, tuple(samples), purpose, future)
 
     def _is_settled(self, subject: Subject, build: Build, samples: Sequence[Sample]) -> bool:
@@ -352,7 +352,7 @@ class Lab:
         """Find the sample that killed the worker: try the build first, then each sample alone."""
         subject = pending.subject
         order = replace(self.order(subject, (), frozenset()), config=None)
-        outcome = self.submit(subject, judge_artifact, order).result()
+        outcome = self.submit(subject, run_trial, order).result()
         self._count(pending.purpose, subject, outcome)
         self._remember(subject, (), outcome)
         runs: dict[str, Outputs | Failure] = {}

@@ -160,7 +160,7 @@ def content_digest(data: bytes) -> str:
     return digest
 
 
-def judge_artifact(artifact: Artifact, order: TrialSpec) -> TrialReport:
+def run_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
     """Check, load and run ``artifact``, the result of building ``order.subject``."""
     digest = _digest_of(order.subject, artifact)
     if digest in order.known:
@@ -221,10 +221,10 @@ def visible(subject: Subject) -> ModelProto | None:
     return None
 
 
-def judge_poisoned(artifact: Artifact, order: TrialSpec) -> TrialReport:
-    """As ``judge_artifact``, with new memory filled by a pattern, to show uninitialized reads."""
+def run_poisoned_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
+    """As ``run_trial``, with new memory filled by a pattern, to show uninitialized reads."""
     poison_memory()
-    return judge_artifact(artifact, order)
+    return run_trial(artifact, order)
 
 
 def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:

@@ -51,8 +51,8 @@ def _state(words: str) -> str:
 
 
 def _finding_2(finding: JSON) -> JSON:
-    told = finding.get("cross_check", {})
-    return finding | {"cross_check": [_cross_check_2(name, told[name]) for name in told]}
+    checks = finding.get("cross_check", {})
+    return finding | {"cross_check": [_cross_check_2(name, checks[name]) for name in checks]}
 
 
 def _cross_check_2(runtime: str, answer: str) -> JSON:

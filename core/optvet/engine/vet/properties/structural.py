@@ -98,8 +98,8 @@ class OtherShapes(Structural):
         """What became what."""
         listed = [f"{what} {words}" for what, words in self.shapes.items()]
         more = [f"{len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
-        told = "; ".join([*listed[:_LISTED], *more])
-        return self._note(culprit, f"shapes say {_SAYS[self.direction]}: {told}")
+        shown = "; ".join([*listed[:_LISTED], *more])
+        return self._note(culprit, f"shapes say {_SAYS[self.direction]}: {shown}")
 
 
 @dataclass(frozen=True)
