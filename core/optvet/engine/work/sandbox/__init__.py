@@ -1,19 +1,17 @@
-"""Foreign native code runs here: in worker processes that may abort, hang or eat memory.
+"""Runs foreign native code in worker processes, which may abort, hang or exhaust their memory.
 
-A small server process imports the ``preload`` modules once; every worker is a fork of it, so a
-fresh one costs milliseconds. A worker serves tasks one after the other until it dies; then the
-next task gets a new one. Whatever happens in a worker comes back as an ``Outcome``.
+A small server process imports the ``preload`` modules once. Every worker is a fork of it, so that a
+fresh worker imports nothing. A worker serves tasks one after the other until it dies; then the next
+task gets a new one. Whatever happens in a worker is returned as an ``Outcome``.
 
-Why not a library. pebble's ``ProcessPool`` is fast enough (0.1 ms for a task that does nothing,
-103 ms from a segfault to the next result), but all its workers share one pipe and one lock, so the
-misfortune of one ends them all. Measured with pebble 5.2: an argument that does not unpickle breaks
-the pool for good ("All workers expired"), and after a worker is killed while it sends a large
-result the next task never ends. The fork server of ``multiprocessing`` runs the caller's
-``__main__`` again, which recurses in a script without a main guard, is one per process whatever
-its preload list, and lets ``active_children()`` of any thread steal an exit code. Here each worker
-has a socket of its own whose messages are atomic, and the server does nothing but fork, kill and
-reap: 0.1 ms for a task that does nothing, 2.4 ms in a fresh worker, 3 ms from a segfault to the
-next result (two cores, onnx, onnxruntime and onnxoptimizer preloaded).
+Why not a library. All workers of pebble's ``ProcessPool`` share one pipe and one lock, so that one
+worker can break the pool. Seen with pebble 5.2: an argument that cannot be unpickled ends the pool
+("All workers expired"), and after a worker is killed while it sends a large result, the next task
+never ends. The fork server of ``multiprocessing`` runs the caller's ``__main__`` again, which
+recurses in a script without a main guard; there is only one per process, whatever modules are to be
+preloaded; and a call of ``active_children()`` in any thread may take an exit code that another
+thread waits for. Here each worker has its own socket, whose messages are atomic, and the server
+only forks, kills and reaps.
 
 Processes and how they end::
 
@@ -21,24 +19,26 @@ Processes and how they end::
       │                 └── fork: worker (own session, dies with the server)
       └──── socket, output file, stage file, status pipe ────┘
 
-The server kills a worker's whole process group when asked, when the worker dies, and when the
-caller's end of the socket closes, which the kernel does even for a caller that was SIGKILLed. It
-and the workers are subreapers, so what a task leaves in sessions of its own is found and killed
-too; if the server itself is killed, the caller kills what bears the server's mark in its
-environment. What escapes: a child that has another environment and another session, of a server
-that was SIGKILLed. A PID namespace would hold that too, but needs privileges that few machines
-give, and an answer must not depend on them.
+The server kills a worker's whole process group when the caller requests it, when the worker dies,
+and when the caller's end of the socket closes (the kernel closes it even if the caller gets a
+SIGKILL). The server and the workers are subreapers (``prctl(2)``): processes that a task starts in
+sessions of their own become children of these, and are killed too. If the server itself is killed,
+the caller kills every process that has the server's mark in its environment. One case is left: the
+server gets a SIGKILL, and the task has started a process with a changed environment in a session of
+its own. A PID namespace would cover it, but few machines grant the privileges for one, and a result
+must not depend on them.
 
-No file has a name: output, stage and large messages are memory files, gone with their last user.
-Nothing that a worker holds can make the caller wait: it reads without blocking, and each message
-carries the ticket of its task.
+No file has a name: output, stage and large messages are memory files (``memfd_create``), which end
+with the last process that has them open. No worker can make the caller wait: the caller reads
+without blocking, and each message has the ticket (a random number) of its task.
 
-A worker that somebody else killed is no evidence. A task whose process was killed is tried again,
-twice at most, beside a process that does nothing; only if that lives and the task dies each time is
-it blamed. A task during which the server died is repeated under a server of its own.
+A worker that another process killed says nothing about its task. A task whose process was killed by
+SIGKILL, SIGTERM or SIGHUP is repeated, at most twice, and an idle process runs as the control. This
+is a failure of the task only if the task dies each time while the idle process lives. A task during
+which the server died is repeated with a server of its own.
 
-``pool`` is what callers use, ``remote`` and ``forks`` their side of worker and server; ``server``
-and ``worker`` run in the processes themselves, and ``messages`` is what goes between them.
+Callers use ``pool``. ``remote`` and ``forks`` are the caller's side of a worker and of the server;
+``server`` and ``worker`` run in these processes; ``messages`` is the protocol between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The caller's side of the server, and of what happens when it dies."""
+"""The caller's side of the server process, and its replacement when it dies."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Server:
             self._socket.send(b"k" + STATUS.pack(pid, 0), socket.MSG_DONTWAIT)
 
     def nudge(self) -> None:
-        """Let the server go on if somebody stopped it."""
+        """Send SIGCONT to the server, in case it was stopped by a SIGSTOP."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill_itself(self) -> None:
@@ -99,13 +99,13 @@ class Server:
         self._process.kill()
 
     def hang_up(self) -> None:
-        """Tell the server that it shall end, without waiting for that."""
+        """Make the server end, without waiting for it."""
         self._stopped = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
-        """End the server and with it all workers, and what they left behind."""
+        """End the server, all workers, and the processes that they started."""
         self.hang_up()
         self.nudge()
         self._socket.close()
@@ -120,7 +120,7 @@ class Server:
         os.close(self._log_fd)
 
     def log(self) -> str:
-        """What the server said before it died."""
+        """The beginning of the server's stdout and stderr."""
         try:
             return os.pread(self._log_fd, _LOG_CHARS, 0).decode("utf-8", "replace")
         except OSError:
@@ -128,7 +128,7 @@ class Server:
 
 
 class Servers:
-    """The server in use; another one when it has died."""
+    """The server in use; a dead one is replaced."""
 
     def __init__(self, preload: tuple[str, ...], limits: Limits) -> None:
         self._preload, self._limits = preload, limits
@@ -138,7 +138,11 @@ class Servers:
         self.shared: Server = self._start()
 
     def get(self) -> Server:
-        """The server that all workers share, alive and ready."""
+        """The server that all workers share, alive and ready.
+
+        Raises:
+            InfrastructureError: No server can be started, or the sandbox is closed.
+        """
         with self._lock:
             words = ""
             for _ in range(3):
@@ -156,7 +160,11 @@ class Servers:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Server]:
-        """A server for one task, so that whoever ends it is known."""
+        """A server that runs a single task: if it dies, that task is the cause.
+
+        Raises:
+            InfrastructureError: The server does not start, or the sandbox is closed.
+        """
         with self._lock:
             if self._stopped:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
@@ -188,8 +196,9 @@ class Servers:
         return server
 
     def _retire(self, server: Server) -> str:
-        """End ``server``; its last words."""
-        # One that was never ready died of, or hangs in, an import: a worker shall tell.
+        """End ``server``; returns its log."""
+        # A server that was never ready died or hangs in an import. Without preloading, the task
+        # that imports the module fails in its worker, with the reason.
         if not server.ready and not self._stopped:
             self._preload = ()
         words = server.log()
@@ -200,7 +209,7 @@ class Servers:
 
 
 def _folder() -> str:
-    """Where this process is; the root if somebody deleted its folder."""
+    """The current folder; ``/`` if it was deleted."""
     try:
         return os.getcwd()
     except OSError:
@@ -208,15 +217,15 @@ def _folder() -> str:
 
 
 def _environment(base: Mapping[str, str]) -> dict[str, str]:
-    """``base``, with one thread per worker unless it says otherwise."""
+    """``base`` with the thread counts of OpenMP, OpenBLAS and MKL set to 1 unless it sets them."""
     return {**dict.fromkeys(_THREADS, "1"), **base}
 
 
 def _sweep(mark: bytes) -> None:
-    """Kill every process in whose environment ``mark`` stands.
+    """Kill every process that has ``mark`` in its environment.
 
-    A server that is killed cannot end what it watches over; its workers die with it, but what they
-    left in sessions of their own is known by nothing else.
+    When a server is killed its workers die too, but not the processes that these started in
+    sessions of their own; only the mark identifies those.
     """
     deadline = time.monotonic() + _SWEEP_S
     while time.monotonic() < deadline:

@@ -1,7 +1,8 @@
-"""What goes between the processes: packets, memory files, texts of exceptions.
+"""The messages between the processes: packets, memory files, texts of exceptions.
 
-A message is a head of fixed size and data. Small data is in the packet; large data is in a sealed
-memory file that travels with it, so that no sender can change or truncate what a receiver maps.
+A message is a head of fixed size, followed by data. Small data is in the packet itself. Large data
+is in a memory file whose descriptor is sent with the packet; the file is sealed, so that its sender
+can neither change nor truncate it while the receiver has it mapped.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from optvet.spec.errors import REFUSALS
 
 INLINE_BYTES = 32 << 10  # A packet must fit the socket's send buffer (208 KiB by default).
 STATUS = struct.Struct("=qq")  # pid first; at death exit code and peak resident bytes
-HEAD = struct.Struct("=c16s")  # what the message is, and the ticket of its task
+HEAD = struct.Struct("=c16s")  # tag (the kind of the message) and ticket of its task
 TEXT_CHARS = 64 << 10
-"""No text of foreign code is longer: one message of 200 MB would stop whoever searches in it."""
+"""Limit of a text from foreign code: a search in a message of 200 MB would block the caller."""
 NAME_CHARS = 200
 NO_MEMORY = re.compile(
     r"std::bad_alloc|bad allocation|MemoryError|out of memory|"
@@ -34,7 +35,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class MalformedMessage(Exception):
-    """What came is no message of ours: somebody else wrote to the socket."""
+    """The received packet is not a message of this protocol: foreign code wrote to the socket."""
 
 
 def memory_file(stack: contextlib.ExitStack, *, sealable: bool = False) -> int:
@@ -66,7 +67,7 @@ def receive(channel: socket.socket, flags: int = 0) -> tuple[bytes, bytes, bytes
 
     Raises:
         EOFError: The other side is gone.
-        MalformedMessage: No message of ours.
+        MalformedMessage: The packet is not a message of this protocol.
         OSError: As ``socket.recvmsg``; BlockingIOError with MSG_DONTWAIT if there is none.
     """
     message, fds, whole = receive_fds(channel, HEAD.size + INLINE_BYTES, flags)
@@ -98,7 +99,11 @@ def receive_fds(channel: socket.socket, size: int, flags: int = 0) -> tuple[byte
 
 
 def _mapped(fd: int) -> mmap.mmap:
-    """The contents of a memory file that nobody can truncate: that would be a SIGBUS here."""
+    """The contents of a sealed memory file; reading a mapped file that was truncated is a SIGBUS.
+
+    Raises:
+        MalformedMessage: The descriptor is not a sealed memory file.
+    """
     try:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise MalformedMessage
@@ -118,7 +123,7 @@ def cut(text: str, limit: int = TEXT_CHARS) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, cut; its type where it says nothing."""
+    """The message of an exception, cut to ``TEXT_CHARS``; its type if the message is empty."""
     try:
         return cut(str(error) or type(error).__name__)
     except Exception:
@@ -126,9 +131,9 @@ def text_of(error: BaseException) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """The type of an exception; with its module unless it is built in.
+    """The type of an exception, with its module unless it is built in.
 
-    Of optvet's own errors the one among ``REFUSALS`` that it is: a plugin may have subclasses.
+    For a subclass of an error in ``REFUSALS``, such as a plugin may define, the name of that error.
     """
     kind = next((k for k in type(error).__mro__ if k in REFUSALS), type(error))
     name = kind.__qualname__ if kind.__module__ == "builtins" else qualified(kind)

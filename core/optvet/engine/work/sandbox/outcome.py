@@ -1,4 +1,4 @@
-"""What a task may use and what came of it."""
+"""Limits of a task, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from optvet.spec.types import Failure
 T = TypeVar("T")
 
 Role = Literal["subject", "referee"]
-"""Whether a task runs code under test. Workers never change their role."""
+"""Whether a task runs code under test ("subject") or not ("referee"); fixed for each worker."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one task may use.
+    """Limits of one task.
 
     Attributes:
         timeout_s: Wall clock of one task, seconds.
         memory_bytes: Address space that a task may add to its worker's.
         single_task: A worker ends after one task, and returns freed memory to the system at once:
-            for tasks that take gigabytes.
+            used for tasks that take gigabytes.
     """
 
     timeout_s: float = 120.0
@@ -31,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What a task returned, or how it failed; exactly one of the two counts."""
+    """What a task returned, or how it failed: ``failure`` is None if it returned ``value``."""
 
     value: T | None
     failure: Failure | None

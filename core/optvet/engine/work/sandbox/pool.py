@@ -1,4 +1,4 @@
-"""The sandbox as callers see it: tasks in, outcomes out, some at a time."""
+"""The sandbox: runs functions in worker processes, several at a time."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Sandbox:
 
     Args:
         jobs: How many tasks run at once, each in a process of its own.
-        limits: What each task may use.
-        preload: Modules imported once in the server. One that cannot be imported is skipped
-            (the task that needs it will say so); if one kills the server, none is preloaded.
+        limits: Limits of each task.
+        preload: Modules imported once in the server. A module that cannot be imported is skipped:
+            the task that needs it fails. If an import kills the server, none is preloaded.
     """
 
     def __init__(
@@ -84,20 +84,23 @@ class Sandbox:
             function: Importable in a worker.
             args: Picklable.
             fresh: Run in a new process that serves nothing else, before or after.
-            timeout_s: Instead of the sandbox's own limit.
-            role: "referee" for a task that runs no code under test. Its worker has never served a
-                "subject", so nothing that a subject did to its process can change the answer.
+            timeout_s: Time limit in seconds, in place of the sandbox's.
+            role: "referee" for a task that runs no code under test. Its worker never serves a
+                "subject", so that no subject can change the answer through its process.
 
         Returns:
-            The outcome. The future raises only where the task is not to blame: PluginError if the
-            task cannot be sent to a worker, InfrastructureError if the sandbox failed or closed.
+            The outcome. The future raises only errors that the task does not cause: PluginError if
+            it cannot be sent to a worker, InfrastructureError if the sandbox failed or closed.
+
+        Raises:
+            InfrastructureError: The sandbox is closed.
         """
         limit = self.limits.timeout_s if timeout_s is None else timeout_s
         task = _Task(function, args, fresh or self.limits.single_task, limit, role)
         with self._lock:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
-            # With the first task: answers that are all remembered need no process.
+            # Not before the first task: if all answers are cached, no process is needed.
             self._servers = self._servers or Servers(self._preload, self.limits)
             self._tasks.put(task)
             # A thread for each task up to the number of jobs: few tasks, few processes.
@@ -121,7 +124,7 @@ class Sandbox:
         return self.submit(function, *args, fresh=fresh, timeout_s=timeout_s, role=role).result()
 
     def close(self) -> None:
-        """Kill all workers, cancel what waits, and free everything; may be called twice."""
+        """Kill all workers, cancel waiting tasks, and free all resources; may be called twice."""
         # A fork of the caller (os.fork) inherits this object but owns none of its processes.
         if os.getpid() != self._owner:
             return
@@ -159,17 +162,17 @@ class Sandbox:
             while (task := self._tasks.get()) is not None:
                 if task.future.set_running_or_notify_cancel():
                     self._finish(task, kept)
-                # Else arguments and result of a finished task live until the next one comes.
+                # Else arguments and result of a finished task stay in memory until the next task.
                 del task
 
     def _finish(self, task: _Task, kept: _Kept) -> None:
-        """Give the task's future its outcome, whatever happens."""
+        """Set the outcome of the task, or the exception, on its future."""
         try:
             outcome = _Attempts(task, kept).outcome()
         except BaseException as error:
             task.future.set_exception(self._ended() if self._closed else error)
         else:
-            # Killed by close() and not by what it did: no evidence against the task.
+            # close() killed the process, not the task itself.
             if self._closed and not outcome.ok:
                 task.future.set_exception(self._ended())
             else:
@@ -180,7 +183,7 @@ class Sandbox:
 
 
 class _Kept:
-    """The workers that a slot keeps between tasks: one for each role that was asked for."""
+    """The workers that a slot keeps between tasks: at most one per role."""
 
     def __init__(self, servers: Servers) -> None:
         self.servers = servers
@@ -195,7 +198,7 @@ class _Kept:
 
     @contextlib.contextmanager
     def borrow(self, role: Role, *, fresh: bool) -> Iterator[Worker]:
-        """A live worker; closed afterwards if it is fresh or can serve no other task."""
+        """A live worker; closed afterwards if it is fresh or must not serve another task."""
         worker = None if fresh else self.workers.pop(role, None)
         if worker is not None and not worker.is_usable():
             worker.close()
@@ -214,7 +217,11 @@ class _Kept:
 
 
 def _new_worker(server: Callable[[], Server]) -> Worker:
-    """A worker forked by ``server``, which is asked for again if it turns out to be dead."""
+    """A worker forked by ``server()``, which is called again if that server is dead.
+
+    Raises:
+        InfrastructureError: Three attempts failed.
+    """
     for pause_s in (0.0, 0.1, 0.5):
         time.sleep(pause_s)
         try:
@@ -225,10 +232,10 @@ def _new_worker(server: Callable[[], Server]) -> Worker:
 
 
 class _Attempts:
-    """One task, tried until what came of it can be held against it.
+    """One task, repeated until its outcome is its own and not the effect of another process.
 
-    A process may die of what others do: an operator, a memory watchdog, another task that kills the
-    server. So a death is believed when it comes again where nobody else can be its cause.
+    Others may kill a process: a user, a memory watchdog, another task that kills the server. Such
+    a death counts only if it happens again where no other process can be the cause.
     """
 
     def __init__(self, task: _Task, kept: _Kept) -> None:
@@ -243,7 +250,7 @@ class _Attempts:
             ) from error
 
     def outcome(self) -> Outcome[Any]:
-        """What came of the task, as far as it is to blame for it."""
+        """The outcome of the task itself."""
         started = time.monotonic()
         first = self._attempt(fresh=self._task.fresh)
         if not _is_from_outside(first):
@@ -252,7 +259,7 @@ class _Attempts:
         second = self._attempt(fresh=True)
         if not _is_from_outside(second) or _kind(second) == "out-of-memory":
             return second
-        # The control: what lives as long and does nothing. Then once more.
+        # The control: a process that does nothing for as long. Then a third attempt.
         idle_lived = self._idle(min(took_s, _CONTROL_S))
         third = self._attempt(fresh=True)
         if not _is_from_outside(third):
@@ -260,7 +267,7 @@ class _Attempts:
         return _explained(first, second, third, idle_lived=idle_lived)
 
     def _attempt(self, *, fresh: bool) -> Outcome[Any]:
-        """What came of one attempt; again if the worker was gone before it began."""
+        """The outcome of one attempt; repeated if the worker died before the task began."""
         task = self._task
         for _ in range(3):
             with self._kept.borrow(task.role, fresh=fresh) as worker:
@@ -272,7 +279,7 @@ class _Attempts:
         raise InfrastructureError(f"no worker lived long enough to begin task {self._name!r}")
 
     def _alone(self) -> Outcome[Any]:
-        """The task under a server of its own, since one of several has ended the shared one."""
+        """The outcome under a server of its own, after the shared server died during the task."""
         for _ in range(2):
             with self._kept.servers.alone() as server:
                 worker = Worker(server)
@@ -287,7 +294,7 @@ class _Attempts:
         return Outcome(None, Failure("abort", stage, words))
 
     def _idle(self, seconds: float) -> bool:
-        """Whether a process that does nothing lives so long."""
+        """Whether a process that does nothing lives for ``seconds``."""
         payload = pickle.dumps((idle, (seconds,)))
         with self._kept.borrow(self._task.role, fresh=True) as worker:
             result = worker.run("idle", payload, seconds + _CONTROL_S)
@@ -295,7 +302,7 @@ class _Attempts:
 
 
 def _is_from_outside(outcome: Outcome[Any]) -> bool:
-    """Whether the process was killed, and not by what its code ran into."""
+    """Whether the process was killed by a signal that no crash raises."""
     return outcome.failure is not None and outcome.failure.signal in OUTSIDE
 
 
@@ -304,7 +311,7 @@ def _kind(outcome: Outcome[Any]) -> FailureKind | None:
 
 
 def _explained(*deaths: Outcome[Any], idle_lived: bool) -> Outcome[Any]:
-    """Three deaths by a signal from outside: the task's own doing, or unexplained."""
+    """The outcome after three deaths by such a signal: "abort", or "killed" if undecided."""
     last = deaths[-1].failure
     assert last is not None
     if _kind(deaths[-1]) == "out-of-memory":

@@ -1,8 +1,8 @@
-"""The caller's side of one worker: send a task, wait for what comes of it.
+"""The caller's side of one worker: sends a task and waits for its outcome.
 
-Nothing here waits for longer than the limit of the task and two seconds, whatever the worker or
-its children do: every descriptor that they hold a copy of is read without blocking, and the death
-of the worker is reported through a pipe that only the server writes to.
+Nothing here waits longer than the time limit of the task plus two seconds, whatever the worker or
+its children do: descriptors that they share are read without blocking, and the death of the worker
+is reported through a pipe that only the server writes to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.spec.types import Failure, FailureKind, Stage
 
 Missing = Literal["not begun", "server lost"]
-"""Why there is no outcome: the worker was gone before it began, or the server died."""
+"""Why there is no outcome: the worker died before the task began, or the server died."""
 
 _Silence = Literal["timeout", "death", "hung up", "malformed"]
 _Reply = tuple[bytes, bytes | mmap.mmap]
@@ -47,7 +47,7 @@ _DEATH_S = 1.0  # How long the report of a death may take.
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 _NOT_BEGUN = b"not begun".ljust(16)
 OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
-"""Signals that no fault of native code raises: somebody sent them, or the task did to itself."""
+"""Signals that no crash raises: another process sent them, or the task did so itself."""
 
 
 class Worker:
@@ -79,7 +79,12 @@ class Worker:
             self._resources = ours.pop_all()
 
     def _started(self) -> int:
-        """The number of the process, once the server has forked it."""
+        """Process id of the worker, once the server has forked it.
+
+        Raises:
+            InfrastructureError: The server did not answer within ``START_S`` seconds.
+            ConnectionResetError: The server could not fork.
+        """
         deadline = time.monotonic() + START_S
         while not wait([self._status_r], 0.5):
             self._server.nudge()
@@ -92,7 +97,7 @@ class Worker:
         return status[0]
 
     def _status(self) -> tuple[int, int] | None:
-        """What the server reports; None if it closed the pipe instead."""
+        """The two numbers of ``STATUS`` that the server reports; None if there are none."""
         try:
             data = os.read(self._status_r, STATUS.size)
         except BlockingIOError:
@@ -100,16 +105,25 @@ class Worker:
         return STATUS.unpack(data) if len(data) == STATUS.size else None
 
     def is_usable(self) -> bool:
-        """Whether the process lives and says nothing unasked."""
+        """Whether the process lives and has sent nothing since its last answer."""
         return not wait([self._status_r, self._socket], 0)
 
     def close(self) -> None:
-        """Kill the process and its children; free what belonged to it."""
+        """Kill the process and its children; close its descriptors."""
         self._server.kill(self._pid)
         self._resources.close()
 
     def run(self, name: str, payload: bytes, timeout_s: float) -> Outcome[Any] | Missing:
-        """The outcome of one task, or why there is none."""
+        """The outcome of one task, or why there is none.
+
+        Args:
+            name: Of the task, for messages.
+            payload: Function and arguments, pickled.
+            timeout_s: Time limit in seconds.
+
+        Raises:
+            PluginError: A new worker cannot unpickle the task.
+        """
         os.ftruncate(self._output, 0)
         os.pwrite(self._stage, _NOT_BEGUN, 0)
         ticket = os.urandom(16)
@@ -124,7 +138,7 @@ class Worker:
             self.spent = True
             return self._silent(reply, timeout_s)
         tag, data = reply
-        # In capitals: the worker serves no other task, since this one left something behind.
+        # A capital letter: the task changed the state of its process, which ends therefore.
         self.spent = tag.isupper()
         if tag == b"v" or tag == b"V":
             return self._value(data)
@@ -132,7 +146,7 @@ class Worker:
             words = json.loads(bytes(data))
             if tag in b"uU":
                 if len(self._tickets) > 1:
-                    # An earlier task may have broken what is imported here; a new process tells.
+                    # An earlier task may have broken an import; a new process decides.
                     self.spent = True
                     return "not begun"
                 raise PluginError(
@@ -176,11 +190,11 @@ class Worker:
         if whose == ticket and tag in (b"v", b"f", b"u", b"V", b"F", b"U"):
             return tag, data
         self._kill()
-        # Said by what an earlier task left behind; no fault of this one.
+        # The answer has the ticket of an earlier task, whose leftovers sent it.
         return "not begun" if whose in self._tickets else "malformed"
 
     def _kill(self) -> None:
-        """Kill the process and wait until it is gone, but not for ever."""
+        """Kill the process and wait for its end, at most ``_DEATH_S`` seconds."""
         self._server.nudge()
         self._server.kill(self._pid)
         wait([self._status_r], _DEATH_S)
@@ -224,8 +238,8 @@ class Worker:
         if exit_code >= 0:
             return self._failed("abort", f"exited with status {exit_code}\n{tail}".strip())
         name = _signal_name(-exit_code)
-        # An allocation that fails under the limit often ends in a null pointer: no message then,
-        # but a process that had grown to its limit.
+        # A failed allocation often leads to a null pointer, without a message; but then the
+        # process has grown to its limit.
         starved = (
             peak_bytes >= 0.9 * self._server.limits.memory_bytes
             or NO_MEMORY.search(tail) is not None
@@ -244,7 +258,7 @@ class Worker:
         return Outcome(None, Failure(kind, self.stage(), message, error_type, signal))
 
     def stage(self) -> Stage:
-        """The stage that the task announced last."""
+        """The stage that the task recorded last; "build" if none."""
         stage = os.pread(self._stage, 16, 0).decode("ascii", "replace").strip()
         return next((s for s in _STAGES if s == stage), "build")
 
@@ -263,7 +277,7 @@ def _signal_name(number: int) -> str:
 
 
 def _kernel_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it started."""
+    """How many processes the kernel has killed since boot because memory ran out."""
     with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
         for line in file:
             if line.startswith(b"oom_kill "):

@@ -1,8 +1,8 @@
-"""In the server: import once, then fork, kill and reap workers until the caller is gone.
+"""The server process: imports once, then forks, kills and reaps workers until the caller ends.
 
-The server and every worker are subreapers. What a task leaves behind, also in a session of its own,
-stays below its worker as long as that lives, and becomes a child of the server when it dies. So a
-child of the server that is no worker was left by a dead one, and is killed.
+The server and every worker are subreapers (``prctl(2)``). A process that a task starts, even in a
+session of its own, stays below its worker while the worker lives, and becomes a child of the server
+when the worker dies. A child of the server that is not a worker is thus a leftover, and is killed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ _END_S = 5.0
 def serve(
     fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int, single_task: bool
 ) -> NoReturn:
-    """Fork, kill and reap workers until the caller is gone; ``single_task`` as in ``Limits``."""
+    """Fork, kill and reap workers until the caller ends; never returns.
+
+    Args:
+        fd: The server's end of the socket to the caller.
+        preload: Modules to import before the first fork; failures are ignored.
+        memory_bytes: As in ``Limits``.
+        caller: Process id of the caller.
+        single_task: As in ``Limits``.
+    """
     for name in preload:
         # Absent or broken: the task that needs it fails with the reason.
         with contextlib.suppress(Exception):
@@ -57,7 +65,7 @@ def serve(
     workers: dict[int, int] = {}
     private = [wake_r, wake_w]
     try:
-        # Once a second the parent is looked at too: a fork of the caller keeps the socket open.
+        # The parent is checked once a second too: a fork of the caller keeps the socket open.
         while os.getppid() == caller:
             sources: list[Any] = [channel, wake_r]
             ready, _, _ = select.select(sources, [], [], 1.0)
@@ -76,7 +84,7 @@ def serve(
 def _obey(
     channel: socket.socket, workers: dict[int, int], private: list[int], memory_bytes: int
 ) -> bool:
-    """Carry out one request of the caller; False if the caller is gone."""
+    """Carry out one request of the caller; False if the caller has closed its socket."""
     try:
         message, fds, _ = receive_fds(channel, 1 << 18)
     except ConnectionResetError:
@@ -91,7 +99,7 @@ def _obey(
         try:
             pid = _fork(channel, [*workers.values(), *private, status], fds, message, memory_bytes)
         except OSError:
-            # Where there are too many processes the caller finds its status pipe closed.
+            # If no process can be forked, the caller finds its status pipe closed.
             os.close(status)
         else:
             workers[pid] = status
@@ -108,7 +116,7 @@ def _fork(
     message: bytes,
     memory_bytes: int,
 ) -> int:
-    """The number of a new worker, which closes what belongs to ``others``."""
+    """Process id of a new worker, which closes ``others``, the descriptors of other workers."""
     server = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -125,11 +133,11 @@ def _fork(
 
 
 def _reap(workers: dict[int, int]) -> None:
-    """Report each worker that has ended, after killing what it left behind."""
+    """Report each worker that has ended, after killing the processes that it started."""
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, options)) is not None:
-            # Before it is reaped: until then its number, which is its group's, is not reused.
+            # Before it is reaped: until then its pid, also the id of its group, is not reused.
             if ended.si_pid in workers:
                 _kill_group(ended.si_pid)
                 _sweep(workers)
@@ -141,9 +149,9 @@ def _reap(workers: dict[int, int]) -> None:
 
 
 def _sweep(workers: Collection[int], timeout_s: float = 0.5) -> None:
-    """Kill all children but ``workers``, and what becomes a child by that, until none is left.
+    """Kill all children except ``workers``, and those that become children by that.
 
-    What does not die soon (it waits for a disk) is left to the next call.
+    A process that still lives after ``timeout_s`` (it waits for a disk) is left to the next call.
     """
     deadline = time.monotonic() + timeout_s
     while left := [pid for pid in _children() if pid not in workers]:
@@ -158,15 +166,15 @@ def _sweep(workers: Collection[int], timeout_s: float = 0.5) -> None:
 
 
 def _end() -> None:
-    """Kill everything below this process and reap it.
+    """Kill and reap all descendants of this process.
 
-    Reaped, so that what the workers used counts as used by the caller.
+    Reaping adds the CPU time of the workers to that of the caller's children.
     """
     _sweep((), _END_S)
 
 
 def _children() -> list[int]:
-    """The numbers of all child processes."""
+    """Process ids of all child processes."""
     found: list[int] = []
     try:
         for task in os.listdir("/proc/self/task"):
@@ -184,11 +192,11 @@ def _tell(report: int, first: int, second: int) -> None:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill a process and, at one blow, the group that it is in, unless that is the server's."""
+    """Kill a process and its process group, unless that is the server's own group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         group = os.getpgid(pid)
         if group != os.getpgrp():
             os.killpg(group, signal.SIGKILL)
-    # A worker makes its group itself and may not have got there yet.
+    # A worker makes its group itself, and may not have done so yet.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)

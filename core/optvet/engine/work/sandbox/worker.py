@@ -1,4 +1,4 @@
-"""In a worker: serve tasks one after the other, and say in which stage each is."""
+"""A worker process: serves tasks one after the other and records the stage of each."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from optvet.spec.types import Stage
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CHANNEL_LOST = 79
-"""Exit status of a worker that cannot answer, since its task closed the socket."""
+"""Exit status of a worker that cannot send its answer because its task closed the socket."""
 
 _stage: Stage = "build"
 _stage_fd: int | None = None
 
 
 def enter(stage: Stage) -> None:
-    """Announce the stage that begins, so that the death of this process has a stage."""
+    """Record the stage that begins, so that it is known if this process dies."""
     global _stage
     _stage = stage
     if _stage_fd is not None:
@@ -46,19 +46,27 @@ def enter(stage: Stage) -> None:
 
 
 def entered() -> Stage:
-    """The stage announced last; "build" if none was."""
+    """The stage recorded last; "build" if none was."""
     return _stage
 
 
 def idle(seconds: float) -> None:
-    """Do nothing for a while; what lives as long tells whether processes are killed here."""
+    """Do nothing for ``seconds``: the control that shows whether others kill processes here."""
     time.sleep(seconds)
 
 
 def work(
     fds: Sequence[int], folder: str, path: Sequence[str], memory_bytes: int, server: int
 ) -> None:
-    """Serve tasks until the caller is gone; ``fds`` are socket, output and stage."""
+    """Serve tasks until the caller ends.
+
+    Args:
+        fds: Descriptors of the socket, of the file for output, and of the file for the stage.
+        folder: The current folder of tasks.
+        path: Their ``sys.path``.
+        memory_bytes: As in ``Limits``.
+        server: Process id of the server.
+    """
     socket_fd, output_fd, stage_fd = fds
     if not _settle(output_fd, server):
         return
@@ -78,8 +86,8 @@ def work(
         tag, answer = _answer(data, memory_bytes)
         del data
         if os.getpid() != me:
-            return  # A fork that the task let come back here; the worker itself will answer.
-        # One that leaks makes room for a new process; what it keeps on purpose is smaller.
+            return  # The task forked, and this is the child; the worker itself will answer.
+        # A worker that leaks is replaced; caches that libraries keep on purpose are smaller.
         leaving = not state.restored() or _address_space() - start > memory_bytes
         try:
             send(channel, tag.upper() if leaving else tag, ticket, answer)
@@ -90,10 +98,10 @@ def work(
 
 
 def _settle(output_fd: int, server: int) -> bool:
-    """Become a worker: own session, own output, and an end with the server's."""
+    """Become a worker: own session, own output, killed when the server dies; False if it has."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # What a task leaves, whatever its session, stays below its worker, and so can be found.
+    # Processes that a task starts stay below its worker in every session, and so can be found.
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.getppid() != server:  # It died before it could be watched.
         return False
@@ -105,18 +113,18 @@ def _settle(output_fd: int, server: int) -> bool:
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
     os.close(output_fd)
-    # Into a file, C's stdout would be kept in a buffer that dies with the process.
+    # Line buffering: into a file, C's stdout is buffered in blocks, which are lost in a crash.
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
     return True
 
 
 class _State:
-    """What of the process the next task must find as the last one did."""
+    """The state of the process that must be the same at the start of each task."""
 
     def __init__(self) -> None:
         self._folder = _folder()
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        # The dictionary inside: going through os.environ itself costs as much as a whole task.
+        # Its inner dictionary: copying os.environ decodes every variable, as slow as a small task.
         self._variables: dict[bytes, bytes] = vars(os.environ)["_data"]
         self._environment = dict(self._variables)
         self._threads = threading.active_count()
@@ -124,7 +132,7 @@ class _State:
         self._limits = _resource_limits()
 
     def restored(self) -> bool:
-        """Undo what can be undone; False if the process can serve no other task."""
+        """Restore what can be restored; False if the process must not serve another task."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         if _folder() != self._folder:
@@ -132,7 +140,7 @@ class _State:
                 os.chdir(self._folder)
         return (
             _folder() == self._folder
-            # Not put back: a library that sets a variable when it is imported counts on it.
+            # Not restored: a library that sets a variable when it is imported needs it later.
             and self._variables == self._environment
             and threading.active_count() <= self._threads
             and (_file_of(1), _file_of(2)) == self._output
@@ -142,7 +150,7 @@ class _State:
 
 
 def _resource_limits() -> list[tuple[int, int]]:
-    """All limits of this process but the soft one on memory, which is each task's own."""
+    """All resource limits of this process except the soft one on memory, which tasks change."""
     names = [n for n in dir(resource) if n.startswith("RLIMIT_") and n != "RLIMIT_AS"]
     limits = [resource.getrlimit(getattr(resource, name)) for name in names]
     return [*limits, (0, resource.getrlimit(resource.RLIMIT_AS)[1])]
@@ -164,7 +172,7 @@ def _file_of(fd: int) -> tuple[int, int] | None:
 
 
 def _has_children() -> bool:
-    """Whether processes are left over, once those that have ended are reaped."""
+    """Whether any child process is alive; those that have ended are reaped."""
     try:
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
             pass
@@ -174,12 +182,12 @@ def _has_children() -> bool:
 
 
 def _answer(data: bytes | mmap.mmap, memory_bytes: int) -> tuple[bytes, bytes]:
-    """Run one task; the tag and data of its answer: v value, f failure, u unloadable."""
+    """Run one task; tag and data of its answer: ``v`` value, ``f`` failure, ``u`` not loadable."""
     try:
         function, args = pickle.loads(data)
     except Exception as error:
         return b"u", _words(text_of(error))
-    # After loading: the arguments are not what the task adds.
+    # After loading: the memory of the arguments does not count.
     _limit_address_space(_address_space() + memory_bytes)
     try:
         value = function(*args)
@@ -207,7 +215,7 @@ def _pickled(value: object) -> tuple[bytes, bytes]:
 
 
 def _described(error: BaseException) -> bytes:
-    """Kind, message and type of an exception, as strings: it may itself not be picklable."""
+    """Kind, message and type of an exception, as strings: not every exception can be pickled."""
     text = text_of(error)
     starved = isinstance(error, MemoryError) or NO_MEMORY.search(text)
     return _words("out-of-memory" if starved else "error", text, type_name(error))
@@ -246,23 +254,23 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_PERTURB = -1, -3, -6
 
 
 def _mallopt(option: int, value: int) -> None:
-    """Tune the C library's allocator, where it is the GNU one."""
+    """Set an option of the C library's allocator, if it is the GNU one."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(option, value)
 
 
 def keep_memory() -> None:
     """Let the allocator keep what is freed."""
-    # A hundred megabytes of weights are copied several times per task; handing the pages back each
-    # time costs two thirds of it (0.15 s against 0.05 s for one pass over a model of 97 MB).
+    # Weights of a hundred megabytes are copied several times per task; returning the pages to the
+    # system each time made one pass over a model of 97 MB three times slower.
     _mallopt(_M_MMAP_THRESHOLD, 1 << 30)
     _mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def poison_memory() -> None:
-    """Fill what is allocated from now on with a pattern; called inside a worker.
+    """Fill memory that is allocated from now on with a pattern; called in a worker.
 
-    Code that reads memory it never wrote mostly finds zeros in a young process, and so seems to
-    agree with itself; with this it does not.
+    In a new process, uninitialized memory is mostly zero, so that code which reads it gives the
+    same result each time. With the pattern the result differs.
     """
     _mallopt(_M_PERTURB, 165)
