@@ -256,7 +256,7 @@ def _indices(
 
 
 _SHOWN_IN_PICTURE = 16
-"""Elements of a weight whose value may stand in a picture."""
+"""Weights of up to this many elements keep their values in pictures."""
 
 
 def _bare(model: ModelProto) -> bytes:
@@ -274,7 +274,7 @@ def _bare(model: ModelProto) -> bytes:
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker needs to look at one finding."""
+    """What a worker needs to explain one finding; ``max_runs`` limits its inferences."""
 
     original: Subject
     optimized: Subject
@@ -291,7 +291,7 @@ class Task:
 
 
 def locate(artifact: Artifact, task: Task) -> tuple[Divergence, int]:
-    """The divergence of what was built, and on how many models sites were tried.
+    """Where the optimized model diverges, and how many models were run to try rewrite sites.
 
     Called in a worker.
     """
@@ -303,7 +303,7 @@ def _located(artifact: Artifact, task: Task, tried: Counter[str]) -> Divergence:
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
-    # What hides its graph never left the optimizer's process, which makes it once more.
+    # An artifact of another format stays in the optimizer's process, so it is made again here.
     after = onnx.load_from_string(onnx_bytes) if onnx_bytes else visible(task.optimized)
     if after is None:
         return Divergence(note="the optimizer makes a format whose inner values are hidden")
@@ -341,7 +341,7 @@ def _located(artifact: Artifact, task: Task, tried: Counter[str]) -> Divergence:
 
 
 def _with_note(divergence: Divergence, note: str) -> Divergence:
-    """The same with a reason why there is no more."""
+    """The same with the reason why it is incomplete."""
     return divergence.model_copy(update={"note": note})
 
 
@@ -393,7 +393,7 @@ def _lines(model: ModelProto, nodes: Sequence[int]) -> list[str]:
 
 @dataclass
 class _Trials:
-    """Which sites were tried, and which of them show the fault alone."""
+    """The tried sites: ``wrong`` ones show the fault alone, ``right`` ones do not."""
 
     wrong: list[Site]
     right: list[Site]
@@ -407,7 +407,7 @@ def _sites(
     tried: Counter[str],
     wrong: str | None = None,
 ) -> Divergence:
-    """The sites, and which are wrong; those that make the value ``wrong`` are tried first."""
+    """The rewrite sites, and which are wrong; those that make value ``wrong`` are tried first."""
     sites = rewritten(before, after)
     if len(sites) < 2:
         region = sites[0] if sites else Site((), ())
@@ -449,7 +449,7 @@ def _sites(
 
 
 def _form(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> str:
-    """A digest of what was rewritten in ``sites``, each form of them once; empty for none."""
+    """A digest of the distinct node structures that ``sites`` rewrite; empty if there are none."""
     forms = set()
     for site in sites:
         model, nodes = (before, site.before) if site.before else (after, site.after)
@@ -461,10 +461,10 @@ def _form(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> str:
 
 
 def _come_apart(trials: _Trials, kinds: Mapping[Site, str]) -> bool:
-    """Whether what is wrong alone may be called a wrong site.
+    """Whether sites that are wrong alone may be reported as wrong.
 
-    Half of a rewrite is wrong by itself, be the whole right or not. Where wrong sites are of
-    several kinds, only a right one of each kind shows that they are no halves.
+    Part of a rewrite is wrong by itself, even if the whole rewrite is correct. If wrong sites are
+    of several kinds, each kind needs a right site too, which shows that it is a complete rewrite.
     """
     wrong, right = ({kinds[s] for s in sites} for sites in (trials.wrong, trials.right))
     return len(wrong) < 2 or wrong <= right
@@ -495,9 +495,10 @@ Fails = Callable[[ModelProto], bool | None]
 
 
 def _test(task: Task, first: RecordedValues | None, tried: Counter[str]) -> Fails | None:
-    """Whether a model shows the symptom on the witness; None where it cannot be said.
+    """A test whether a model shows the symptom on the witness, which answers None if undecided.
 
-    ``tried`` counts the models that were looked at.
+    None in place of the test if there are no values to compare with. The test adds the models that
+    it runs to ``tried``.
     """
     stage = {
         Symptom.INVALID_MODEL: "check",
@@ -535,22 +536,22 @@ def _test(task: Task, first: RecordedValues | None, tried: Counter[str]) -> Fail
 def _affordable(
     before: ModelProto, after: ModelProto, sites: Sequence[Site], wrong: str | None, runs: int
 ) -> list[Site]:
-    """Sites that can be tried with so many runs, in their order.
+    """The sites that can be tried with ``runs`` inferences, in their order.
 
-    Those that hang together are tried all or not at all: one of them alone may be half a rewrite.
+    Of connected sites all are tried or none, since one of them alone may be part of a rewrite.
     """
     groups = list(_adjacent(before, after, sites[:MAX_SITES]))
     groups.sort(key=lambda group: not any(_makes(before, s.before, wrong) for s in group))
     chosen: set[Site] = set()
     for group in groups:
-        runs -= len(group) + len(group) // 2  # those that are wrong, once more together
+        runs -= len(group) + len(group) // 2  # the wrong ones are tried together, too
         if runs >= 0:
             chosen.update(group)
     return [site for site in sites if site in chosen]
 
 
 def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: Fails) -> _Trials:
-    """Each site alone; those that are wrong only because they were parted are not wrong."""
+    """Try each site alone; connected wrong sites that are correct together count as right."""
     end = time.monotonic() + SITES_S
     wrong: list[Site] = []
     right: list[Site] = []
@@ -580,7 +581,7 @@ def _alone(before: ModelProto, after: ModelProto, site: Site, fails: Fails) -> b
 
 
 def _adjacent(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> Iterator[list[Site]]:
-    """Sites in groups of which each reads what another one makes."""
+    """Groups of connected sites: each site of a group reads a value that another one computes."""
     groups: list[tuple[list[Site], set[str], set[str]]] = []
     for site in sites:
         nodes = [before.graph.node[i] for i in site.before]

@@ -1,7 +1,7 @@
-"""What a difference means: the comparator for a model, chosen and applied to all samples.
+"""What a difference means for the model's task: chooses a comparator and applies it to all samples.
 
-The verdict stays the oracle's. A comparator that does not understand what it was given is left
-out with its reason; it never stops a vet.
+The verdict does not depend on it. If a comparator rejects the outputs, the result has the reason
+in place of its metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from optvet.spec.records import ComparisonRecord, Impact
 from optvet.spec.types import Comparison, Failure, Model, Sample, Summary
 
 Answers = tuple[Mapping[str, Outputs | Failure], Mapping[str, Outputs | Failure]]
-"""What was decoded of reference and candidate, by sample."""
+"""Decoded outputs of reference and candidate, by sample id; a Failure where decoding failed."""
 MAX_DETAILS = 100
 """Per-sample records kept in a result; changed samples first."""
 
@@ -39,18 +39,18 @@ class Choice:
 
 
 NUMBERS = "numeric"
-"""The suggested kind that says nothing of the task: outputs are numbers, which any may be."""
+"""The suggested kind that names no task: it says only that outputs are numbers."""
 
 
 def choose(
     plugins: Plugins, model: Model, outputs: Mapping[str, np.ndarray], wanted: str | None
 ) -> Choice:
-    """The caller's comparator, else the declared one, else the one that matches best.
+    """The comparator: ``wanted``, else the declared one, else the one with the best score.
 
-    What only says that outputs are numbers stands back behind a comparator that claims the task.
+    A suggestion of the kind ``NUMBERS`` is used only if no comparator recognises the task.
 
     Raises:
-        UnknownName: There is no comparator of the name that was wanted.
+        UnknownName: There is no comparator named ``wanted``.
     """
     if wanted is not None:
         return Choice(plugins.comparator(wanted), "--comparator")
@@ -59,7 +59,7 @@ def choose(
         origin = model.config.origin or "the model's configuration"
         return Choice(plugins.comparator(model.config.comparator), f"declared in {origin}")
     scores = {n: _score(plugins.comparator(n), model, outputs) for n in names}
-    # The default understands every model; it is taken where no comparator recognises the task.
+    # The default accepts every model; it is used if no comparator recognises the task.
     best = max(sorted(scores), key=lambda name: scores[name], default="")
     if scores.get(best, 0.0) <= 0.0:
         best = plugins.default("comparator")
@@ -74,13 +74,13 @@ def _score(comparator: Comparator, model: Model, outputs: Mapping[str, np.ndarra
     try:
         return contract.score(comparator, lambda: comparator.matches(model, outputs))
     except Exception as error:
-        # One comparator's mistake about one model's outputs is no reason to lose the verdict.
+        # An exception of a comparator must not cost the verdict.
         warnings.warn(f"comparator {comparator.name!r}: {error!r}", RuntimeWarning, stacklevel=2)
         return 0.0
 
 
 def fallback(plugins: Plugins) -> Choice | None:
-    """The comparator that understands every model, if it is installed."""
+    """The default comparator, which accepts every model; None if it is not installed."""
     name = plugins.default("comparator")
     if name not in plugins.names("comparator"):
         return None
@@ -88,10 +88,10 @@ def fallback(plugins: Plugins) -> Choice | None:
 
 
 class Assessment:
-    """What a comparator says of reference and candidate, gathered over chunks of samples.
+    """Comparisons of reference and candidate by one comparator, collected over chunks of samples.
 
     Attributes:
-        begun: Whether it understood a chunk.
+        begun: Whether the comparator has accepted a chunk.
     """
 
     def __init__(self, choice: Choice, options: BaseModel, model: Model) -> None:
@@ -111,14 +111,18 @@ class Assessment:
         noise: Mapping[str, Mapping[str, float]],
         answers: Answers | None = None,
     ) -> None:
-        """Compare every sample that both sides ran on; nothing is added where one fails.
+        """Compare each sample that both models ran on; if one comparison raises, none is added.
 
-        ``answers`` are what a comparator that decodes made of reference and candidate; it compares
-        these in place of the outputs.
+        Args:
+            samples: The chunk.
+            reference: Outputs of the original by sample id.
+            candidate: Outputs of the optimized model by sample id.
+            noise: Absolute noise of each output, by sample id and output.
+            answers: Decoded outputs of both, to be compared in place of the outputs.
 
         Raises:
-            InputError: The comparator does not understand these outputs, or broke on them.
-            ContractError: It gave no Comparison.
+            InputError: The comparator rejects these outputs, or raised another exception.
+            ContractError: It did not return a Comparison.
         """
         comparisons: list[Comparison] = []
         try:
@@ -178,11 +182,11 @@ class Assessment:
         )
 
     def impact(self) -> Impact:
-        """All samples together.
+        """The impact over all samples.
 
         Raises:
-            InputError: There is none to compare, or the comparator broke.
-            ContractError: It gave no Summary.
+            InputError: There is no sample to compare, or the comparator raised an exception.
+            ContractError: It did not return a Summary.
         """
         comparisons, reshaped, failures = self._comparisons, self._reshaped, self._failures
         if not (comparisons or reshaped or failures.seen_in_candidate):
@@ -220,11 +224,11 @@ class Assessment:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Metrics over all samples, and how many samples changed or are undecided.
+        """Metrics over all samples, and the numbers of changed and of undecided samples.
 
         Raises:
-            InputError: The comparator broke.
-            ContractError: It gave no Summary.
+            InputError: The comparator raised an exception.
+            ContractError: It did not return a Summary.
         """
         every = [*self._comparisons, *self._reshaped, *self._failures.of_candidate]
         counts = {
@@ -235,7 +239,7 @@ class Assessment:
 
     @property
     def unlike(self) -> str:
-        """What of the candidate's answers has no metrics because it is of another form."""
+        """How many samples have no metrics since shapes or decoding differ; empty if none."""
         parts = []
         if self._reshaped:
             parts.append(f"{len(self._reshaped)} samples have outputs of another shape")
@@ -245,13 +249,13 @@ class Assessment:
 
     @property
     def gaps(self) -> str:
-        """Why samples were left out on both sides; empty if none was."""
+        """Why samples were not compared; empty if all were."""
         if self._left_out:
             return f"{self._left_out} samples not compared: {self._reason}"
         return self._failures.words() if self._failures.skipped else ""
 
     def by_sample(self, metric: str) -> dict[str, float]:
-        """What ``metric`` is of each sample alone, where it has one."""
+        """``metric`` of each sample that has it, by sample id."""
         found: dict[str, float] = {}
         for comparison in self._comparisons:
             one = self.choice.comparator.summarise([comparison], self.options).metrics
@@ -274,7 +278,7 @@ class Assessment:
 
 @dataclass
 class _Failures:
-    """Samples without an answer. One that the original alone can answer is a changed one."""
+    """Samples that were not decoded; if only the candidate's failed, the sample is changed."""
 
     of_candidate: list[Comparison] = field(default_factory=list)
     skipped: int = 0
@@ -286,7 +290,7 @@ class _Failures:
         assert isinstance(failure, Failure)
         self.reason = self.reason or describe(failure)
         self.seen_in_candidate |= not isinstance(ours, Failure)
-        # What a slow or crowded machine may cause tells nothing of the optimized model.
+        # A slow or busy machine may cause these failures too, so they do not count as a change.
         if isinstance(ours, Failure) or failure.kind in ("timeout", "out-of-memory", "killed"):
             self.skipped += 1
             return
@@ -303,7 +307,7 @@ class _Failures:
 
 
 def _sealed(arrays: Mapping[str, np.ndarray]) -> Outputs:
-    """The same arrays, which cannot be written: the verdict rests on them too."""
+    """Read-only views, so that a comparator cannot change the arrays that the oracle compares."""
     views = {name: value.view() for name, value in arrays.items()}
     for view in views.values():
         view.flags.writeable = False
@@ -316,7 +320,7 @@ def _same_layout(ours: Outputs, theirs: Outputs) -> bool:
 
 
 def _roundoff(value: np.ndarray) -> float:
-    """Absolute uncertainty that rounding alone leaves in ``value``."""
+    """Absolute rounding uncertainty of ``value``: 8 unit roundoffs of its largest magnitude."""
     if not is_float(value.dtype) or value.size == 0:
         return 0.0
     wide = value.astype(np.float64)
@@ -325,5 +329,5 @@ def _roundoff(value: np.ndarray) -> float:
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON holds them; None where there is no number."""
+    """Metrics for JSON; None in place of NaN and infinity."""
     return {k: float(v) if np.isfinite(v) else None for k, v in metrics.items()}

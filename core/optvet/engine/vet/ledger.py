@@ -1,4 +1,4 @@
-"""What a vet has found so far."""
+"""The findings, controls and undecided questions of one vet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from optvet.spec.types import Symptom
 
 
 class FindingsLedger:
-    """Findings, controls, and reasons why something could not be decided; the stages fill it."""
+    """Collects what the stages of a vet find.
+
+    Attributes:
+        findings: In the order in which they were found.
+        controls: Checks on which the verdict depends, by name.
+        reasons: Why something could not be decided; if there are any, the verdict may be undecided.
+        requirements: The user's requirements with what was measured.
+    """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -20,12 +27,12 @@ class FindingsLedger:
         self.requirements: list[RequirementRecord] = []
 
     def add(self, finding: Finding) -> None:
-        """Take in ``finding``, unless it is known."""
+        """Add ``finding`` unless an equal one is there."""
         if all(_identity(f) != _identity(finding) for f in self.findings):
             self.findings.append(finding)
 
     def amend(self, index: int, changes: Mapping[str, Any]) -> None:
-        """Tell more of the finding at ``index``."""
+        """Change fields of the finding at ``index``."""
         self.findings[index] = self.findings[index].model_copy(update=dict(changes))
 
     def has(self, symptom: Symptom) -> bool:
@@ -33,22 +40,22 @@ class FindingsLedger:
         return any(f.symptom == symptom for f in self.findings)
 
     def control(self, name: str, state: ControlState, detail: str = "") -> None:
-        """Tell how a check went that the verdict rests on."""
+        """Record the result of a check on which the verdict depends."""
         self.controls[name] = Control(name=name, state=state, detail=detail)
 
     def undecided(self, reason: str) -> None:
-        """Tell why something could not be decided, once."""
+        """Record why something could not be decided, unless that is recorded already."""
         if reason not in self.reasons:
             self.reasons.append(reason)
 
     def is_unexplained(self, observation: Observation) -> bool:
-        """Whether it is no finding, since somebody else may have caused it; the reason is kept."""
+        """Whether something other than the model may be the cause; records it as undecided then."""
         if observation.unexplained:
             self.undecided(observation.message)
         return observation.unexplained
 
     def ends_search(self, observation: Observation) -> bool:
-        """Whether it is the second hang: each further one would take the whole limit, twice."""
+        """Whether it is a second timeout, not searched because it costs the time limit twice."""
         if observation.symptom != Symptom.TIMEOUT or not self.has(Symptom.TIMEOUT):
             return False
         words = "something else runs into the time limit as well, and was not searched"
@@ -58,5 +65,5 @@ class FindingsLedger:
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:
-    """What no two findings have in common."""
+    """The key by which findings are equal."""
     return finding.symptom, finding.culprit, finding.outputs, finding.requirement

@@ -1,9 +1,9 @@
-"""Which passes are to blame: generic over any optimizer, pure but for the test it is given.
+"""Finds the passes that cause a fault, for any optimizer; the only side effects are the test's.
 
-A test answers for one pass sequence: *fails* (the fault under search shows), *passes*, or
-*unresolved* (something else went wrong, or the sequence cannot be built). Unresolved is never
-evidence. Tests are memoized by the caller; positions, not names, identify passes, since a pass may
-be listed twice.
+A test answers for one pass sequence: *fails* (it shows the fault under search), *passes*, or
+*unresolved* (another fault, or the sequence cannot be built). No decision is based on an
+unresolved test. The caller memoizes tests. Passes are identified by position, since a pass may be
+listed twice.
 
 Source: Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input" (ddmin).
 """
@@ -25,13 +25,19 @@ def first_bad_prefix(
     required: Collection[str] = (),
     suspects: Collection[str] | None = None,
 ) -> int:
-    """Length k of a prefix that fails while a shorter one, of which it is the next, does not.
+    """The length of a prefix that fails although the next shorter prefix does not fail.
 
-    The whole pipeline fails and the one of required passes does not; both are the caller's to know.
-    Bisection needs no monotony: it ends at *some* such step, and the pass there is a culprit in
-    context. Passes in ``required`` are kept in every test, behind the prefix too: without them
-    there would be nothing to judge. ``suspects`` are the passes that are said to do something:
-    steps end at these, and at the end. That is a hint: what it leaves out is in the prefix still.
+    Precondition: ``pipeline`` fails, and its required passes alone do not. Bisection finds *some*
+    such prefix, also if failing is not monotonic in the length; the last pass of the prefix is a
+    culprit in the context of those before it.
+
+    Args:
+        pipeline: Passes in order.
+        test: See the module.
+        required: Passes that are in every test, also those after the prefix: without them the
+            optimizer makes no model that can be tested.
+        suspects: Passes that the optimizer reports as changing the model. Only prefixes that end
+            with one of them, and the whole pipeline, are tested. Other passes stay in the prefix.
     """
     ends = [i + 1 for i, name in enumerate(pipeline) if name not in required]
     if suspects is not None:
@@ -47,18 +53,18 @@ def first_bad_prefix(
 
 
 def with_required(pipeline: Sequence[str], length: int, required: Collection[str]) -> Sequence_:
-    """The prefix of that length, and the required passes behind it."""
+    """The first ``length`` passes, and the required ones of the others."""
     return tuple(n for i, n in enumerate(pipeline) if i < length or n in required)
 
 
 def minimal_sequence(
     pipeline: Sequence[str], test: Test, *, required: Collection[str] = ()
 ) -> Sequence_:
-    """A 1-minimal subsequence that fails: leaving out any one pass of it makes it not fail.
+    """A subsequence that fails, but does not fail without any one of its passes (1-minimal).
 
-    ``pipeline`` fails. Its last optional pass is tried alone first, then the least of its
-    predecessors is sought that it needs. Passes in ``required`` are kept in every test and left out
-    of the answer.
+    Precondition: ``pipeline`` fails. Its last optional pass is tried alone first; then a small set
+    of its predecessors is searched with which it fails. Passes in ``required`` are in every test,
+    but not in the answer.
     """
     fixed = [i for i, name in enumerate(pipeline) if name in required]
     optional = [i for i, name in enumerate(pipeline) if name not in required]
@@ -116,13 +122,13 @@ def ddmin(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[
 
 
 def _one_minimal(kept: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
-    """Leave out single members for as long as what remains fails."""
+    """Leave out single members as long as the remaining ones fail."""
     kept = list(kept)
     index = 0
     while index < len(kept):
         rest = kept[:index] + kept[index + 1 :]
         if rest and fails(rest):
-            # Start over: a member that was needed before may be needless now.
+            # Start over: a member that was necessary before may not be so now.
             kept, index = rest, 0
         else:
             index += 1

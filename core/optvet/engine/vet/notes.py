@@ -1,4 +1,4 @@
-"""What is worth knowing of a result that is no fault of it."""
+"""Notes: changes that a user may want to know of but that are not faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optvet.graph.structure import Facts
 
 
 def take_notes(session: Session, detected: Detected) -> None:
-    """Report what the whole pipeline does beside what it is judged by."""
+    """Add a note for each such change that the whole pipeline makes."""
     lab, samples, table = session.lab, detected.samples, session.case.passes
     original = lab.reference(samples).build.facts
     result = lab.trial(table.pipeline, samples, "detect").build.facts
@@ -38,7 +38,7 @@ def take_notes(session: Session, detected: Detected) -> None:
 
 
 def _note_interface(session: Session, original: Facts, result: Facts) -> None:
-    """Declared shapes that say something else, and weights that can no longer be fed."""
+    """Notes on changed declared shapes, and on weights that can no longer be fed."""
     passes = session.case.passes
     if "names" in passes.interface(passes.pipeline):
         return
@@ -55,7 +55,7 @@ def _note_interface(session: Session, original: Facts, result: Facts) -> None:
 
 
 def _note_metadata(session: Session, original: Facts, result: Facts) -> None:
-    """One note on what passes change, and one on what import and export alone do."""
+    """One note on metadata that passes change, and one on what import and export alone change."""
     lost = structure.lost_metadata(original, result)
     if not lost:
         return

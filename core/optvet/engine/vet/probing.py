@@ -20,18 +20,23 @@ from optvet.spec.protocols import Feeds
 from optvet.spec.types import Failure, Sample
 
 _PROBED: TypeAdapter[tuple[str | None]] = TypeAdapter(tuple[str | None])
-"""What a probe answered, as it is kept."""
+"""The form in which answers are cached."""
 
 
 class Probing:
-    """Runs the original on proposed inputs; answers are kept."""
+    """Runs the original on proposed inputs; answers are cached."""
 
     def __init__(self, lab: Lab, timeout_s: float) -> None:
         self._lab, self._timeout_s = lab, timeout_s
         self._late = 0
 
     def __call__(self, feeds: Sequence[Feeds]) -> list[str | None]:
-        """For each of ``feeds`` None if the original runs on it, else the runtime's words."""
+        """For each of ``feeds``, None if the original runs on it, else the runtime's message.
+
+        Raises:
+            InputError: The runtime cannot load the original.
+            NothingTested: The original has run into the time limit twice.
+        """
         lab, reference = self._lab, self._lab.case.reference
         samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]
         keys = [
@@ -77,7 +82,7 @@ class Probing:
 
 
 def no_answer(case: Case, timeout_s: float) -> NothingTested:
-    """The error for an original that does not end."""
+    """The error for an original that runs into the time limit."""
     return NothingTested(
         f"{case.model.source}: the original model does not end within {timeout_s:g} s, twice; give "
         "it more with --timeout, or take other inputs"

@@ -1,4 +1,4 @@
-"""From a property and its culprit to a finding in the ledger."""
+"""Adds findings to the ledger: of a note, or of a fault that a fresh process confirms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optvet.spec.types import NOTES, Failure, Symptom
 
 
 def note(session: Session, noted: Property) -> None:
-    """Blame a note on passes of the pipeline, and report it."""
+    """Find the passes that cause the property ``noted``, and add the note."""
     passes = session.case.passes
     culprit = blame(session.lab, passes.pipeline, noted, session.request.strategy)
     applied = passes.complete(culprit) if culprit else passes.base
@@ -34,10 +34,19 @@ def report_fault(
     as_deployed: bool = False,
     undecided: bool = True,
 ) -> Finding:
-    """Report a fault as the culprit's own trial shows it, replayed in a fresh process.
+    """Repeat a fault in a fresh process, and add it to the ledger if it shows again.
 
-    What a fresh process does not show again is no finding: it is returned, and the vet undecided
-    about it unless ``undecided`` is False.
+    Symptom and values are those of the trial of ``culprit`` alone.
+
+    Args:
+        session: Where trials are made and findings are added.
+        fault: The fault under search.
+        culprit: The passes that cause it; empty for import and export.
+        as_deployed: Whether the runtime's own graph optimizations are on.
+        undecided: Whether a fault that does not show again is recorded as undecided.
+
+    Returns:
+        The finding; if ``confirmed`` is False, it is not in the ledger.
     """
     table, lab = session.case.passes, session.lab
     passes = table.complete(culprit) if culprit else table.base
@@ -61,7 +70,7 @@ def report_fault(
 
 
 def unrepeated(finding: Finding) -> str:
-    """Why a finding that a fresh process does not show is none, in words."""
+    """The reason why a fault that does not show again is undecided."""
     culprit = " then ".join(finding.culprit) or "import and export"
     return (
         f"{culprit} showed {finding.symptom} once and not again in a fresh process: what the "
@@ -71,7 +80,7 @@ def unrepeated(finding: Finding) -> str:
 
 
 def _shows_again(session: Session, fault: Fault, passes: tuple[str, ...]) -> bool:
-    """Whether fresh processes show it too, and the reference agrees with itself there."""
+    """Whether fresh processes show it too, and repeat the reference's outputs."""
     lab, examiner, samples = session.lab, fault.examiner, fault.samples
     again = examiner.examine(lab.fresh(passes, samples), samples).observation
     if again is None or not same_fault(again, fault.observation):
@@ -90,7 +99,7 @@ def _shows_again(session: Session, fault: Fault, passes: tuple[str, ...]) -> boo
 def _severity(
     session: Session, symptom: Symptom, culprit: Sequence[str]
 ) -> tuple[Literal["fault", "note"], str | None]:
-    """How serious it is, and the documented limit of a pass that explains it."""
+    """The severity, and the documented limit of a pass that explains the symptom, if any."""
     for name in culprit:
         for limit in session.case.passes.limits(name):
             if symptom in limit.symptoms:

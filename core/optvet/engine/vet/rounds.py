@@ -1,4 +1,4 @@
-"""Fault after fault of a pipeline, until what remains of it is safe."""
+"""Removes one culprit after another from a pipeline until the remaining passes show no fault."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from optvet.spec.types import Sample, Symptom
 
 MAX_ROUNDS = 24
 Rest = Callable[[Session, tuple[str, ...]], Examination]
-"""What is wrong with a pipeline on the samples that are not at hand."""
+"""Tries a pipeline on the samples after the first chunk."""
 
 
 @dataclass(frozen=True)
 class Cleared:
-    """What remains of a pipeline, and the lab with the complaints ignored on the way.
+    """The result of ``clear``.
 
-    ``found`` is what the remaining passes do to the outputs; None where that was not tried.
+    Attributes:
+        passes: The remaining passes.
+        lab: The lab, which ignores the checker's message that import and export alone cause.
+        found: The examination of the remaining passes; None if they were not tried.
     """
 
     passes: tuple[str, ...]
@@ -43,16 +46,16 @@ def clear(
     rest: Rest | None = None,
     as_deployed: bool = False,
 ) -> Cleared:
-    """Report every fault of ``pipeline`` with its culprit; what remains of it is safe.
+    """Report every fault of ``pipeline`` with its culprit; the remaining passes are safe.
 
     Args:
-        session: Where trials are made, and findings go.
+        session: Where trials are made and findings are added.
         examiner: Judges the trials.
-        samples: What the pipeline is tried on.
+        samples: Inputs of the trials.
         pipeline: Passes in order.
-        found: What is wrong with the pipeline.
+        found: The examination of the pipeline.
         rest: Tries a pipeline without fault on further samples.
-        as_deployed: Whether this is the judgement under the runtime's own defaults.
+        as_deployed: Whether the runtime's own graph optimizations are on.
     """
     ledger, lab, table = session.ledger, session.lab, session.case.passes
     rounds, intact = 0, True
@@ -112,9 +115,9 @@ def _alone(
     pipeline: tuple[str, ...],
     samples: Sequence[Sample],
 ) -> tuple[Lab, Examination]:
-    """The pipeline once more, each trial in a process of its own: shared, one may change another.
+    """Try the pipeline again with a process for each trial, since trials of one process interact.
 
-    Where it shows nothing then, the vet is undecided about ``finding``.
+    If no fault shows then, ``finding`` is recorded as undecided.
     """
     lab, controls = isolated(session.lab), session.ledger.controls
     if "empty pipeline" in controls and controls["empty pipeline"].state == "failed":
@@ -127,9 +130,9 @@ def _alone(
 
 
 def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
-    """Rule 3: what import and export alone already do wrong; and where to search the rest.
+    """The fault of import and export alone, if any, and the session in which to search the culprit.
 
-    A hang is searched with less patience than the time limit.
+    The culprit of a timeout is searched with a shorter time limit.
     """
     lab, ledger = session.lab, session.ledger
     started = time.perf_counter()
@@ -147,7 +150,7 @@ def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
 
 
 def _excusing(lab: Lab) -> Lab:
-    """Pass over what the checker says of the round trip: passes may do worse behind it."""
+    """A lab that ignores the checker's message on import and export alone, to find other faults."""
     failure = lab.trial(lab.case.passes.base, (), "control").build.failure
     return lab.under(
         ignored_complaint=normalized_message(failure.message if failure is not None else "")

@@ -1,4 +1,4 @@
-"""One vet from the first look to the answer."""
+"""Runs the stages of one vet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ def vet_model(
     progress: Progress = lambda text, done, total: None,
     sandbox: Sandbox | None = None,
 ) -> VetResult:
-    """Vet one model; raises OptvetError for what is not the optimizer's fault."""
+    """Vet one model.
+
+    Raises:
+        OptvetError: The request cannot be answered: wrong options, inputs on which the original
+            fails, a broken plugin. Faults of the optimizer are findings of the result.
+    """
     started = time.perf_counter()
     with open_session(model, request, plugins, progress=progress, sandbox=sandbox) as session:
         try:
@@ -57,7 +62,7 @@ def _run(session: Session, started: float) -> VetResult:
     def rest(now: Session, remaining: tuple[str, ...]) -> Examination:
         return wrong_in_rest(now, inputs, detected, remaining)
 
-    # Where import and lowering are at fault, no pass can be judged.
+    # If import or lowering is faulty, no pass can be judged.
     sound = not ledger.findings
     safe: tuple[str, ...] = ()
     records = None
@@ -108,11 +113,10 @@ def _run(session: Session, started: float) -> VetResult:
 
 
 def _explain(session: Session, samples: Sequence[Sample], judged: int, layers: Layers) -> None:
-    """Where in the graph each fault is, for no more inferences than it took to find it.
+    """Add to each fault where in the graph it is, with no more inferences than finding it took.
 
-    Where that is remembered and took none, so is mostly the explanation; else it is as much as
-    finding takes at least: ``judged`` samples on both models, and the confirmation of each finding.
-    One that is going to be reduced is explained in full.
+    If trials were cached, the budget is the least that finding takes without a cache: ``judged``
+    samples on both models, and the confirmation of each finding. ``--reduce`` lifts the limit.
     """
     by_id = {s.id: s for s in samples}
     ledger, passes = session.ledger, session.case.passes

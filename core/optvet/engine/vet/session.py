@@ -1,4 +1,4 @@
-"""What all stages of one vet share."""
+"""The values that all stages of one vet share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optvet.spec.types import Model, Sample
 
 @dataclass(frozen=True)
 class Session:
-    """One vet: the question, where trials are made, and what was found so far."""
+    """One vet: the request, the lab that makes trials, and the findings so far."""
 
     request: VetRequest
     plugins: Plugins
@@ -36,15 +36,15 @@ class Session:
 
     @property
     def case(self) -> Case:
-        """Who is judged, on what, and how."""
+        """The case that the lab tries."""
         return self.lab.case
 
     def at(self, lab: Lab) -> Session:
-        """The same with trials made in ``lab``."""
+        """The same session with another lab."""
         return replace(self, lab=lab)
 
     def inputs(self) -> Inputs:
-        """The samples that were asked for."""
+        """The samples of the request."""
         request = self.request
         return Inputs(
             self.case.model,
@@ -59,7 +59,7 @@ class Session:
         )
 
     def find_samples(self, names: Iterable[str | None]) -> dict[str | None, Sample]:
-        """The samples of these names; None is the first."""
+        """The samples of these ids; None means the first sample."""
         wanted = set(names)
         found: dict[str | None, Sample] = {}
         for sample in self.inputs():
@@ -73,7 +73,7 @@ class Session:
         return found
 
     def witness(self, sample: Sample | None) -> Witness | None:
-        """How ``sample`` is made again."""
+        """Where ``sample`` comes from, so that it can be made again; None for None."""
         if sample is None:
             return None
         return Witness(dataset=sample.origin, sample=sample.id, seed=self.request.seed)
@@ -88,10 +88,10 @@ def open_session(
     progress: Progress = lambda text, done, total: None,
     sandbox: Sandbox | None = None,
 ) -> Iterator[Session]:
-    """All that vetting one model takes; with a sandbox of its own if none is given.
+    """A session, closed at the end; starts a sandbox if none is given or the model is large.
 
     Raises:
-        UsageError: A name or an option does not fit; found out before the work.
+        UsageError: A name or an option is wrong; raised before any trial.
     """
     model = with_suggestion(model, plugins)
     case = case_of(request, plugins, model)
@@ -128,7 +128,11 @@ def default_jobs() -> int:
 
 
 def _check_names(request: VetRequest, plugins: Plugins, model: Model) -> None:
-    """Refuse now what only a fault would ask for."""
+    """Check the comparator and metrics now, since they are used only later, after a fault.
+
+    Raises:
+        UsageError: An option of the comparator, or a metric, does not exist.
+    """
     wanted = request.comparator or model.config.comparator
     if request.comparator is not None or wanted in plugins.names("comparator"):
         comparator_options(plugins.comparator(str(wanted)), model, request)

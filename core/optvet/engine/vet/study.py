@@ -1,4 +1,4 @@
-"""Every pass alone, ordered pairs, and the safe pipeline twice."""
+"""Tries every pass alone, ordered pairs of passes, and the safe pipeline twice."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from optvet.spec.types import Symptom
 
 PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000
-"""``each`` tries pairs unasked while trials x model size, and trials x nodes, stay below these."""
+"""Without ``--pairs``, pairs are tried if trials x model size, and trials x nodes, are below."""
 STOPPED = "a second one runs into the time limit"
 
 
 @dataclass
 class _Alone:
-    """What every pass did alone."""
+    """The results of every pass alone; ``changed`` lists passes that change the model soundly."""
 
     records: list[PassRecord] = field(default_factory=list)
     seen: dict[str, Observation | None] = field(default_factory=dict)
@@ -40,7 +40,7 @@ def is_wanted(session: Session) -> bool:
 
 
 def study(session: Session, detected: Detected, safe: tuple[str, ...]) -> list[PassRecord]:
-    """Try every pass alone, and pairs if that is not too much; one record per pass."""
+    """Try every pass alone, and pairs if there are not too many; one record per pass."""
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     empty = session.lab.trial(session.case.passes.base, samples, "control")
     inherited = examiner.examine(empty, samples).observation
@@ -67,7 +67,7 @@ def _each(
     original = session.lab.reference(samples).build.facts
     names = [n for n in table.passes if n not in table.required]
     sequences = [table.complete((n,)) for n in names]
-    # Where import and export alone already fail, nothing can be said of a pass.
+    # If import and export alone fail, the effect of a pass is unknown.
     judgeable = inherited is None or bool(inherited.outputs or inherited.lost)
     alone = _Alone()
     for name, trial in zip(names, session.lab.trials(sequences, samples, "each"), strict=True):
@@ -111,7 +111,10 @@ def _record(
 
 
 def _counts(session: Session, name: str) -> bool:
-    """A pass that is documented not to yield a standard model is blamed only when asked for."""
+    """Whether a fault of pass ``name`` is reported.
+
+    If the pass is documented not to make a standard model, only when the request names it.
+    """
     table = session.case.passes
     if not table.limits(name):
         return True
@@ -121,7 +124,7 @@ def _counts(session: Session, name: str) -> bool:
 
 
 def _study_pairs(session: Session, detected: Detected, alone: _Alone) -> bool:
-    """Try pairs whose first pass changes something; whether all of them were tried."""
+    """Try pairs whose first pass changes the model; False if not all pairs were tried."""
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     table, model = session.case.passes, session.case.model
     pairs = _pairs(session, alone.changed, alone.seen)
@@ -142,7 +145,7 @@ def _study_pairs(session: Session, detected: Detected, alone: _Alone) -> bool:
         if ledger.ends_search(observation):
             ledger.control("pairs", "limited", f"stopped: {STOPPED}")
             return False
-        # One enabling pass with many partners, each with the same words, is one defect.
+        # A pass that fails in the same way with many partners is one defect.
         defect = (pair[0], observation.signature)
         mirrored = (pair[1], observation.signature)
         if defect in blamed or mirrored in blamed:
@@ -157,7 +160,7 @@ def _study_pairs(session: Session, detected: Detected, alone: _Alone) -> bool:
 def _pairs(
     session: Session, changed: Sequence[str], alone: Mapping[str, Observation | None]
 ) -> list[tuple[str, str]]:
-    """Ordered pairs of passes that are sound alone, the default ones first."""
+    """Ordered pairs of passes that are sound alone; those whose second is a default pass first."""
     traits = session.case.optimizer.traits
     sound = [n for n, o in alone.items() if o is None and _counts(session, n)]
     pairs = [
@@ -176,7 +179,7 @@ def _add_partner(session: Session, index: int, pair: tuple[str, str]) -> None:
 
 
 def _study_twice(session: Session, detected: Detected, safe: tuple[str, ...]) -> None:
-    """The safe pipeline a second time: optimizers are run again on what they made."""
+    """Try the safe pipeline twice in a row, since users run optimizers on optimized models."""
     twice, samples = (*safe, *safe), detected.samples
     if not session.case.optimizer.traits.repeatable or not twice:
         return

@@ -1,4 +1,4 @@
-"""What can be wrong with a pass sequence; each is searched for, and told, in the same way."""
+"""Properties of a pass sequence; ``blame`` finds the culprit of each in the same way."""
 
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.vet.properties.fault import Fault

@@ -12,31 +12,31 @@ from optvet.spec.types import Sample, Symptom
 
 
 class Property(ABC):
-    """Something that a trial shows or does not show, whose cause is searched for.
+    """Something that a trial shows or does not show, and that has a culprit.
 
-    A subclass sets ``symptom``, answers for one trial, and describes what the culprit's trial
-    shows. The rest has defaults.
+    A subclass sets ``symptom``, answers for one trial, and makes the finding from the trial of the
+    culprit. The other methods have defaults.
     """
 
     symptom: Symptom
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """What trials are run on; empty if building the model is enough."""
+        """Inputs of the trials; empty if building the model is enough."""
         return ()
 
     @abstractmethod
     def answer(self, trial: Trial) -> Answer:
-        """Whether ``trial`` "fails", which means that it shows the property."""
+        """Whether ``trial`` shows the property: "fails" if it does; see ``localize``."""
 
     @abstractmethod
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding | None:
-        """The finding, from the trial of its culprit; None if there is nothing to tell."""
+        """The finding, from the trial of ``culprit``; None if that trial does not show it."""
 
     def inherited(self, base: Trial) -> Property | None:
-        """What the trial of the empty pipeline already shows of it; None if nothing."""
+        """The property as the empty pipeline shows it; None if it does not."""
         return self if self.answer(base) == "fails" else None
 
     def as_observed_in(self, passes: tuple[str, ...]) -> Property:
-        """The same, exactly as ``passes`` showed it; the search then reduces these."""
+        """The property as ``passes`` showed it; used to reduce ``passes`` further."""
         return self

@@ -1,4 +1,4 @@
-"""Whatever makes a trial go wrong: a failure of a step, or wrong outputs."""
+"""The property of a faulty trial: a step that fails, or wrong outputs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from optvet.spec.types import NOTES, Sample, Symptom
 
 @dataclass(frozen=True)
 class Fault(Property):
-    """That a trial goes wrong like ``observation``.
+    """The fault ``observation``, in any trial.
 
-    Another trial has the same symptom, and wrong outputs in common; where ``exact``, its messages
-    are the same too, but for names and numbers.
+    A trial shows it if the symptom is the same and, for wrong outputs, at least one of them is. If
+    ``exact``, the messages must be equal too, except for names and numbers.
     """
 
     examiner: Examiner
@@ -33,18 +33,18 @@ class Fault(Property):
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """The witness, if a run is needed to see it."""
+        """The sample that shows it; empty if no run is needed."""
         sample = self.observation.sample
         return () if sample is None else (sample,)
 
     def observe(self, trial: Trial) -> Observation | None:
-        """What is wrong with ``trial``, be it this or something else."""
+        """The fault of ``trial``, this or another one; None if there is none."""
         if trial.passes not in self._seen:
             self._seen[trial.passes] = self.examiner.examine(trial, self.samples).observation
         return self._seen[trial.passes]
 
     def answer(self, trial: Trial) -> Answer:
-        """Whether ``trial`` goes wrong in the same way."""
+        """Whether ``trial`` shows this fault; unresolved if it shows another one."""
         other = self.observe(trial)
         if other is None:
             return "passes"
@@ -56,24 +56,24 @@ class Fault(Property):
         return "fails" if same else "unresolved"
 
     def inherited(self, base: Trial) -> Fault | None:
-        """Whatever is wrong with the empty pipeline: passes cannot be judged behind it."""
+        """The fault of the empty pipeline, this or another: passes cannot be judged then."""
         observation = self.observe(base)
         return None if observation is None else replace(self, observation=observation)
 
     def as_observed_in(self, passes: tuple[str, ...]) -> Fault:
-        """What ``passes`` showed when they were tried, exactly."""
+        """The fault that ``passes`` showed, to be searched with ``exact``."""
         seen = self._seen.get(passes) or self.observation
         return replace(self, observation=seen, exact=True)
 
     def shown(self, trial: Trial) -> Fault:
-        """The fault as the culprit's own trial shows it, if it does."""
+        """The fault with the observation of ``trial``, if that has the same symptom."""
         own = self.observe(trial)
         if own is None or own.symptom != self.symptom or own.unexplained:
             return self
         return replace(self, observation=own)
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
-        """The finding, which a fresh process has yet to confirm."""
+        """The finding, not yet confirmed by a fresh process."""
         seen = self.shown(trial).observation
         return Finding(
             symptom=seen.symptom,
@@ -89,14 +89,14 @@ class Fault(Property):
         )
 
     def _layer(self, trial: Trial, seen: Observation) -> LayerRecord | None:
-        """The layer of a quantized model that is at fault, where that was looked at."""
+        """The wrong layer of a quantized model, if layers were compared."""
         if seen.sample is None or not any(j.layered for j in seen.judgements):
             return None
         return self.examiner.layers.wrong(trial.passes, seen.outputs, seen.sample.id)
 
 
 def same_symptom(a: Observation, b: Observation) -> bool:
-    """Same symptom, and an output in common where outputs are wrong; the words may differ."""
+    """Whether symptoms are equal and, for wrong outputs, at least one output; not the messages."""
     if a.symptom != b.symptom or a.unexplained or b.unexplained:
         return False
     return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)

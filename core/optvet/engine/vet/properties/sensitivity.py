@@ -1,4 +1,4 @@
-"""A decision that falls otherwise because its operands were rounded otherwise."""
+"""A discrete decision of the model, such as an argmax, that differs because of rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optvet.spec.types import Sample, Symptom
 
 @dataclass(frozen=True)
 class Sensitivity(Property):
-    """That an output differs as it does under jitter of the inputs."""
+    """An output differs no more than it does if the original's inputs are perturbed by rounding."""
 
     examiner: Examiner
     sample: Sample
@@ -29,7 +29,7 @@ class Sensitivity(Property):
         return (self.sample,)
 
     def answer(self, trial: Trial) -> Answer:
-        """Whether the output differs in this way; unresolved where there is a fault."""
+        """Whether the output differs in this way; unresolved if the trial shows a fault."""
         found = self.examiner.examine(trial, self.samples)
         if found.observation is not None:
             return "unresolved"

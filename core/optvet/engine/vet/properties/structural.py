@@ -1,4 +1,4 @@
-"""Notes on the structure of what was built: no run is needed to see them."""
+"""Properties of the structure of the optimized model; no run is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAYS = {"weaker": "less than they did", "stronger": "more than they did"}
 
 @dataclass(frozen=True)
 class Structural(Property):
-    """What a comparison with the original's structure shows."""
+    """A property that a comparison with the original's structure shows."""
 
     original: Facts
 
@@ -30,7 +30,7 @@ class Structural(Property):
         """Whether a model of this structure has the property."""
 
     def answer(self, trial: Trial) -> Answer:
-        """Whether the model has it; unresolved if there is no model."""
+        """Whether the built model has it; unresolved if none was built."""
         facts = trial.build.facts
         if facts is None:
             return "unresolved"
@@ -49,16 +49,16 @@ class Structural(Property):
 
 @dataclass(frozen=True)
 class Bloat(Structural):
-    """That the model grows beyond measure."""
+    """The optimized model is much larger than the original."""
 
     symptom = Symptom.BLOAT
 
     def shows(self, facts: Facts) -> bool:
-        """Whether nodes or bytes are far more than the original's."""
+        """Whether nodes or bytes exceed the limits of ``structure.is_bloated``."""
         return structure.is_bloated(self.original, facts)
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding | None:
-        """By how much the culprit's model grows, if it alone does."""
+        """How much the culprit's model grows; None if the culprit alone does not bloat it."""
         facts = trial.build.facts
         if facts is None or not self.shows(facts):
             return None
@@ -67,35 +67,35 @@ class Bloat(Structural):
 
 @dataclass(frozen=True)
 class LostMetadata(Structural):
-    """That what the model says of itself is changed."""
+    """Metadata of the model is changed or gone."""
 
     lost: Mapping[str, tuple[str, str]]
     symptom = Symptom.METADATA_CHANGE
 
     def shows(self, facts: Facts) -> bool:
-        """Whether all of it is changed."""
+        """Whether all entries of ``lost`` are changed."""
         return self.lost.keys() <= structure.lost_metadata(self.original, facts).keys()
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
-        """What is changed."""
+        """The entries with both values."""
         return self._note(culprit, structure.in_words(self.lost))
 
 
 @dataclass(frozen=True)
 class OtherShapes(Structural):
-    """That the declared shapes of inputs and outputs say less, or more, than they did."""
+    """Declared shapes of inputs and outputs became weaker (fewer known dimensions) or stronger."""
 
     direction: str
     shapes: Mapping[str, str]
     symptom = Symptom.METADATA_CHANGE
 
     def shows(self, facts: Facts) -> bool:
-        """Whether all of them do."""
+        """Whether all of ``shapes`` changed in this direction."""
         changed = shape_changes(self.original, facts)[self.direction]
         return self.shapes.keys() <= changed.keys()
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
-        """What became what."""
+        """The shapes before and after, the first six."""
         listed = [f"{what} {words}" for what, words in self.shapes.items()]
         more = [f"{len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
         shown = "; ".join([*listed[:_LISTED], *more])
@@ -104,13 +104,13 @@ class OtherShapes(Structural):
 
 @dataclass(frozen=True)
 class LostInputs(Structural):
-    """That weights which the model lists among its inputs can no longer be fed."""
+    """Weights that are graph inputs of the original are none of the optimized model."""
 
     lost: tuple[str, ...]
     symptom = Symptom.INTERFACE_CHANGE
 
     def shows(self, facts: Facts) -> bool:
-        """Whether all of them are gone."""
+        """Whether all of ``lost`` are gone."""
         return set(self.lost) <= set(lost_inputs(self.original, facts))
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
@@ -125,7 +125,7 @@ class LostInputs(Structural):
 
 @dataclass(frozen=True)
 class Portability(Structural):
-    """That the model has operators of ``domain``, which ONNX does not define."""
+    """The optimized model has operators of ``domain``, which is not a domain of ONNX."""
 
     domain: str
     operators: Mapping[str, int]
@@ -137,7 +137,7 @@ class Portability(Structural):
         return self.domain in structure.gained_operators(self.original, facts)
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
-        """The operators, and what the optimizer says of the passes that bring them."""
+        """The operators, and the descriptions of the passes that add them."""
         descriptions = [
             f"{n}: {p.description}" for n in culprit if (p := self.passes[n]).description
         ]

@@ -1,4 +1,4 @@
-"""That the user would not accept the result, whether or not the optimizer did wrong."""
+"""A requirement of the user that the optimized model does not meet; not always a fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optvet.spec.types import Sample, Symptom
 
 @dataclass(frozen=True)
 class Unmet(Property):
-    """That ``required`` is not met over all samples."""
+    """The requirement ``required`` is not met over all samples."""
 
     meter: Meter
     required: Required
@@ -25,24 +25,24 @@ class Unmet(Property):
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """All of them, where they are at hand: a metric is one over all samples."""
+        """All samples in memory, since a metric is defined over all of them."""
         return self.meter.samples
 
     def read(self, passes: Sequence[str] | None, *, fresh: bool = False) -> Reading:
-        """How it stands after ``passes``."""
+        """The measured value after ``passes``; ``fresh`` repeats it in fresh processes."""
         return self.meter.read(
             self.required, None if passes is None else tuple(passes), fresh=fresh
         )
 
     def answer(self, trial: Trial) -> Answer:
-        """Whether it is not met; unresolved where that cannot be told."""
+        """Whether it is not met; unresolved if it cannot be measured."""
         met = self.read(trial.passes).met
         if met is None:
             return "unresolved"
         return "passes" if met else "fails"
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding:
-        """What was measured after the culprit alone."""
+        """The finding with the value after the culprit alone."""
         reading = self.read(trial.passes)
         return Finding(
             symptom=self.symptom,
