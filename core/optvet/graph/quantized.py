@@ -1,10 +1,9 @@
-"""Quantized tensors of a graph: where values are rounded to integers, and by which scale.
+"""Quantized tensors of a graph: where values are rounded to integers, and with which scale.
 
-There are two spellings. In the one, ``QuantizeLinear`` and ``DequantizeLinear`` stand around
-operators on floats; in the other, operators on integers (``QLinearConv``, …) take the scales along.
-All of the latter follow one pattern: an integer tensor is followed by its scale and zero point, and
-a scale and a zero point that follow no tensor are those of the output. ``opened`` turns the second
-spelling into the first.
+There are two forms. In the QDQ form, ``QuantizeLinear`` and ``DequantizeLinear`` surround operators
+on floats. In the other, operators on integers (``QLinearConv``, …) have scales as inputs. Their
+inputs follow one pattern: each integer tensor is followed by its scale and zero point; a scale and
+a zero point without a tensor are those of the output. ``opened`` converts the second form to QDQ.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ RANGES: dict[int, tuple[int, int]] = {
     TensorProto.UINT16: (0, 65535),
     TensorProto.INT16: (-32768, 32767),
 }
-"""Element types that a tensor is quantized to, with their least and largest value."""
+"""Smallest and largest value of each element type of quantized tensors."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -50,7 +49,7 @@ class Grid:
         return RANGES[self.kind]
 
     def spread(self, values: Array, rank: int) -> Array:
-        """``values``, which is ``scale`` or ``zero``, so that it broadcasts to ``rank`` axes."""
+        """``values`` (``scale`` or ``zero``), reshaped so that it broadcasts to ``rank`` axes."""
         wide = values.astype(np.float64).reshape(-1)
         if wide.size == 1:
             return wide.reshape(())
@@ -66,12 +65,12 @@ class Grid:
         return np.asarray(np.clip(units, *self.range))
 
     def same_zero(self, other: Grid) -> bool:
-        """Whether the integers have one type, and one of them stands for 0 in both."""
+        """Whether element types and zero points are equal."""
         ours, theirs = self.zero.reshape(-1), other.zero.reshape(-1)
         return self.kind == other.kind and bool(np.array_equal(ours, theirs))
 
     def same_scale(self, other: Grid) -> bool:
-        """Whether the steps are equal, up to how a scale is stored."""
+        """Whether the scales are equal, up to the precision in which they are stored."""
         ours, theirs = self.scale.reshape(-1), other.scale.reshape(-1)
         return ours.size == theirs.size and bool(np.allclose(ours, theirs, rtol=1e-6, atol=0))
 
@@ -81,9 +80,9 @@ class Quantizer:
     """A place where an activation is rounded to integers.
 
     Attributes:
-        name: The integers.
-        source: The float that is rounded.
-        grid: To which integers.
+        name: The integer tensor.
+        source: The float tensor that is rounded.
+        grid: Scale, zero point and range of the integers.
         node: Index of the node that rounds.
     """
 
@@ -107,7 +106,7 @@ def quantizers(model: ModelProto) -> list[Quantizer]:
 
 
 def integer_tensors(model: ModelProto) -> dict[str, Grid]:
-    """Quantized activations of the outermost graph, in either spelling, that nodes make."""
+    """Quantized activations that nodes of the outermost graph compute, in either form."""
     constants, computed = scale_constants(model), _computed(model)
     inputs = {i.name for i in model.graph.input}
     found: dict[str, Grid] = {}
@@ -131,9 +130,9 @@ def integer_tensors(model: ModelProto) -> dict[str, Grid]:
 def operands(
     node: NodeProto, constants: Mapping[str, Array]
 ) -> tuple[list[tuple[str, Grid]], Grid | None]:
-    """Integer tensors that an operator on integers reads, and the grid of what it makes.
+    """The integer tensors that an operator on integers reads, and the grid of its output.
 
-    Nothing for other operators: without a scale and a zero point there is no quantized tensor.
+    Empty and None for other operators.
     """
     read: list[tuple[str, Grid]] = []
     made: Grid | None = None
@@ -153,7 +152,7 @@ def operands(
 
 
 def _pair(names: Sequence[str], at: int, constants: Mapping[str, Array]) -> Grid | None:
-    """The grid whose scale is the input at this place and whose zero point is the next one."""
+    """The grid whose scale is the input at index ``at``, and whose zero point is the next input."""
     if at + 1 >= len(names):
         return None
     scale, zero = constants.get(names[at]), constants.get(names[at + 1])
@@ -166,7 +165,7 @@ def _pair(names: Sequence[str], at: int, constants: Mapping[str, Array]) -> Grid
 
 
 def grid_of(node: NodeProto, constants: Mapping[str, Array]) -> Grid | None:
-    """The grid of a quantizer or a dequantizer; None where it is not fixed, or in blocks."""
+    """The grid of a quantizer or dequantizer; None if it is computed, or blockwise."""
     scale = constants.get(node.input[1])
     if scale is None or scale.ndim > 1 or not np.all(np.isfinite(scale) & (scale > 0)):
         return None
@@ -183,7 +182,7 @@ def grid_of(node: NodeProto, constants: Mapping[str, Array]) -> Grid | None:
 
 
 def scale_constants(model: ModelProto) -> dict[str, Array]:
-    """Constants that may be scales or zero points: weights are not read."""
+    """Constants of at most one axis that may be scales or zero points, by their types."""
     small = {
         name: tensor
         for name, tensor in constants_of(model).items()
@@ -221,17 +220,17 @@ _PLAIN = {
     "QLinearGlobalAveragePool": "GlobalAveragePool",
     "QLinearConcat": "Concat",
 }
-"""Operators on integers that are a plain one between dequantizers and a quantizer."""
+"""Operators on integers that equal an operator on floats between dequantizers and a quantizer."""
 
 
 def opened(model: ModelProto) -> ModelProto:
-    """``model`` with operators on integers as plain ones between dequantizers and a quantizer.
+    """``model`` in QDQ form: operators on floats between dequantizers and a quantizer.
 
     ::
 
         QLinearAdd(a, sa, za, b, sb, zb, s, z) → Quantize(Add(Dequantize(a), Dequantize(b)), s, z)
 
-    What is not known to be of that kind stays. Without any of them it is ``model`` itself.
+    Operators that are not in ``_PLAIN`` are kept. If there are none to convert, ``model`` itself.
     """
     every = {t.name: t for t in model.graph.initializer} | constants_of(model)
     small = scale_constants(model)
@@ -298,7 +297,7 @@ def _opened(
 
 
 def _scalars(model: ModelProto, prefix: str, grid: Grid) -> list[str]:
-    """Names of two new scalars, a scale and a zero point: some operators have them as vectors."""
+    """Names of a new scale and zero point; scalars, though some operators have them as vectors."""
     names = [f"{prefix}.scale", f"{prefix}.zero"]
     for name, value in zip(names, (grid.scale.astype(np.float32), grid.zero), strict=True):
         model.graph.initializer.append(numpy_helper.from_array(value.reshape(()), name))

@@ -1,4 +1,4 @@
-"""What a comparator provides, and what it may provide."""
+"""The protocols of comparators: the required part, and the optional ones."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class Ragged(Protocol):
 
 @runtime_checkable
 class TellsMetrics(Protocol[OptionsT_contra]):
-    """Optional part of a comparator: which metrics its summaries may have.
+    """Optional part of a comparator: the names of its metrics.
 
-    With it, a requirement on a metric that no comparator has is refused before the work, and one
-    on a metric of another comparator is measured by that one.
+    With it, a requirement on an unknown metric is an error before any trial, and a requirement on
+    a metric of another comparator is measured by that comparator.
     """
 
     def metrics(self, options: OptionsT_contra) -> Sequence[str]:
@@ -94,22 +94,22 @@ class TellsMetrics(Protocol[OptionsT_contra]):
 
 @runtime_checkable
 class Calibrates(Protocol[OptionsT]):
-    """Optional part of a comparator whose scale is one per model, such as black and white.
+    """Optional part of a comparator that needs one scale for all samples, such as a value range.
 
-    What a sample alone suggests may differ from one to the next, and metrics with it.
+    A scale that is inferred from each sample may differ between samples, and so may the metrics.
     """
 
     def calibrated(
         self, model: Model, references: Iterable[Mapping[str, np.ndarray]], options: OptionsT
     ) -> OptionsT:
-        """``options`` with what was left open settled for all samples.
+        """``options`` with the values that the user left open set for all samples.
 
-        Called once, before anything is compared.
+        Called once, before the first comparison.
 
         Args:
-            model: What made the outputs.
-            references: The original's outputs on every sample, to be gone through once. Those of
-                optimized models are not among them: damage must not widen its own scale.
+            model: The original model.
+            references: Its outputs on every sample, to be iterated once. Outputs of optimized
+                models are not included, since wrong values would change the scale.
             options: What the user set.
         """
         ...

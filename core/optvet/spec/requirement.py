@@ -1,4 +1,4 @@
-"""What a user requires of the optimized model, whether or not the optimizer did wrong.
+"""Requirements of a user on the optimized model; not meeting one need not be a fault.
 
 Written ``[OUTPUT:]METRIC>=NUMBER``, such as ``top1_agreement>=0.99`` or ``boxes:cosine>=0.999``; a
 tolerance is written ``[OUTPUT:]NUMBER``. Names of outputs may hold colons, so the last one counts.
@@ -32,7 +32,7 @@ _LONGEST = 1000
 
 
 def exactly(value: float) -> str:
-    """``value`` in the fewest digits that mean it.
+    """``value`` in the fewest digits that give the same float64.
 
     >>> exactly(1.0), exactly(0.9999999)
     ('1', '0.9999999')
@@ -46,10 +46,10 @@ class Requirement:
 
     Attributes:
         metric: As the comparator names it.
-        relation: How the value must stand to the bound: ">=", "<=", ">", "<" or "==".
-        bound: What it is compared with.
-        output: The only output that is compared; None for what the comparator makes of all.
-        origin: Who requires it: an option, or the model's record.
+        relation: ">=", "<=", ">", "<" or "==": ``value relation bound`` must hold.
+        bound: In the unit of the metric.
+        output: The only output that is compared; None if the comparator gets all outputs.
+        origin: Where it is stated: an option, or the model's record.
     """
 
     metric: str
@@ -63,11 +63,11 @@ class Requirement:
         return f"{where}{self.metric}{self.relation}{exactly(self.bound)}"
 
     def is_met(self, value: float) -> bool:
-        """Whether ``value`` is as required; NaN never is."""
+        """Whether ``value`` meets the requirement; False for NaN."""
         return _RELATIONS[self.relation](value, self.bound)
 
     def shortfall(self, value: float) -> float:
-        """By how much ``value`` is beyond the bound, negative where it has room; for ordering."""
+        """How far ``value`` is on the wrong side of the bound; negative if on the right side."""
         if math.isnan(value):
             return math.inf
         if self.relation == "==":
@@ -77,14 +77,14 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """That every element has ``|candidate - original| <= atol + rtol * |original|``.
+    """The bound ``|candidate - original| <= atol + rtol * |original|`` on every element.
 
     Attributes:
         rtol: Relative part.
         atol: Absolute part, in units of the output.
-        output: The only output that is meant; None for all but ``apart``.
+        output: The only output that it covers; None for all except those in ``apart``.
         apart: Outputs that have tolerances of their own.
-        origin: Who requires it.
+        origin: Where it is stated.
     """
 
     rtol: float
@@ -98,7 +98,7 @@ class Tolerance:
         return f"{where}rtol={exactly(self.rtol)}, atol={exactly(self.atol)}"
 
     def covers(self, output: str) -> bool:
-        """Whether it is about this output."""
+        """Whether the tolerance applies to ``output``."""
         return output == self.output if self.output is not None else output not in self.apart
 
 
@@ -112,7 +112,7 @@ def parse_requirement(text: str, origin: str = "--require") -> Requirement:
     'boxes:0:cosine>=0.999'
 
     Raises:
-        ValueError: It states none.
+        ValueError: ``text`` is not a requirement.
     """
     match = _REQUIREMENT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if match is None:
@@ -129,7 +129,7 @@ def parse_tolerance(text: str) -> tuple[str | None, float]:
     """The output, if one is named, and the number of ``[OUTPUT:]NUMBER``.
 
     Raises:
-        ValueError: It is nothing of the kind, or negative.
+        ValueError: ``text`` has another form, or the number is negative.
     """
     match = _TOLERANCE.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     value = float(match["bound"]) if match else math.nan
@@ -143,9 +143,9 @@ def parse_tolerance(text: str) -> tuple[str | None, float]:
 def tolerances_of(
     rtol: Iterable[str], atol: Iterable[str], origin: str = "--rtol, --atol"
 ) -> tuple[Tolerance, ...]:
-    """Tolerances of both parts: for outputs that are named, and for all others.
+    """Tolerances for each named output, and one for all others.
 
-    The part that is not given for an output is the one for all outputs, or else 0.
+    If ``rtol`` or ``atol`` is not given for an output, the value for all outputs is used, else 0.
     """
     relative, absolute = (dict(map(parse_tolerance, texts)) for texts in (rtol, atol))
     outputs = {**relative, **absolute}

@@ -1,4 +1,4 @@
-"""The text of an issue, to be pasted as it stands into the tracker of an optimizer.
+"""The text of an issue, to be pasted unchanged into the tracker of an optimizer.
 
 Names and messages come from models and native code, so they are quoted or escaped.
 """
@@ -20,7 +20,7 @@ _MESSAGE_CHARS = 2_000
 
 
 def issue(context: ReproContext, shown: Standalone | None) -> str:
-    """The text of ``ISSUE.md``: what, a script or the way to one, expected, actual, the graph."""
+    """The text of ``ISSUE.md``: title, script or steps, expected, actual, graphs, versions."""
     passes = ", ".join(f"`{_code(p)}`" for p in context.culprit) or "none (import and export alone)"
     versions = "\n".join(f"- {line(n)} {line(v)}" for n, v in context.versions.items())
     options = json.dumps(context.options.model_dump(mode="json"))
@@ -75,7 +75,7 @@ def _call(context: ReproContext) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """``text`` in a code block that nothing within it can close."""
+    """``text`` in a Markdown code block with a fence longer than any in ``text``."""
     clean = printable(text)
     longest = max((len(run) for run in re.findall("`+", clean)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -87,12 +87,12 @@ def _code(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """``text`` without what Markdown and HTML would read."""
+    """``text`` with the characters escaped that Markdown or HTML would interpret."""
     return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", text)
 
 
 def _folded(text: str) -> str:
-    """Long lines broken where there is a space, for a code block does not do it."""
+    """``text`` with long lines broken at spaces, since code blocks do not wrap."""
     return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.split("\n"))
 
 

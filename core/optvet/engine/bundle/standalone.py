@@ -1,8 +1,9 @@
-"""One short script that shows a finding by itself: the model, its inputs and the call are inline.
+"""Makes one short script that shows a finding, with the model, its inputs and the call inline.
 
-Several scripts may do: with the very call that was vetted, or with a shorter one that a plugin
-knows. Each is tried in a folder and a process of its own. The first shorter one is taken that
-prints what the exact one prints. A script that finds fault with the original model is not taken.
+Several scripts are possible: with the exact call that was vetted, or with a shorter one of the
+plugin (``simple_snippets``). Each is run in a folder and a process of its own. The first shorter
+one that prints the same as the exact one is used. A script that reports a fault for the original
+model too is rejected.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from optvet.spec.protocols import (
 from optvet.spec.types import Symptom
 
 MAX_LINES = 100
-"""A longer script is no help to a reader, who has the one of the folder."""
+"""No script is made if it would be longer: the bundle has ``repro.py`` with separate files."""
 _MAX_MODEL_BYTES = 20_000
 _MAX_ELEMENTS = 1_000
 _TRY_S = 120.0
@@ -49,7 +50,7 @@ _UNCHANGED = "return model"
 
 @dataclass(frozen=True)
 class Standalone:
-    """A script that exits with 1, and what it printed when it was tried."""
+    """A script that exits with status 1, and what it printed."""
 
     script: str
     printed: str
@@ -57,7 +58,7 @@ class Standalone:
 
 @dataclass(frozen=True)
 class _Draft:
-    """What all scripts of one finding have in common."""
+    """The common part of all scripts of one finding."""
 
     context: ReproContext
     model: str
@@ -74,7 +75,7 @@ class _Draft:
 
     @property
     def takes_original(self) -> bool:
-        """Whether what runs the optimized model runs the original, too."""
+        """Whether the reference is the original, run by the same runtime."""
         return self.context.optimizer.traits.reference == "original"
 
 
@@ -84,7 +85,7 @@ def standalone(
     feeds: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
 ) -> Standalone | None:
-    """The shortest script that shows the finding; None if it would be long, or none does."""
+    """The shortest script that shows the finding; None if all are too long or none shows it."""
     draft = _drafted(context, model, feeds, expected)
     if draft is None or not isinstance(context.optimizer, Explains):
         return None
@@ -118,7 +119,7 @@ def _drafted(
 
 
 def _ways_to_run(draft: _Draft) -> Iterator[str]:
-    """Bodies of ``run``, those first that need the least."""
+    """Bodies of the function ``run``, those with the fewest requirements first."""
     context = draft.context
     if not draft.runs:
         yield ""
@@ -132,9 +133,9 @@ def _ways_to_run(draft: _Draft) -> Iterator[str]:
 
 
 def _is_silent(draft: _Draft, run: str) -> bool:
-    """Whether the script finds nothing wrong with a model that is not optimized."""
+    """Whether the script reports no fault for the original model."""
     if not draft.takes_original:
-        return True  # what runs it takes no such model
+        return True  # The runtime cannot run the original, so there is nothing to check.
     code, _ = _run(script(draft, _UNCHANGED, run), draft.context)
     return code == 0
 
@@ -152,7 +153,7 @@ def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
 
 
 def _tried(code: str, context: ReproContext) -> str | None:
-    """What a script printed that shows the finding; None if it does not."""
+    """What the script printed; None if it does not show the finding."""
     status, printed = _run(code, context)
     return printed if status == 1 and re.search("^actual", printed, re.MULTILINE) else None
 
@@ -177,7 +178,7 @@ def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
 
 
 def script(draft: _Draft, optimize: str, run: str) -> str:
-    """The whole script, with these bodies of ``optimize`` and ``run``."""
+    """The whole script, with these bodies of the functions ``optimize`` and ``run``."""
     context = draft.context
     parts = [*_files_code(context), draft.model]
     if draft.runs:
@@ -271,7 +272,7 @@ def _outputs(draft: _Draft) -> str:
 
 
 def _allowed(expected: np.ndarray, tolerance: float) -> float:
-    """Absolute difference that is allowed, in two digits."""
+    """The allowed absolute difference, with two digits."""
     if expected.dtype.kind not in "fc":
         return 0.0
     finite = np.abs(expected[np.isfinite(expected)]).astype(np.float64)
@@ -357,7 +358,7 @@ def _files_code(context: ReproContext) -> Sequence[str]:
 
 
 def _requirements(context: ReproContext, code: str) -> str:
-    """What to install, in the versions that are installed."""
+    """The packages that the script needs, with the installed versions."""
     roots = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE)) | {"onnx"}
     owners = metadata.packages_distributions()
     names = {name for root in roots for name in owners.get(root, ())}

@@ -1,9 +1,9 @@
-"""Are the random outputs of two models the same, by what both draw?
+"""Compares random outputs of two models, by equal seeds or by their distributions.
 
-First both draw from the same seeds. Where what comes out is the same, the two models make the same
-of the same random numbers, and no statistics are needed. Else each draws from seeds of its own, and
-the two distributions are compared; what looks different is drawn again, several times as often,
-before it is believed, and only where either model agrees with itself.
+First both models are run with the same seeds. If the outputs are equal, no statistics are needed.
+Else each is run with seeds of its own, and the two distributions are compared. A difference counts
+only if a second test with four times as many new runs shows it too, and if each model's own runs
+agree with each other.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from optvet.engine.numerics.oracle import Judgement, judge
 from optvet.graph.randomness import SeedBy
 
 SCREEN_RUNS, SCREEN_P = 48, 0.03
-"""Runs per model at the first look, and the p below which it is not the last."""
+"""Runs per model in the first test, and the p-value below which the second test is made."""
 PROOF_RUNS, PROOF_P = 192, 1e-4
-"""Runs per model, all of them new, before a difference is believed, and the p that it takes.
+"""New runs per model in the second test, and the p-value below which a difference counts.
 
-Both looks have two tests, so that two equal models are told apart in 12 of 1,000,000 trials at
-most.
+Each test has two parts (permutations, and values that vary in one model only), so that two equal
+models are called different in at most 12 of 1,000,000 trials.
 """
 SELF_P = 1e-3
-"""Below this p a model differs from itself: its runs are not independent, and prove nothing."""
+"""If two halves of one model's runs differ with a p-value below this, its runs are not independent,
+and the judgement is "unsure"."""
 FEWEST_RUNS = 8
 
 Side = Literal["reference", "candidate"]
@@ -32,17 +33,17 @@ _OWN_SEEDS: dict[Side, int] = {"reference": 1_000_000, "candidate": 2_000_000}
 
 
 class Draws(Protocol):
-    """Where runs come from."""
+    """Runs the two models."""
 
     def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
-        """One run for each number, from the seeds of ``graph.randomness``; None if it takes none.
+        """One run for each number, with the seeds of ``graph.randomness``; None if there are none.
 
-        Runs of one number draw the same in both models, and those of two numbers independently.
+        Runs of equal numbers get the same random values in both models; others are independent.
         """
         ...
 
     def in_turn(self, side: Side, session: int, runs: int) -> Runs:
-        """``runs`` runs of one session, which is another for each number; empty if it fails."""
+        """``runs`` runs of session number ``session``; empty if it fails."""
         ...
 
 
@@ -54,13 +55,13 @@ def judge_random(
     Args:
         draws: Runs both models.
         names: The random outputs.
-        screen: Runs per model at the first look.
-        proof: Runs per model before a difference is believed.
+        screen: Runs per model in the first test.
+        proof: Runs per model in the second test.
 
     Returns:
-        "same" and "drift" where the same seeds give the same, or the same but for rounding;
-        "drift" with a detail for other draws of one distribution; "fault"; "unsure" where the runs
-        prove nothing.
+        By output: "same" or "drift" if equal seeds give equal outputs, or equal except for
+        rounding; "drift" with a detail for different runs of one distribution; "fault" for
+        different distributions; "unsure" if the runs do not decide.
     """
     ways: tuple[SeedBy, ...] = ("name", "place")
     for by in ways:
@@ -78,7 +79,7 @@ def judge_random(
 
 
 def _proven(draws: Draws, names: Sequence[str], runs: int) -> dict[str, Judgement]:
-    """The judgement where a first look showed a difference: from runs of its own."""
+    """The judgement of the second test, from new runs."""
     ours, theirs = ([_own(draws, side, n, runs // 2) for n in (1, 2)] for side in _OWN_SEEDS)
     why = _unusable([*ours, *theirs], names)
     if why:
@@ -95,7 +96,7 @@ def _proven(draws: Draws, names: Sequence[str], runs: int) -> dict[str, Judgemen
 
 
 def _own(draws: Draws, side: Side, part: int, runs: int) -> Runs:
-    """Independent runs: each from a seed of its own, or one after the other where none is taken."""
+    """Independent runs: each with its own seed, or in turn in one session without seeds."""
     first = _OWN_SEEDS[side] + part * 10_000
     made = draws.seeded(side, range(first, first + runs), "place")
     return draws.in_turn(side, part, runs) if made is None else made
@@ -104,7 +105,7 @@ def _own(draws: Draws, side: Side, part: int, runs: int) -> Runs:
 def _paired(
     draws: Draws, names: Sequence[str], by: SeedBy, runs: int
 ) -> dict[str, Judgement] | None:
-    """The judgement where the same seeds give the same; None where it takes statistics."""
+    """The judgement if equal seeds give equal outputs; None if statistics are needed."""
     ours = draws.seeded("reference", range(runs), by)
     theirs = None if ours is None else draws.seeded("candidate", range(runs), by)
     if ours is None or theirs is None or len(ours) != len(theirs):

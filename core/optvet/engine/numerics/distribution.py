@@ -1,13 +1,13 @@
-"""Outputs that are random: are those of two models drawn from one distribution?
+"""Tests whether the random outputs of two models have the same distribution.
 
-A permutation test of many statistics at a time. Under the hypothesis that both models draw from
-one distribution, the runs of the two are exchangeable, whatever that distribution is: continuous or
-discrete, of one element or of millions. So the largest difference of any statistic is held against
-the largest one after the runs were dealt out anew, many times. That is exact, and it corrects for
-the number of statistics and of outputs by itself.
+A permutation test of many statistics at once. If both models have one distribution, their runs are
+exchangeable, whether the distribution is continuous or discrete, of one element or of millions. So
+the largest difference of any statistic is compared with the largest one after the runs are randomly
+reassigned to the two models, many times. The test is exact, and corrects for the number of
+statistics and outputs.
 
-Source: Westfall and Young 1993, "Resampling-Based Multiple Testing", Sec. 2.5 (max-T); for values
-that vary on one side only, the probability is counted.
+Source: Westfall and Young 1993, "Resampling-Based Multiple Testing", Sec. 2.5 (max-T). For values
+that vary in one model only, the probability is computed by counting.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Runs = Sequence[Mapping[str, np.ndarray]]
 """The outputs of one run each, by name."""
 
 EFFECT = 2e-3
-"""Differences of a mean statistic below so much of its scale are rounding, or no one's concern."""
+"""Differences of a mean below this part of its scale are ignored: rounding, or not relevant."""
 _EDGE = 1e-3
-"""Half the width over which a threshold is soft, in scales: rounding must not cross it at once."""
+"""Width of a threshold's linear ramp, in scales, so that rounding does not flip a count."""
 _POSITIONS = 16
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _TINY = 1e-300
 _BEYOND_DOUBT = 1e-9
-"""Below this p nothing else is looked for."""
+"""With a p-value below this, no further test is made."""
 
 
 @dataclass(frozen=True)
 class Unlike:
-    """What tells two sets of runs apart most.
+    """The most significant difference of two sets of runs.
 
-    ``p`` is the probability of as large a difference, of any statistic of any output, where there
-    is none. ``detail`` says in words what differs; ``stuck`` that the output no longer varies.
+    ``p`` is the probability that any statistic of any output differs as much if the distributions
+    are equal. ``detail`` says what differs; ``stuck`` is True if the output no longer varies.
     """
 
     output: str
@@ -52,17 +52,17 @@ class Unlike:
 def most_unlike(
     reference: Runs, candidate: Runs, names: Sequence[str], *, permutations: int, seed: int
 ) -> Unlike | None:
-    """The strongest sign that two sets of independent runs have different distributions.
+    """The most significant difference of the distributions of two sets of independent runs.
 
     Args:
         reference: Runs of the original.
         candidate: Runs of the optimized model.
         names: Outputs to be compared, which all runs have.
-        permutations: How often the runs are dealt out anew; no p is below one in this.
-        seed: Of the dealing.
+        permutations: Number of random reassignments; p is at least about 1 / permutations.
+        seed: Seed of the reassignments.
 
     Returns:
-        The sign with its p; None where no statistic differs by more than ``EFFECT``.
+        The difference with its p; None if no statistic differs by more than ``EFFECT``.
     """
     found: list[Unlike] = []
     columns: list[tuple[str, str, np.ndarray]] = []
@@ -84,7 +84,7 @@ def most_unlike(
 def _most_different(
     columns: Sequence[tuple[str, str, np.ndarray]], first: int, permutations: int, seed: int
 ) -> Iterator[Unlike]:
-    """The statistic whose means differ most; ``first`` runs are of the reference."""
+    """The statistic whose means differ most; the ``first`` runs are those of the reference."""
     if not columns:
         return
     table = np.stack([values for _, _, values in columns], axis=1)
@@ -101,11 +101,11 @@ def _most_different(
     largest = float(seen.max())
     rng = np.random.default_rng(seed)
     beaten, left = 0, permutations
-    # What was beaten ten times needs no further proof that it is nothing special.
+    # After ten larger permuted differences the p-value is too large to matter.
     while left > 0 and beaten < 10:
         some = min(left, 1000)
         dealt = rng.permuted(np.broadcast_to(weights, (some, count)), axis=1)
-        # All statistics, not the chosen alone: the choice was made by the same runs.
+        # All statistics, not the chosen one alone, since the same runs chose it.
         beaten += int((np.abs(dealt @ scaled).max(axis=1) >= largest * (1 - 1e-9)).sum())
         left -= some
     name, words, _ = columns[int(seen.argmax())]
@@ -120,11 +120,11 @@ def _most_different(
 def _one_sided(
     name: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], outputs: int
 ) -> Unlike | None:
-    """Elements that are the same in all runs of one model, and vary in the other."""
+    """A difference in elements that are constant in one model and vary in the other."""
     if len({a.shape for a in (*ours, *theirs)}) != 1 or not ours[0].size:
         return None
     a, b = _table(ours), _table(theirs)
-    # How many are NaN or infinite is a statistic.
+    # NaN and infinity are covered by the statistics.
     finite = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
     a, b = a[:, finite], b[:, finite]
     if not a.size:
@@ -142,9 +142,9 @@ def _one_sided(
 
 
 def _constancy(varying: np.ndarray, fixed: np.ndarray) -> float:
-    """Smallest probability, over elements, of all that vary being dealt to the first side."""
+    """Smallest probability, over elements, that by chance only the first side varies."""
     same = _same(fixed, fixed[0], fixed, varying).all(axis=0)
-    # One constant for another is a matter of the means.
+    # Two different constants are covered by the means.
     moving = ~_same(varying, varying[0], fixed, varying).all(axis=0)
     deviating = (~_same(varying, fixed[0], fixed, varying)).sum(axis=0)
     most = int(np.where(same & moving, deviating, 0).max())
@@ -152,7 +152,7 @@ def _constancy(varying: np.ndarray, fixed: np.ndarray) -> float:
 
 
 def _same(values: np.ndarray, value: np.ndarray, *tables: np.ndarray) -> np.ndarray:
-    """Where ``values`` are ``value``; what differs by rounding alone is one value."""
+    """Where ``values`` equal ``value`` except for rounding."""
     largest = np.abs(np.concatenate(tables)).max(axis=0)
     return np.asarray(np.abs(values - value) <= EFFECT * largest)
 
@@ -165,9 +165,9 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _statistics(runs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Numbers per run, each in units of its own scale, and what they are called.
+    """Statistics with their names; one number per run, in units of the statistic's scale.
 
-    Scales and thresholds come from all ``runs`` together, so they do not tell the two models apart.
+    Scales and thresholds are computed from the runs of both models together.
     """
     if len({a.shape for a in runs}) > 1:
         sizes = np.array([a.size for a in runs], np.float64)
@@ -217,7 +217,7 @@ def _of_whole(runs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         yield words, extremes / max(1.0, float(np.abs(extremes).max()))
     yield "share of zeros", each(lambda r: np.mean(np.abs(r) <= 1e-6))
     if max(r.size for r in finite) > 1:
-        # On a grid, so that rounding makes no value of its own.
+        # On a grid, so that values that differ by rounding count as one.
         yield "number of different values", each(lambda r: len(np.unique(r.round(4))) / r.size)
     for threshold in np.unique(np.quantile(pooled / scale, _QUANTILES)):
         edge = threshold + _EDGE
@@ -226,12 +226,12 @@ def _of_whole(runs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _up_to(values: np.ndarray, edge: float) -> np.ndarray:
-    """1 below ``edge``, 0 above it, and in between next to it."""
+    """1 below ``edge``, 0 above it, and a linear ramp around it."""
     return np.clip((edge + _EDGE / 2 - values) / _EDGE, 0.0, 1.0)
 
 
 def _scale(values: np.ndarray) -> float:
-    """Root of the mean square of what is finite."""
+    """Root of the mean square of the finite elements."""
     finite = values[np.isfinite(values)]
     largest = float(np.abs(finite).max(initial=0.0))
     if largest <= _TINY:
@@ -242,7 +242,7 @@ def _scale(values: np.ndarray) -> float:
 def _table(runs: Sequence[np.ndarray]) -> np.ndarray:
     """One row per run."""
     if runs[0].dtype == object or runs[0].dtype.kind in "US":
-        # Words have no size, but they are the same or not.
+        # Strings can only be compared for equality.
         words = np.stack([a.astype(str).ravel() for a in runs])
         _, numbers = np.unique(words, return_inverse=True)
         return np.asarray(numbers.reshape(words.shape), np.float64)
@@ -250,7 +250,7 @@ def _table(runs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
-    """All elements as float64; parts of complex ones side by side."""
+    """All elements as float64; complex ones as real and imaginary parts."""
     if array.dtype.kind == "c":
         parts = np.stack([array.real, array.imag], axis=-1)
         return np.asarray(parts.astype(np.float64)).ravel()

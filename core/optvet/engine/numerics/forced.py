@@ -1,4 +1,4 @@
-"""A quantized model, cut open: given the integers of another run it tells what it would round.
+"""Cuts a quantized model at quantized tensors, to compute each layer from given integers.
 
 ::
 
@@ -6,8 +6,8 @@
 
     cut at q:  … → Conv (an output)        q (an input) → Dequantize → Conv (an output) → …
 
-Fed with the integers of an optimized model, each part computes what that model should have rounded
-at its end, from that model's own inputs: errors do not add up over the layers.
+With the integers of an optimized model as inputs, each part computes the exact value that this
+model should have rounded at the end of the part. So errors do not accumulate over the layers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from optvet.graph.walk import between, is_onnx, reads
 
 @dataclass(frozen=True, eq=False)
 class Plain:
-    """The original with all its operators on integers opened, and where it rounds."""
+    """The original in QDQ form, and its quantizers."""
 
     model: ModelProto
     quantizers: tuple[Quantizer, ...]
     constants: Mapping[str, Array]
 
     def undoes(self, node: NodeProto, grid: Grid) -> bool:
-        """Whether a dequantizer has the scale and the zero point of ``grid``."""
+        """Whether ``node`` is a dequantizer with the scale and zero point of ``grid``."""
         known = grid_of(node, self.constants)
         return known is not None and known.same_scale(grid) and known.same_zero(grid)
 
@@ -51,11 +51,11 @@ class Plain:
 
 
 def plain(model: ModelProto) -> Plain:
-    """``model`` made ready to be cut."""
+    """``model`` in the form that ``cut`` takes."""
     if model.functions:
         model = inline_local_functions(model)
     model = opened(model)
-    if model.ir_version < 4:  # weights that are added need not be listed among the inputs
+    if model.ir_version < 4:  # from version 4 on, new initializers need not be inputs
         later = ModelProto()
         later.CopyFrom(model)
         later.ir_version = 4
@@ -72,16 +72,16 @@ def cut(
     seed: int = 0,
     steps: float = 1e-3,
 ) -> ModelProto:
-    """The model cut at quantized tensors, with what every quantizer rounds as a further output.
+    """The model cut at quantized tensors; the input of every quantizer is a further output.
 
     Args:
-        original: What is cut.
+        original: The model.
         cuts: Names of quantized tensors that become inputs.
-        skipped: Names of those that are not rounded; whether they are clipped to the range all the
-            same.
-        perturbed: Quantizers that round values which were moved a little first.
-        seed: Of these moves.
-        steps: Largest move, in steps of the quantizer.
+        skipped: Names of quantized tensors whose rounding is left out; True if values are still
+            clipped to the range.
+        perturbed: Quantizers whose inputs are randomly perturbed.
+        seed: Seed of the perturbations.
+        steps: Largest perturbation, in steps (scales) of the quantizer.
     """
     model = ModelProto()
     model.CopyFrom(original.model)
@@ -117,7 +117,7 @@ def cut(
 def _perturbed(
     model: ModelProto, node: NodeProto, quantizer: Quantizer, seed: int, steps: float
 ) -> list[NodeProto]:
-    """``node`` behind a random move of at most so many steps."""
+    """``node`` with its input perturbed by at most ``steps`` steps."""
     prefix = f"optvet.move.{quantizer.node}"
     size = steps * float(np.min(quantizer.grid.scale))
     moved = NodeProto()
@@ -139,7 +139,7 @@ def _perturbed(
 
 
 def can_skip(original: Plain, name: str) -> bool:
-    """Whether the rounding to ``name`` can be left out: all its readers undo it at once."""
+    """Whether the rounding to ``name`` can be left out: only dequantizers of its grid read it."""
     readers = [n for n in original.model.graph.node if name in reads(n)]
     grid = next(q.grid for q in original.quantizers if q.name == name)
     undone = [
@@ -153,7 +153,7 @@ def can_skip(original: Plain, name: str) -> bool:
 def _skipped(
     model: ModelProto, nodes: Sequence[NodeProto], quantizer: Quantizer, *, clipped: bool
 ) -> list[NodeProto]:
-    """``nodes`` with a quantizer and its dequantizers replaced by a clip, or by nothing.
+    """``nodes`` with a quantizer and its dequantizers replaced by a clip or removed.
 
     ::
 
@@ -183,13 +183,13 @@ def _skipped(
 
 @dataclass(frozen=True)
 class Region:
-    """The part of a cut model that makes one value.
+    """The part of a cut model that computes one value.
 
     Attributes:
-        inside: Quantizers that remain in it, which round once more.
+        inside: Quantizers within it, at which the model was not cut.
         begins: Quantized tensors at which it was cut.
-        operators: Names of its operators in order, but for those that quantize.
-        node: What the last of its nodes is called.
+        operators: Names of its operators in order, without quantizers and dequantizers.
+        node: Name of its last node.
     """
 
     inside: tuple[str, ...]
@@ -199,7 +199,7 @@ class Region:
 
 
 def regions(original: Plain, cuts: Collection[str]) -> dict[str, Region]:
-    """The part that makes what each quantizer rounds, by the quantized tensor; and of outputs."""
+    """The part that computes the input of each quantizer, by quantized tensor; and each output."""
     rounded = {q.name for q in original.quantizers}
     ends = {q.name: q.source for q in original.quantizers}
     ends |= {o: o for o in original.outputs if o not in ends}

@@ -1,11 +1,11 @@
-"""Is each layer of an optimized quantized model right, given that model's own integers?
+"""Judges each layer of an optimized quantized model on that model's own integers.
 
-Rounding and small faults look alike at the end of a quantized model: a tie that falls the other
-way in one layer moves the next ones by whole steps. Layer by layer they do not. What a layer should
-have rounded is computed from the integers that the optimized model itself fed to it, and a right
-kernel is then within half a step of it, however deep the layer lies. Where it is not, what explains
-it is looked for: a rounding that was left out, a kernel that computes coarsely, rounding of tensors
-that cannot be seen. What nothing explains is a fault of that layer.
+At the outputs of a quantized model, rounding and small faults cannot be distinguished: one tie that
+is rounded the other way changes later layers by whole steps. Layer by layer they can. The exact
+result of a layer is computed from the integers that the optimized model itself fed to it; a correct
+kernel is within half a step of it, in a layer of any depth. For a larger difference, three legal
+causes are tried: a rounding that was left out, a kernel in fixed-point arithmetic, and rounding of
+tensors whose values are not available. If none explains it, the layer is faulty.
 """
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ from optvet.graph.cost import longest_reduction
 from optvet.graph.quantized import Array
 
 HALF = 0.51
-"""Steps by which a right kernel may be off: half a step, and what float arithmetic adds. The
-largest that was seen is 0.5003, over 984 tensors of 20 models and two runtimes."""
+"""Largest error of a correct kernel, in steps: half a step plus float rounding. The largest that was
+measured is 0.5003, over 984 tensors of 20 models and two runtimes."""
 COARSE, COARSE_MEAN, COARSE_LAYERS = 0.75, 0.15, 3
-"""A requantization in fixed point is off by 0.625 at most, 0.125 on average, in every layer."""
+"""Limits for fixed-point requantization: its error is at most 0.625 steps, 0.125 on average, and
+it is used in every layer."""
 DRAWS, FEW_DRAWS = 8, 2
 MOVE = 2e-3
-"""Values are moved by so many steps, at most, before a quantizer that cannot be seen."""
+"""Largest perturbation, in steps, before a quantizer whose integers are not available."""
 _CHOOSABLE, _VARIANTS = 3, 8
-"""Of so many roundings every set is tried, and each alone."""
+"""Up to so many roundings, all subsets are tried; up to so many, each alone."""
 
 Outcome = Literal["sound", "skipped", "noise", "coarse", "open", "saturation", "fault"]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """How one layer, or the part that makes an output, was judged.
+    """The judgement of one layer, or of the part that computes an output.
 
     Attributes:
-        name: The quantized tensor that ends it, or the output.
-        outcome: What it is.
+        name: The quantized tensor at its end, or the output.
+        outcome: The judgement.
         sample: Index of the sample on which it is worst.
-        steps: Distance from the exact result of its own inputs, in steps; of an output its error.
-        share: Share of elements that are further off than allowed; None for an output.
-        skipped: Quantizers inside of it whose rounding was left out.
-        hidden: Quantizers inside of it that cannot be seen.
-        operators: What it consists of.
+        steps: Distance from the exact result of its own inputs, in steps; for an output, its error.
+        share: Share of elements beyond the limit; None for an output.
+        skipped: Quantizers within it whose rounding was left out.
+        hidden: Quantizers within it whose integers are not available.
+        operators: Names of its operators.
         node: Name of its last node.
         begins: Quantized tensors that it is computed from.
-        detail: More in words.
+        detail: Further details as text.
     """
 
     name: str
@@ -75,12 +76,12 @@ WRONG: tuple[Outcome, ...] = ("saturation", "fault")
 
 @dataclass(frozen=True)
 class LocalAnswer:
-    """All layers.
+    """The judgements of all layers.
 
     Attributes:
-        layers: Those that end in a quantized tensor which both models have.
-        ends: The parts behind the last of these, by output.
-        quantizers: How many the original has.
+        layers: Those that end in a quantized tensor of both models.
+        ends: The parts after the last of these, by output.
+        quantizers: Number of quantizers of the original.
         reaching: Names of the layers from which each output is computed.
     """
 
@@ -95,7 +96,7 @@ class LocalAnswer:
 
 @dataclass
 class _End:
-    """What is known of the end of one part of the cut model."""
+    """The differences at the end of one part of the cut model."""
 
     name: str
     region: Region
@@ -120,18 +121,18 @@ def check(
     """Judge every layer of the optimized model on its own inputs.
 
     Args:
-        original: What it was made of.
-        run: Runs models exactly as the original is run.
+        original: The original model.
+        run: Runs models with the runtime and options of the original.
         feeds: Inputs, by sample.
-        inner: What is seen of the optimized model on each of them.
-        matches: Which of its tensors is which.
-        noise: What the graph says of the outputs' uncertainty; nothing measured.
+        inner: Values of the optimized model on each of them.
+        matches: Its quantized tensors, by those of the original.
+        noise: The noise of the outputs as the graph implies it, without measurements.
     """
     return _Check(original, run, feeds, inner, dict(matches), noise).answer()
 
 
 class _Check:
-    """One check, in the order: as it is, less roundings, rounding that cannot be seen."""
+    """One check: all layers as they are; then the three legal causes, one after the other."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class _Check:
         return iter(self._run(model, fed))
 
     def _measure(self, skipped: Mapping[str, bool] | None) -> dict[str, _End]:
-        """All ends, each with what it shows on its worst sample."""
+        """All ends, each with its differences on its worst sample."""
         model = cut(self._original, self._matches, skipped)
         parts = regions(self._original, self._matches)
         ends = {n: _End(n, r) for n, r in parts.items() if self._is_end(n)}
@@ -199,7 +200,7 @@ class _Check:
         end.bad = end.bad or worst > HALF
 
     def _apart(self, name: str, index: int, exact: Array) -> Array:
-        """How far integers are from what they should be, in steps, with sign; 0 for NaN."""
+        """Signed differences of integers from the exact result, in steps; 0 for NaN."""
         ours = self._matches[name].read(self._inner[index], self._by_name[name].grid)
         with np.errstate(invalid="ignore"):
             apart = ours.astype(np.float64) - exact
@@ -207,7 +208,7 @@ class _Check:
 
     def _compare_output(self, end: _End, index: int, values: Values, noise: Noise) -> None:
         name = end.name
-        if name in self._by_name:  # quantized, and not seen: it is compared as it is
+        if name in self._by_name:  # quantized, integers not available: compared directly
             source = self._by_name[name].source
             value = values[source] if source in values else self._feeds[index][source]
             grid = self._by_name[name].grid
@@ -224,7 +225,7 @@ class _Check:
     # --- what explains what is off ---------------------------------------------------------------
 
     def _doubtful_matches(self, ends: Mapping[str, _End]) -> set[str]:
-        """Tensors that were matched by their scale, and are something else after all."""
+        """Tensors whose match by scale may be wrong, by their values."""
         return {
             e.name
             for e in ends.values()
@@ -233,12 +234,12 @@ class _Check:
         }  # fmt: skip
 
     def _without(self, doubtful: set[str], ends: dict[str, _End]) -> dict[str, _End]:
-        """The ends without these matches, if that leaves nothing wrong; else as they were."""
+        """The ends without the doubtful matches, if no end is wrong then; else ``ends``."""
         kept = self._matches
         self._matches = {n: m for n, m in kept.items() if n not in doubtful}
         again = self._measure(None)
         self._explain(again)
-        # Noise would be no answer: behind a rounding that cannot be seen a fault may hide.
+        # Noise does not explain it: rounding of an unavailable tensor may hide a fault.
         if any(e.outcome not in ("sound", "skipped") for e in again.values()):
             self._matches = kept
             return ends
@@ -253,16 +254,16 @@ class _Check:
         left = self._coarse(left)
         kept = list(left)
         for end in self._less_rounding(left, clipped=False):
-            # Of many roundings that cannot be seen not every choice was tried.
+            # With many unavailable roundings, not every choice was tried.
             end.outcome = "fault" if len(end.region.inside) <= _CHOOSABLE else "open"
         for end in kept:
             if end.outcome == "skipped":
                 end.outcome = "saturation"
 
     def _less_rounding(self, bad: Sequence[_End], *, clipped: bool) -> list[_End]:
-        """Those of ``bad`` that no choice of roundings left out explains; the others are told so.
+        """Those of ``bad`` that no left-out roundings explain; the others are marked as explained.
 
-        Every part has choices of its own; the n-th choices of all parts are tried in one run.
+        Each part has its own list of choices; the n-th choices of all parts are tried in one run.
         """
         choices = {e.name: list(_choices(self._original, e.region)) for e in bad}
         left = list(bad)
@@ -279,7 +280,7 @@ class _Check:
         return left
 
     def _unseen(self, bad: Sequence[_End]) -> list[_End]:
-        """Those of ``bad`` that float rounding, and ties of what cannot be seen, do not explain."""
+        """Those of ``bad`` that float rounding and ties of unavailable tensors do not explain."""
         if not bad:
             return []
         lows: dict[tuple[str, int], Array] = {}
@@ -345,7 +346,7 @@ class _Check:
         return True
 
     def _coarse(self, bad: Sequence[_End]) -> list[_End]:
-        """Those of ``bad`` that are not explained by kernels which compute coarsely everywhere."""
+        """Those of ``bad`` that fixed-point arithmetic in every layer does not explain."""
         alike: dict[tuple[str, ...], list[_End]] = {}
         for end in bad:
             if end.name in self._matches and end.steps <= COARSE and abs(end.mean) <= COARSE_MEAN:
@@ -357,7 +358,7 @@ class _Check:
         return [e for e in bad if e.outcome == "sound"]
 
     def _reaching(self, ends: Mapping[str, _End]) -> dict[str, frozenset[str]]:
-        """Layers behind each output."""
+        """The names of the layers from which each output is computed."""
         found = {}
         for output in self._original.outputs:
             todo, seen = [output], set[str]()
@@ -371,9 +372,9 @@ class _Check:
 
 
 def _few_moves(apart: Array, reach: Array) -> bool:
-    """Whether a layer is off by no more than where roundings that cannot be seen are moved.
+    """Whether a layer differs no more than after perturbing roundings that are not available.
 
-    Behind these, an element may go as far as another one was seen to go.
+    Each element may then differ as much as the most changed element did.
     """
     allowed = HALF + 8 * float(np.max(reach, initial=0.0))
     rms = [float(np.sqrt(np.mean(np.square(v)))) if v.size else 0.0 for v in (apart, reach)]
@@ -381,10 +382,10 @@ def _few_moves(apart: Array, reach: Array) -> bool:
 
 
 def _choices(original: Plain, region: Region) -> Iterator[tuple[str, ...]]:
-    """Sets of quantizers inside of a region whose rounding may have been left out.
+    """Sets of quantizers of a region whose rounding may have been left out.
 
-    Of a few every set, of more each alone and all together, of many only all together: each takes
-    a run of the whole model.
+    Up to ``_CHOOSABLE`` quantizers: every subset. Up to ``_VARIANTS``: each alone, and all. More:
+    only all together, since each set costs a run of the whole model.
     """
     names = [n for n in region.inside if can_skip(original, n)]
     if len(names) <= _CHOOSABLE:
@@ -421,7 +422,7 @@ def _layer(end: _End) -> Layer:
 
 
 def moved(original: Plain, run: Run, feeds: Values, seeds: Sequence[int]) -> list[dict[str, Array]]:
-    """Outputs of the original with every value moved a little before it is quantized."""
+    """Outputs of the original with each value perturbed before it is quantized, by seed."""
     every = [q.name for q in original.quantizers]
     runs: list[dict[str, Array]] = []
     for seed in seeds:
@@ -434,5 +435,5 @@ def moved(original: Plain, run: Run, feeds: Values, seeds: Sequence[int]) -> lis
 
 
 def self_outputs(original: Plain, values: Values) -> dict[str, Array]:
-    """Of all values those that are outputs of the original."""
+    """The values that are outputs of the original."""
     return {n: values[n] for n in original.outputs if n in values}

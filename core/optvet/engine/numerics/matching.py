@@ -1,7 +1,7 @@
-"""Which quantized tensor of an optimized model is which of the original.
+"""Matches the quantized tensors of an optimized model with those of the original.
 
-Names are nobody's promise, and integers may have become unsigned or changed their order in memory.
-What remains is the scale, the number of elements, and what the integers are.
+Optimizers may rename tensors, change int8 to uint8, and change the layout. So tensors are matched
+by scale, number of elements, and values.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Values = Mapping[str, Array]
 Run = Callable[[ModelProto, Sequence[Values]], Iterable[dict[str, Array]]]
 """Runs a model on several feeds, one after the other."""
 _MOST, _FEW = 0.5, 0.1
-"""Share of elements that may differ by more than two steps: behind a fault, and where only the
-values speak for it."""
+"""Share of elements that may differ by more than two steps: if name or scale match too (a fault may
+change values), and if the tensor is matched by values alone."""
 
 
 @dataclass(frozen=True)
 class Inner:
-    """What can be seen of the optimized model on one sample.
+    """Values of the optimized model on one sample.
 
     Attributes:
-        integers: Its quantized tensors.
+        integers: Its quantized tensors, by name.
         outputs: Its outputs, by their names in the original.
     """
 
@@ -38,11 +38,11 @@ class Inner:
 
 @dataclass(frozen=True)
 class Match:
-    """One quantized tensor of the original, found in the optimized model.
+    """The tensor of the optimized model that matches a quantized tensor of the original.
 
-    ``name`` is what it is called there; ``order`` the permutation of axes that leads from there to
-    here, None where it has another ``shape`` here; ``offset`` what integers there are larger by.
-    ``by_scale`` tells that name or scale are the same, and not the values alone.
+    ``name`` is its name in the optimized model. ``order`` is the permutation of axes from the
+    optimized model to the original, None if the tensor is reshaped to ``shape``. ``offset`` is
+    subtracted from its integers. ``by_scale`` is True if name or scale match, not the values alone.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Match:
     by_scale: bool = True
 
     def read(self, inner: Inner, grid: Grid) -> Array:
-        """The tensor as the original would have it."""
+        """The integers with the layout, type and zero point of the original."""
         value = inner.integers[self.name]
         value = value.reshape(self.shape) if self.order is None else value.transpose(self.order)
         low, high = grid.range
@@ -63,10 +63,10 @@ class Match:
 def match(
     original: Plain, run: Run, feeds: Values, inner: Inner, grids: Mapping[str, Grid]
 ) -> dict[str, Match]:
-    """Quantized tensors of the original that the optimized model has too, by their names.
+    """The matched quantized tensors, by their names in the original.
 
-    Found by name, or by scale and values; first by the values that the original has, then, since
-    differences add up, by those that it computes from the integers of the optimized model.
+    Matched by name, or by scale and values: first by the values of the original; then, since
+    differences accumulate, by those computed from the integers of the optimized model.
     """
     found: dict[str, Match] = {}
     for _ in range(3):
@@ -89,7 +89,7 @@ def _matched(
         (apart, unnamed, _), each = best
         if apart <= _MOST or not unnamed or _only_of_its_kind(quantizer, original, values):
             found[quantizer.name] = each
-    # A wrong scale is a fault too, of a tensor that has but its values to be known by.
+    # A wrong scale is a fault too, so a tensor may have to be matched by values alone.
     taken = {each.name for each in found.values()}
     others = {name: grid for name, grid in grids.items() if name not in taken}
     for quantizer in original.quantizers:
@@ -100,7 +100,7 @@ def _matched(
 
 
 def _alike(quantizer: Quantizer, grids: Mapping[str, Grid]) -> dict[str, Grid]:
-    """Tensors of the name or of the scale of a quantizer."""
+    """Tensors with the name or the scale of a quantizer."""
     return {
         name: grid
         for name, grid in grids.items()
@@ -111,7 +111,7 @@ def _alike(quantizer: Quantizer, grids: Mapping[str, Grid]) -> dict[str, Grid]:
 def _best(
     quantizer: Quantizer, values: Values, inner: Inner, grids: Mapping[str, Grid]
 ) -> tuple[tuple[float, bool, bool], Match] | None:
-    """The tensor that is closest to what a quantizer makes, and how close that is."""
+    """The tensor closest to the result of a quantizer, and the key by which it is closest."""
     source = values.get(quantizer.source)
     if source is None or not grids:
         return None
@@ -130,7 +130,7 @@ def _best(
 
 
 def _only_of_its_kind(quantizer: Quantizer, original: Plain, values: Values) -> bool:
-    """Whether no other quantizer has this scale and makes a tensor of this size."""
+    """Whether no other quantizer has this scale and a result of this size."""
     size = values[quantizer.source].size
     same = [
         q
@@ -145,7 +145,7 @@ def _only_of_its_kind(quantizer: Quantizer, original: Plain, values: Values) -> 
 def _ways(
     name: str, grid: Grid, value: Array, quantizer: Quantizer, shape: tuple[int, ...]
 ) -> Iterator[Match]:
-    """How a tensor may lie in memory: as it is, or with its channels last."""
+    """The possible layouts of a tensor: as it is, or channels last."""
     offset = grid.range[0] - quantizer.grid.range[0]
     rank = value.ndim
     orders = [tuple(range(rank))]
@@ -153,13 +153,13 @@ def _ways(
         orders += [(0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)]
     fitting = [o for o in orders if tuple(value.shape[i] for i in o) == shape]
     if not fitting:
-        yield Match(name, None, (-1, *shape[1:]), offset)  # as many samples as there are
+        yield Match(name, None, (-1, *shape[1:]), offset)  # any batch size
     for order in fitting:
         yield Match(name, order, shape, offset)
 
 
 def _apart(each: Match, inner: Inner, expected: Array, grid: Grid) -> float:
-    """Share of elements that are further than two steps from what is expected."""
+    """Share of elements that differ from ``expected`` by more than two steps."""
     if expected.size == 0:
         return 0.0
     step = max(1, expected.size // 65_536)
@@ -168,6 +168,6 @@ def _apart(each: Match, inner: Inner, expected: Array, grid: Grid) -> float:
 
 
 def forced_inputs(original: Plain, matches: Mapping[str, Match], inner: Inner) -> dict[str, Array]:
-    """Inputs of the model that is cut at ``matches``."""
+    """Inputs of the model that is cut at ``matches``: the integers of the optimized model."""
     by_name = {q.name: q for q in original.quantizers}
     return {name: each.read(inner, by_name[name].grid) for name, each in matches.items()}

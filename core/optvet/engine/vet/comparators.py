@@ -1,4 +1,4 @@
-"""Comparators under their options, and the metrics that they say they have."""
+"""Options of comparators, and the names of their metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from optvet.spec.types import Failure, Model, Sample
 
 
 def comparator_options(comparator: Comparator, model: Model, request: VetRequest) -> dict[str, Any]:
-    """What was asked for, and what the model's record says where nothing was."""
+    """Options of the request, with those of the model's record where the request sets none."""
     config, given = model.config, dict(request.comparator_options)
     if comparator.name != config.comparator:
         return given
@@ -37,7 +37,7 @@ def comparator_options(comparator: Comparator, model: Model, request: VetRequest
 
 
 def options_for(comparator: Comparator, model: Model, request: VetRequest) -> BaseModel:
-    """The options under which ``comparator`` compares; defaults where those given are another's."""
+    """The options of ``comparator``; defaults if the given ones are those of another comparator."""
     wanted = request.comparator or model.config.comparator
     given = comparator_options(comparator, model, request)
     if comparator.name != wanted:
@@ -47,7 +47,7 @@ def options_for(comparator: Comparator, model: Model, request: VetRequest) -> Ba
 
 
 def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:
-    """Names of the metrics that it says it has; None if it does not say."""
+    """Names of its metrics; None if it is not ``TellsMetrics``."""
     if not isinstance(comparator, TellsMetrics):
         return None
     call = lambda: comparator.metrics(options)  # noqa: E731  # one expression, of one type
@@ -61,13 +61,13 @@ def calibrated(
     options: BaseModel,
     output: str | None = None,
 ) -> BaseModel:
-    """``options`` with the scale that all samples share, where ``comparator`` has one.
+    """``options`` with the scale that all samples share, if ``comparator`` is ``Calibrates``.
 
     Args:
         lab: Runs the original.
         chunks: All samples.
-        comparator: What compares.
-        options: Its options as they were given.
+        comparator: The comparator.
+        options: Its options as the user set them.
         output: The only output that is compared; None for all.
     """
     if not isinstance(comparator, Calibrates):
@@ -84,5 +84,5 @@ def calibrated(
 
 
 def has_metric(metric: str, names: Iterable[str]) -> bool:
-    """Whether one of ``names``, as ``metrics_of`` gives them, stands for ``metric``."""
+    """Whether ``metric`` matches one of ``names``, in which ``*`` stands for any text."""
     return any(metric == n or ("*" in n and fnmatchcase(metric, n)) for n in names)

@@ -1,4 +1,4 @@
-"""Requirement after requirement: what keeps the pipeline from meeting it, and what remains."""
+"""Finds the passes because of which requirements are not met, and a pipeline that meets them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from optvet.spec.requirement import Required
 
 Passes = tuple[str, ...]
 Clear = Callable[[Passes], Passes]
-"""Reports the faults of a pipeline; what remains of it."""
+"""Reports the faults of a pipeline and returns its safe passes."""
 
 
 def demand(session: Session, meter: Meter, safe: Passes, clear: Clear) -> Passes:
-    """Report what keeps the pipeline from meeting what is required; a part of ``safe`` meets it.
+    """Report the passes because of which requirements are not met.
 
     Args:
-        session: Where trials are made, and findings go.
-        meter: Measures what is required.
-        safe: The pipeline without what causes faults.
-        clear: Vets a shorter pipeline: without a pass, others may do wrong.
+        session: Where trials are made and findings are added.
+        meter: Measures the requirements.
+        safe: The pipeline without the culprits of faults.
+        clear: Vets a shorter pipeline, since removing a pass may cause a fault.
+
+    Returns:
+        The passes of ``safe`` with which all requirements are met.
     """
     table, ledger = session.case.passes, session.ledger
     judged, kept = [], frozenset(table.pipeline)
@@ -52,14 +55,14 @@ def demand(session: Session, meter: Meter, safe: Passes, clear: Clear) -> Passes
 
 
 def _is_met_by_the_original(meter: Meter, required: Required) -> bool:
-    """Whether the original meets it against itself, in another process."""
+    """Whether a second run of the original, compared with the first, meets the requirement."""
     return meter.read(required, None, fresh=True).met is True
 
 
 def _rest(session: Session, unmet: Unmet, passes: Passes) -> Passes:
-    """What remains of ``passes`` without those that keep the requirement from being met.
+    """``passes`` without those because of which the requirement is not met.
 
-    Without optional passes there may be nothing that meets it.
+    The requirement may still not be met when no optional pass is left.
     """
     table = session.case.passes
     while unmet.read(passes).met is False:
@@ -72,7 +75,7 @@ def _rest(session: Session, unmet: Unmet, passes: Passes) -> Passes:
 
 
 def _report(session: Session, unmet: Unmet, culprit: Sequence[str]) -> bool:
-    """Report the finding; False where fresh processes do not show it, which is said instead."""
+    """Add the finding; False if new processes do not repeat it, which is recorded as undecided."""
     table = session.case.passes
     passes = table.complete(culprit) if culprit else table.base
     if unmet.read(passes, fresh=True).met is not False:

@@ -1,8 +1,8 @@
-"""Quantized models are judged layer by layer where that can be done.
+"""Judges quantized models layer by layer, if their inner values are available.
 
-A difference at the end of such a model says little: see ``engine/numerics/local.py``. So where
-outputs behind quantizers differ, the optimized model is looked into on some samples, and what its
-layers show takes the place of the comparison with the noise of the whole.
+A difference of an output of such a model is a weak sign of a fault: see
+``engine/numerics/local.py``. If outputs after quantizers differ, the layers of the optimized model
+are compared on some samples, and the judgement of the layers replaces that of the output.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from optvet.spec.records import Divergence, LayerRecord, MovedOutput, Quantized
 from optvet.spec.types import Sample
 
 SAMPLES = 8
-"""Samples that are looked at for one pass sequence; more of them only where they differ more."""
+"""Samples on which layers are compared for one pass sequence, those that differ most."""
 _LINES = 40
 _SEVERITY = ("sound", "skipped", "noise", "coarse", "open", "saturation", "fault")
 
 
 class Layers:
-    """What looks into optimized models gave, by the passes that made them."""
+    """Comparisons of layers, by the pass sequence of the optimized model."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -39,15 +39,15 @@ class Layers:
         self._largest: dict[tuple[str, ...], float] = {}
 
     def apply(self) -> bool:
-        """Whether the original has quantizers to look at."""
+        """Whether the original has quantizers of activations."""
         return measuring.analysis(self.lab).quantizers > 0
 
     def look(self, trial: Trial, doubtful: Sequence[tuple[float, Sample]]) -> None:
-        """Look into what ``trial`` made, on the samples whose outputs differ most.
+        """Compare the layers of the model of ``trial``, on the samples whose outputs differ most.
 
         Args:
             trial: Runs of the optimized model.
-            doubtful: Samples with outputs that are in doubt, and how far these are apart.
+            doubtful: Samples whose outputs may be wrong, each with the size of the difference.
         """
         if not doubtful or not self.apply():
             return
@@ -65,7 +65,7 @@ class Layers:
         seen.update({s.id: runs[s.id] for s in new})
 
     def judged(self, passes: tuple[str, ...], sample: str, j: Judgement) -> Judgement:
-        """``j``, or what the layers say in its place."""
+        """The judgement of the layers if they cover the output, else ``j``."""
         if j.call not in ("unsure", "fault", "sensitivity") or j.structural:
             return j
         answers = [k for k in self._looked.get(passes, ()) if k.answer is not None]
@@ -94,7 +94,7 @@ class Layers:
     def wrong(
         self, passes: tuple[str, ...], outputs: Collection[str], sample: str
     ) -> LayerRecord | None:
-        """The layer behind ``outputs`` that is furthest off on a sample; None if all are right."""
+        """The worst layer before ``outputs`` on a sample; None if all are correct."""
         found = [
             layer
             for looked in self._looked.get(passes, ())
@@ -105,7 +105,7 @@ class Layers:
         return _record(max(found, key=_size), sample) if found else None
 
     def place(self, passes: tuple[str, ...], layer: str) -> Divergence | None:
-        """Where a wrong layer is in both graphs; None if it was not looked at."""
+        """Where a wrong layer is in both graphs; None if it was not compared."""
         places = (k.places[layer] for k in self._looked.get(passes, ()) if layer in k.places)
         place = next(places, None)
         if place is None:
@@ -120,10 +120,10 @@ class Layers:
         )
 
     def noise(self, sample: Sample, noise: Noise, *, more: bool = False) -> Noise:
-        """``noise`` with the runs in which values moved before they were quantized.
+        """``noise`` measured by perturbing values before they are quantized.
 
-        In place of those in which inputs and weights moved: weights are integers, and the first
-        quantizer absorbs what happened before it.
+        This replaces perturbations of inputs and weights: weights are integers, and the first
+        quantizer rounds a perturbed input back to the same integers.
         """
         if not self.apply():
             return noise
@@ -140,10 +140,10 @@ class Layers:
         passes: tuple[str, ...],
         runs: Iterable[tuple[Sample, Outputs, Outputs]],
     ) -> Quantized | None:
-        """How the model after ``passes`` was judged; None where nothing was in doubt.
+        """How the model after ``passes`` was judged; None if its outputs do not differ.
 
         Args:
-            passes: What made it.
+            passes: The pass sequence.
             runs: Samples with the outputs of the reference and of the optimized model.
         """
         looked = self._looked.get(passes)
@@ -173,7 +173,7 @@ class Layers:
         )
 
     def _moved(self, runs: Sequence[tuple[Sample, Outputs, Outputs]]) -> list[MovedOutput]:
-        """By how much outputs differ, and by how much rounding alone moves them where they do."""
+        """For each output, its difference and the difference that rounding alone causes."""
         steps, found = measuring.analysis(self.lab).steps, []
         for name in runs[0][1] if runs else ():
             apart = [(_apart(a[name], b[name]), s, a[name]) for s, a, b in runs if name in b]
@@ -204,7 +204,7 @@ def _cut(lines: Sequence[str]) -> list[str]:
 
 
 def layer_words(layer: Layer) -> str:
-    """What is wrong with a layer."""
+    """The fault of a layer, in words."""
     name = repr(layer.node or layer.name)
     what = f"{_chain(layer.operators)} {name}" if layer.operators else f"layer {name}"
     if layer.outcome == "saturation":
@@ -246,7 +246,7 @@ def _record(layer: Layer, sample: str) -> LayerRecord:
 
 
 def _covers(answer: LocalAnswer | None, output: str) -> bool:
-    """Whether the output is computed from quantized tensors that were compared."""
+    """Whether ``output`` is computed from quantized tensors that were compared."""
     if answer is None:
         return False
     compared = {layer.name for layer in answer.layers}
@@ -266,7 +266,7 @@ def _size(layer: Layer) -> float:
 
 
 def _worst(answers: Sequence[Looked]) -> dict[str, tuple[Layer, str]]:
-    """Of each layer what it showed at worst, and on which sample."""
+    """The worst result of each layer, and its sample id, by layer."""
     worst: dict[str, tuple[Layer, str]] = {}
     for looked in answers:
         assert looked.answer is not None
@@ -279,7 +279,7 @@ def _worst(answers: Sequence[Looked]) -> dict[str, tuple[Layer, str]]:
 
 
 def _same(seen: Outputs | None, run: Outputs) -> bool:
-    """Whether a run gave what the one gave that was looked at."""
+    """Whether a run has the same outputs as the run whose layers were compared."""
     return seen is not None and all(
         n in seen and seen[n].dtype == v.dtype and np.array_equal(seen[n], v, equal_nan=_nan(v))
         for n, v in run.items()
@@ -302,7 +302,7 @@ def _apart(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _flips(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[int, float | None]:
-    """On how many samples the largest element is another, and the most it was ahead by."""
+    """On how many samples the argmax differs, and the largest margin of these."""
     margins = []
     for one, other in pairs:
         scores = one.ndim > 0 and 1 < one.size == one.shape[-1]

@@ -1,7 +1,7 @@
-"""What is required, measured on all samples after any passes.
+"""Measures requirements on all samples, after any pass sequence.
 
-The original is what was given, on the runtime that runs it: a requirement is about what a user has
-in the end, import and lowering included.
+The optimized model is compared with the original as the user gave it, not with the result of the
+empty pipeline: a requirement includes the effects of import and lowering.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Passes = tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class Reading:
-    """How one requirement stands.
+    """The measurement of one requirement.
 
     Attributes:
-        met: None where that cannot be told.
-        value: What was measured; None where there is no number.
-        words: What was measured, or why nothing was, for people.
-        comparator: Name of what measured it; None of a tolerance.
-        witness: The sample that is furthest from what is required, without its feeds.
+        met: Whether the requirement is met; None if it cannot be measured.
+        value: The measured value; None if there is none.
+        words: The value, or why there is none, as text.
+        comparator: Name of the comparator; None for a tolerance.
+        witness: The sample that is furthest from the requirement, without its feeds.
     """
 
     met: bool | None
@@ -62,11 +62,11 @@ class Reading:
 
 
 class Meter:
-    """Reads requirements after pass sequences; each sequence is measured once.
+    """Measures requirements after pass sequences; each sequence is measured once.
 
     Attributes:
-        required: What is required.
-        samples: All samples, where they are at hand; else none, and they are made again.
+        required: The requirements.
+        samples: All samples if they are in memory; else empty, and samples are loaded again.
     """
 
     def __init__(self, session: Session, detected: Detected, inputs: Inputs) -> None:
@@ -78,7 +78,7 @@ class Meter:
         self._scales: dict[tuple[str, str | None], BaseModel] = {}
 
     def read(self, required: Required, passes: Passes, *, fresh: bool = False) -> Reading:
-        """How ``required`` stands after ``passes``; ``fresh`` asks processes that know nothing."""
+        """``required`` after ``passes``; ``fresh`` repeats all runs in new processes."""
         key = (passes, fresh)
         if key not in self._known:
             self._known[key] = self._measure(passes, fresh)
@@ -95,7 +95,7 @@ class Meter:
             if not gauges:
                 gauges = self._gauges(reference[usable[0].id])
             made = lab.trial(passes, usable, "verify") if passes is not None else None
-            # Decoding asks for a build that is known, so the plain trial comes first.
+            # Decoding needs a build that exists, so the plain trial comes first.
             trial = lab.fresh(passes, usable) if fresh or made is None else made
             if (failure := _failure(trial, usable)) is not None:
                 words = f"the optimized model cannot be measured: {describe(failure)}"
@@ -109,7 +109,7 @@ class Meter:
         return {gauge.required: gauge.reading() for gauge in gauges}
 
     def _chunks(self, *, again: bool = False) -> Iterator[Sequence[Sample]]:
-        """All samples; ``again`` while they are gone through already."""
+        """All samples, in chunks; ``again`` if an iteration over them is running already."""
         if self.samples:
             yield self.samples
             return
@@ -131,7 +131,7 @@ class Meter:
         ]
 
     def _scaled(self, output: str | None, among: Sequence[Candidate]) -> list[Candidate]:
-        """Comparators under options that are the same for all samples."""
+        """The comparators with calibrated options; see ``calibrated``."""
         found = []
         for comparator, options in among:
             key = (comparator.name, output)
@@ -144,7 +144,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Samples with what both models computed on them."""
+    """Samples with the outputs of both models."""
 
     session: Session
     detected: Detected
@@ -155,7 +155,7 @@ class _Chunk:
 
     @cached_property
     def unsteady(self) -> frozenset[str]:
-        """Outputs that no two runs need to agree on."""
+        """Outputs that differ between runs of one model: random or flaky ones."""
         drawn = noise.analysis(self.session.lab).random
         names = {n for run in self.reference.values() for n in run}
         random = {n for n in names if belongs_to(n, drawn)}
@@ -163,27 +163,27 @@ class _Chunk:
 
     @cached_property
     def levels(self) -> Mapping[str, Mapping[str, float]]:
-        """How uncertain the reference's outputs are, as far as that was measured."""
+        """Absolute noise of the reference's outputs by sample id and output, where measured."""
         return self.detected.examiner.levels(self.candidate)
 
 
 class _Gauge:
-    """Reads one requirement, a chunk of samples at a time."""
+    """Measures one requirement, a chunk of samples at a time."""
 
     required: Required
 
     def add(self, chunk: _Chunk) -> None:
-        """Take in a chunk."""
+        """Add a chunk of samples."""
         raise NotImplementedError
 
     def reading(self) -> Reading:
-        """How it stands on all that was taken in."""
+        """The measurement over all added samples."""
         raise NotImplementedError
 
 
 @dataclass
 class _MetricGauge(_Gauge):
-    """A metric, by the first comparator that has it and understands the outputs."""
+    """Measures a metric, by the first comparator that has it and accepts the outputs."""
 
     required: Requirement
     among: list[Candidate]
@@ -193,7 +193,7 @@ class _MetricGauge(_Gauge):
     _origins: dict[str, str] = field(default_factory=dict)
 
     def add(self, chunk: _Chunk) -> None:
-        """Compare with the first comparator that understands; later chunks with the same."""
+        """Compare by the first comparator that accepts the outputs; later chunks by the same."""
         output = self.required.output
         self._unsteady |= {n for n in chunk.unsteady if output in (None, n)}
         self._origins |= {s.id: s.origin for s in chunk.samples}
@@ -258,7 +258,7 @@ class _MetricGauge(_Gauge):
 
 @dataclass
 class _ToleranceGauge(_Gauge):
-    """The largest difference of any element, in units of what is allowed for it."""
+    """Measures the largest ``|candidate - original| / (atol + rtol * |original|)``; no unit."""
 
     required: Tolerance
     _worst: float = 0.0
@@ -267,7 +267,7 @@ class _ToleranceGauge(_Gauge):
     _left_out: set[str] = field(default_factory=set)
 
     def add(self, chunk: _Chunk) -> None:
-        """Compare every output that the tolerance is about, but for random and flaky ones."""
+        """Compare every output that the tolerance covers, except random and flaky ones."""
         for sample in chunk.samples:
             ours, theirs = chunk.reference[sample.id], chunk.candidate.get(sample.id, {})
             for name, value in ours.items():
@@ -295,7 +295,7 @@ class _ToleranceGauge(_Gauge):
             )
 
     def reading(self) -> Reading:
-        """Whether all elements of all samples are within."""
+        """Whether all elements of all samples are within the tolerance."""
         if self._left_out and (self._witness is None or self._worst <= 1):
             return _not_compared(self._left_out)
         met = self._worst <= 1
@@ -313,7 +313,7 @@ def _not_compared(outputs: Collection[str]) -> Reading:
 
 
 def _only(output: str | None, runs: Runs) -> Runs:
-    """``runs`` with one output alone."""
+    """``runs`` with only this output; unchanged for None."""
     if output is None:
         return runs
     return {
@@ -326,7 +326,7 @@ def _runs(trial: Trial) -> Runs:
 
 
 def _failure(trial: Trial, samples: Sequence[Sample]) -> Failure | None:
-    """Why the trial has not computed all ``samples``."""
+    """The failure because of which outputs of ``samples`` are missing; None if none are."""
     if trial.build.failure is not None:
         return trial.build.failure
     failed = next((r for r in trial.runs.values() if isinstance(r, Failure)), None)

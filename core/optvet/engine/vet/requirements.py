@@ -1,4 +1,4 @@
-"""What is required of the optimized model, and which comparator measures it."""
+"""The user's requirements on the optimized model, and the comparators that measure them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from optvet.spec.requirement import (
 from optvet.spec.types import Model
 
 FEW = 2
-"""Of more comparators the metrics are not listed in a message."""
+"""Messages list all metrics only if at most this many comparators have any."""
 COUNTS = ("samples_changed", "samples_undecided")
-"""Metrics that every comparator has: samples whose answer changed, within the noise or beyond."""
+"""Metrics of every comparator: numbers of samples that changed, and that are undecided."""
 
 
 def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
-    """What the request requires, and what the model's record does where the request is silent.
+    """The requirements of the request, and those of the model's record that it does not replace.
 
     Raises:
-        UsageError: An output is named that the model does not have.
+        UsageError: A requirement names an output that the model does not have.
     """
     asked = [parse_requirement(text) for text in request.require]
     config = model.config
@@ -53,17 +53,17 @@ def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
 
 
 def belongs_to(name: str, outputs: Collection[str]) -> bool:
-    """Whether ``name`` is one of ``outputs``, or an item of one that is a sequence or a map."""
+    """Whether ``name`` is one of ``outputs``, or an item of an output of type sequence or map."""
     return name in outputs or any(name.startswith((f"{o}[", f"{o}.")) for o in outputs)
 
 
 def check_metrics(
     required: Iterable[Required], model: Model, request: VetRequest, plugins: Plugins
 ) -> None:
-    """Refuse a metric that nobody has, before the work.
+    """Check, before any trial, that a comparator has each required metric.
 
     Raises:
-        UsageError: No comparator that may be chosen has it; the message lists those that there are.
+        UsageError: No comparator that may be chosen has it; the message lists the known metrics.
     """
     wanted = request.comparator or model.config.comparator
     every = plugins.names("comparator")
@@ -78,13 +78,13 @@ def check_metrics(
 
 
 Candidate = tuple[Comparator, BaseModel]
-"""A comparator under its options."""
+"""A comparator with its options."""
 
 
 def candidates(
     begun: Assessment, request: VetRequest, plugins: Plugins, model: Model
 ) -> list[Candidate]:
-    """Who may measure a requirement: the comparator that was chosen, else the default one."""
+    """The comparators that may measure a requirement: the chosen one, then the default."""
     chosen, default = begun.choice.comparator, plugins.default("comparator")
     if default == chosen.name or default not in plugins.names("comparator"):
         return [(chosen, begun.options)]
@@ -93,7 +93,7 @@ def candidates(
 
 
 def fitting(requirement: Requirement, among: Sequence[Candidate]) -> list[Candidate]:
-    """Those that may have the metric, in order.
+    """The comparators that may have the metric, in the given order.
 
     Raises:
         UsageError: None of them has it.
@@ -113,7 +113,7 @@ def fitting(requirement: Requirement, among: Sequence[Candidate]) -> list[Candid
 def unknown_metric(
     requirement: Requirement, among: Iterable[tuple[Comparator, Sequence[str] | None]]
 ) -> UsageError:
-    """An error that names the nearest metric, or lists those that there are."""
+    """An error that names the metrics with the most similar names, or lists all known ones."""
     known = {c.name: sorted(names) for c, names in among if names is not None}
     every = {metric for metrics in known.values() for metric in metrics}
     near = difflib.get_close_matches(requirement.metric, sorted(every), n=3, cutoff=0.6)

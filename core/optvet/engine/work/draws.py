@@ -1,4 +1,4 @@
-"""Random outputs: both models are run many times, in workers, from seeds that are known."""
+"""Runs of models with random outputs: both models many times, from known seeds if possible."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from optvet.graph.randomness import SeedBy, seeded
 from optvet.spec.types import Artifact, Sample
 
 _KEPT_ELEMENTS = 1 << 14
-"""Of larger outputs so many elements are kept, evenly spaced."""
+"""Elements that are kept of a larger output, evenly spaced."""
 _LOADED_BYTES = 2 << 30
-"""Each run from a seed has a session of its own: of models in so many bytes in all."""
+"""Each seed needs a new session; this limits the bytes of models that are loaded for them."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The two models of a comparison: pass sequences of the lab, None for the original."""
+    """The two models that are compared: pass sequences of the lab, None for the original."""
 
     lab: Lab
     reference: tuple[str, ...] | None
@@ -52,7 +52,7 @@ class Pair:
         return chance.judge_random(self, names, screen=screen, proof=proof)
 
     def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
-        """One run for each number; None if the model takes no seeds."""
+        """One run for each seed; None if the model takes no seeds."""
         return self._asked(side, _draw_seeded, list(numbers), by) or None
 
     def in_turn(self, side: Side, session: int, runs: int) -> Runs:
@@ -60,7 +60,7 @@ class Pair:
         return self._asked(side, _draw_in_turn, runs, (side, session))
 
     def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
-        """What a worker drew, remembered; nothing if it cannot draw so."""
+        """Runs by a worker, cached; empty if the model cannot be run so."""
         lab, passes = self.lab, self.reference if side == "reference" else self.candidate
         subject = lab.subject(passes)
         # Pass sequences that make one and the same model share its draws.
@@ -82,7 +82,7 @@ class Pair:
 def _draw_seeded(
     artifact: Artifact, order: TrialSpec, numbers: Sequence[int], by: SeedBy
 ) -> list[Outputs]:
-    """One run per number, each of a session of its own; empty if seeds cannot be set."""
+    """One run per seed, each in a new session; empty if seeds cannot be set."""
     assert order.config is not None
     model = _model_in(artifact, order)
     if model is None:
@@ -102,7 +102,7 @@ def _draw_seeded(
 
 
 def _model_in(artifact: Artifact, order: TrialSpec) -> onnx.ModelProto | None:
-    """The graph that is run; None where it is hidden, or in a file.
+    """The graph that is run; None if it is not available, or in a file.
 
     An artifact of another format may hold the original beside instructions for the runtime.
     """
@@ -120,9 +120,9 @@ def _model_in(artifact: Artifact, order: TrialSpec) -> onnx.ModelProto | None:
 def _draw_in_turn(
     artifact: Artifact, order: TrialSpec, runs: int, session_of: object
 ) -> list[Outputs]:
-    """Runs of one session: each continues the random sequence.
+    """Runs of one session, in which each run continues the random sequence.
 
-    ``session_of`` tells sessions of one model apart where they are remembered.
+    ``session_of`` makes the cache keys of several sessions of one model differ.
     """
     assert order.config is not None
     (sample,) = order.samples
@@ -135,7 +135,7 @@ def _draw_in_turn(
 
 
 def _thinned(outputs: Outputs) -> Outputs:
-    """The same with few elements of the largest outputs."""
+    """``outputs`` with at most ``_KEPT_ELEMENTS`` elements of each."""
     return {
         name: value
         if value.size <= _KEPT_ELEMENTS

@@ -1,9 +1,9 @@
-"""Looking into optimized quantized models: how their quantized tensors are had, and judged.
+"""Gets the quantized tensors of an optimized model, and judges its layers by them.
 
-An optimizer that gives ONNX, or can save what it makes, shows its graph: its quantized tensors are
-made outputs of a copy. One that hides it is given the original with the original's quantized
-tensors as further outputs. Either way the copy is believed only if the outputs proper keep all
-their bits: an optimizer may leave out a fusion for the sake of an output more.
+If the optimized model is available as ONNX, its quantized tensors become outputs of a copy. If not,
+the original gets its own quantized tensors as outputs, and the optimizer is run on that (a probe).
+Both count only if all other outputs stay bit-identical, since a further output may prevent a
+fusion.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from optvet.graph.weights import constants_of
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample
 
 VERSION = 1
-"""Raised when the meaning of a remembered answer changes."""
+"""Part of the cache key; to be raised when the meaning of a cached answer changes."""
 FIRST_DRAWS, MORE_DRAWS = tuple(range(1, 7)), tuple(range(7, 15))
-"""Seeds for runs of the original with every value moved a little before it is quantized."""
+"""Seeds of the runs of the original with each value perturbed before it is quantized."""
 _PROBES, _PROBE_S = 14, 10.0
-"""How often, and for how long, a probe that changed the outputs is tried again with fewer ones."""
+"""Limits (runs, seconds) of repeating a probe with fewer tensors if it changes the outputs."""
 
 How = Literal["graph", "probe", "none"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """One layer in both graphs, as text: from which values on, and its nodes."""
+    """One layer in both graphs, as text: the values that it starts from, and its nodes."""
 
     begins: tuple[str, ...]
     before: tuple[str, ...]
@@ -70,14 +70,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Looked:
-    """What a look into one optimized model gave.
+    """The judged layers of one optimized model.
 
     Attributes:
-        how: From its graph, from the original with more outputs, or not at all.
+        how: From its graph, from the original with further outputs, or not at all.
         samples: Ids of the samples, in the order of the indices in ``answer``.
-        answer: All layers; None if nothing could be seen.
-        reason: Why not.
-        places: The nodes of each layer that is wrong, where both graphs can be seen.
+        answer: All layers; None if no inner values are available.
+        reason: Why there is no answer.
+        places: The nodes of each wrong layer, if both graphs are available.
     """
 
     how: How
@@ -92,7 +92,7 @@ _LOOKED: TypeAdapter[Looked] = TypeAdapter(Looked)
 
 @dataclass(frozen=True)
 class _Task:
-    """What the referee needs: both sides' runs, and who ran them."""
+    """What a worker needs to judge layers: the feeds and outputs of both models, the runtimes."""
 
     original: Subject
     reference: RuntimeConfig
@@ -107,13 +107,13 @@ class _Task:
 def look(
     lab: Lab, passes: Sequence[str], samples: Sequence[Sample], runs: Mapping[str, Outputs]
 ) -> Looked:
-    """Judge the layers of the model after ``passes`` on ``samples``; remembered.
+    """Judge the layers of the model after ``passes`` on ``samples``; cached.
 
     Args:
-        lab: Where ``passes`` were tried.
-        passes: What made the model.
-        samples: What it was run on.
-        runs: Its outputs, by sample.
+        lab: The lab that tried ``passes``.
+        passes: The pass sequence.
+        samples: The inputs.
+        runs: Outputs of the optimized model, by sample id.
     """
     ids = tuple(s.id for s in samples)
     if lab.subject(None).scratch is not None:
@@ -142,7 +142,7 @@ def look(
 
 
 def _look(lab: Lab, subject: Subject, task: _Task, ids: tuple[str, ...]) -> tuple[Looked, bool]:
-    """The answer, and whether asking again would give the same."""
+    """The answer, and whether it may be cached: another attempt would give the same."""
     reasons: list[str] = []
     shown = lab.submit(subject, _shown, subject).result()
     lab.ledger.add("noise", applications=1)
@@ -174,7 +174,7 @@ def _words(failure: object) -> str:
 
 
 def moved(lab: Lab, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
-    """Outputs of the original where every value moves a little before it is quantized."""
+    """Outputs of the original with each value perturbed before it is quantized, by seed."""
     key = caching.key("moved", VERSION, lab.identity, lab.sample_digest(sample), list(seeds))
     kept = lab.cache.read(key, measuring.unpack_runs)
     if kept is not None:
@@ -193,7 +193,7 @@ def moved(lab: Lab, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[
 
 
 class _Runs:
-    """Runs models as the reference is run."""
+    """Runs models on the reference's runtime with its options."""
 
     def __init__(self, judge: RuntimeConfig) -> None:
         self._judge = judge
@@ -221,7 +221,7 @@ def _moved(
 
 
 def _shown(artifact: Artifact, subject: Subject) -> bytes | None:
-    """The optimized model as ONNX; None if its format hides it."""
+    """The optimized model as ONNX; None if it is not available in that format."""
     if artifact.format == "onnx" and artifact.path is None:
         return artifact.data
     model = visible(subject)
@@ -232,7 +232,7 @@ Judged = tuple[LocalAnswer, dict[str, Place]]
 
 
 def _judge_shown(task: _Task, data: bytes) -> Judged | str:
-    """All layers, from the optimized graph; else why not."""
+    """All layers, by the optimized graph; a text with the reason if that is impossible."""
     enter("compare")
     model = onnx.load_from_string(data)
     alignment = align(task.model, structure.facts(model, len(data)), task.interface)
@@ -263,7 +263,7 @@ def _seen(
 
 
 def _kept(values: Outputs, outputs: Outputs) -> bool:
-    """Whether the outputs have kept all their bits."""
+    """Whether all ``outputs`` are bit-identical in ``values``."""
     return all(
         n in values and values[n].dtype == v.dtype and _same(values[n], v)
         for n, v in outputs.items()
@@ -304,17 +304,17 @@ def _place(
 
 
 def _nodes(model: ModelProto, end: str, begins: Collection[str]) -> tuple[str, ...]:
-    """The nodes that make a value from others, as text."""
+    """The nodes that compute the value ``end`` from the values ``begins``, as text."""
     constants = constants_of(model)
     found = (model.graph.node[i] for i in between(model.graph, end, begins))
     return tuple(node_text(n, constants) for n in found)
 
 
 def _probe(subject: Subject, task: _Task) -> tuple[list[str], list[Outputs]]:
-    """Quantized tensors of the original that can be outputs without changing anything; and them.
+    """Quantized tensors that can be outputs without changing others: their names and values.
 
-    Called where the optimizer runs. All are tried at once; those that change the outputs are
-    looked for by halves.
+    Called in a process of the optimizer. All are tried at once; if outputs change, the tensors that
+    cause it are found by bisection.
     """
     enter("build")
     model = _original(task)
@@ -334,7 +334,7 @@ def _probe(subject: Subject, task: _Task) -> tuple[list[str], list[Outputs]]:
 def _run_probed(
     subject: Subject, task: _Task, model: ModelProto, names: Sequence[str], samples: int
 ) -> list[Outputs] | None:
-    """What ``names`` are on the first samples; None if it fails, or changes the outputs."""
+    """Values of ``names`` on the first samples; None if the run fails or other outputs change."""
     assert subject.optimizer is not None
     assert subject.options is not None
     probed = ModelProto()
@@ -356,7 +356,7 @@ def _run_probed(
                 return None
             runs.append({n: values[n] for n in names})
         return runs
-    except Exception as error:  # one more output may be more than an optimizer can do
+    except Exception as error:  # an optimizer may fail on a model with a further output
         if isinstance(error, MemoryError):
             raise
         return None
@@ -367,7 +367,7 @@ def _kinds(model: ModelProto) -> dict[str, int]:
 
 
 def _judge_probed(task: _Task, names: Sequence[str], values: Sequence[Outputs]) -> Judged | str:
-    """All layers, from the quantized tensors that a probe told."""
+    """All layers, by the values of a probe; a text with the reason if that is impossible."""
     enter("compare")
     grids = {q.name: q.grid for q in plain(_original(task)).quantizers if q.name in names}
     inner = [Inner(v, o) for v, o in zip(values, task.outputs, strict=True)]
