@@ -26,8 +26,8 @@ from optvet.graph.cost import longest_reduction
 from optvet.graph.quantized import Array
 
 HALF = 0.51
-"""Largest error of a correct kernel, in steps: half a step plus float rounding. The largest that was
-measured is 0.5003, over 984 tensors of 20 models and two runtimes."""
+"""Largest error of a correct kernel, in steps: half a step plus float rounding. Measured: at
+most 0.5003, over 984 tensors of 20 models and two runtimes."""
 COARSE, COARSE_MEAN, COARSE_LAYERS = 0.75, 0.15, 3
 """Limits for fixed-point requantization: its error is at most 0.625 steps, 0.125 on average, and
 it is used in every layer."""
