@@ -1,4 +1,4 @@
-"""``optvet campaign``: many models, many optimizers, in a store that survives everything."""
+"""``optvet campaign``: vets many models with many optimizers, and keeps the answers in a store."""
 
 from __future__ import annotations
 

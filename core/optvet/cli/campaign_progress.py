@@ -26,7 +26,7 @@ _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "y
 
 @contextmanager
 def following(terminal: Terminal, total: int, *, quiet: bool) -> Iterator[OnEvent]:
-    """What is told of a campaign of ``total`` jobs, shown as it happens."""
+    """Shows the progress of a campaign of ``total`` jobs; the function takes its events."""
     if quiet:
         yield lambda event: None
         return
@@ -46,7 +46,7 @@ class _Lines:
         self._terminal, self._total, self._waits = terminal, total, False
 
     def take(self, event: Event) -> None:
-        """Tell of ``event`` where it says something new."""
+        """Print answers, lost workers, and the beginning of waiting."""
         if event.kind == "answered" and event.trial is not None:
             place = f"[{self._total - event.left}/{self._total}] "
             left = (
@@ -72,7 +72,7 @@ class _View:
         self._lock = threading.Lock()
 
     def take(self, event: Event, console: Console) -> None:
-        """Note what happened; what has faults is printed above."""
+        """Update the view; jobs with faults are printed above it."""
         with self._lock:
             if event.trial is not None and event.kind in ("started", "progress"):
                 self._slots[event.slot] = (_about(event.trial), event.text)

@@ -26,11 +26,11 @@ from optvet.spec.records.campaign import (
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LISTED_MODELS = 3
 _COLUMNS = 6
-"""Beyond so many optimizers and pipelines, trials are a list in place of a matrix."""
+"""With more columns than this, trials are shown as a list in place of a matrix."""
 
 
 def exit_code(found: CampaignSummary) -> int:
-    """The exit code of a campaign: that of its worst job, known findings left out."""
+    """The exit code of a campaign: that of its worst job, without known findings."""
     codes = [FINDINGS] * any(group.counts for group in found.findings)
     for trial in found.trials:
         if trial.verdict is None or trial.verdict == "undecided":
@@ -78,7 +78,7 @@ def _totals(found: CampaignSummary) -> Text:
 
 
 def _matrix(trials: Sequence[TrialSummary]) -> Table:
-    """Models down, what they were vetted with across; a list where that would be too wide."""
+    """A row per model, a column per optimizer and pipeline; a list for too many columns."""
     rows = list(dict.fromkeys(t.model for t in trials))
     columns = list(dict.fromkeys(_column(t) for t in trials))
     if len(columns) > _COLUMNS:
@@ -101,7 +101,7 @@ def _column(trial: TrialSummary) -> tuple[str, ...]:
 
 
 def _labels(columns: Sequence[tuple[str, ...]]) -> list[str]:
-    """What sets the columns apart; the optimizer in any case."""
+    """Column heads: the optimizer, and the other values that differ between columns."""
     differing = [len({column[i] for column in columns}) > 1 for i in range(5)]
     differing[0] = True
     return [
@@ -130,7 +130,7 @@ def _list(trials: Sequence[TrialSummary]) -> Table:
 
 
 def _errors(trials: Sequence[TrialSummary]) -> Table:
-    """Jobs without a result, those of one reason as one."""
+    """Jobs without a result, one row per reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for trial in trials:
         words = one_line(trial.error, 200)
@@ -163,7 +163,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def one_trial(trial: Trial) -> Iterator[RenderableType]:
-    """What ``optvet vet`` shows of it."""
+    """One trial, as ``optvet vet`` shows it."""
     if trial.result is not None:
         yield headline(trial.result)
         yield from screen(trial.result, trial.request)
@@ -175,7 +175,7 @@ def one_trial(trial: Trial) -> Iterator[RenderableType]:
 
 
 def diff(found: CampaignDiff) -> Iterator[RenderableType]:
-    """What is new, what is gone, whose verdict changed."""
+    """New findings, findings that are gone, and changed verdicts."""
     for name, (before, after) in found.versions.items():
         yield text(f"{name} {before or '–'} → {after or '–'}", "dim")
     for label, colour, groups in (("new", "red", found.new), ("fixed", "green", found.fixed)):
@@ -204,7 +204,7 @@ def diff(found: CampaignDiff) -> Iterator[RenderableType]:
 
 
 def status(found: CampaignStatus) -> Iterator[RenderableType]:
-    """Campaigns by number, and what runs now."""
+    """Campaigns by number, and the running jobs."""
     table = table_of(("campaign", ""), ("number", "dim"), ("done", ""), ("", ""))
     for item in found.campaigns:
         total = item.queued + item.running + item.done + item.failed
@@ -224,7 +224,7 @@ def status(found: CampaignStatus) -> Iterator[RenderableType]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """A duration in seconds as text.
 
     >>> duration(7), duration(95), duration(7300)
     ('7 s', '1 min 35 s', '2 h 2 min')

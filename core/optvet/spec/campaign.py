@@ -1,4 +1,4 @@
-"""What a campaign file says: which models are vetted by which optimizers, and how."""
+"""The content of a campaign file: which models are vetted with which optimizers, and how."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STORE_BYTES = 20 << 30
 
 
 def _choices(value: object) -> object:
-    """Alternatives, each a text or a list of texts that belong together."""
+    """Alternatives, each a text or a list of texts that one job uses together."""
     if isinstance(value, str):
         return ((value,),)
     if not isinstance(value, list | tuple):
@@ -47,8 +47,7 @@ class JobSet(BaseModel):
 class CampaignFile(JobSet):
     """A whole campaign.
 
-    What is said outside of `jobs` holds for each of them that does not say it itself; without
-    `jobs`, it is the one set of jobs.
+    Keys outside of `jobs` are the defaults of each set; without `jobs`, they are the only set.
     """
 
     name: str = ""

@@ -1,4 +1,4 @@
-"""What an executor provides: processes, here or on other machines, in which jobs are run."""
+"""The protocol of executors, which run jobs in processes, here or on other machines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Report = Callable[[str], None]
 
 
 class WorkerLost(InfrastructureError):
-    """The process or node that ran a job is gone, and with it what it computed.
+    """The process or node that ran a job has died before the job was answered.
 
-    Whatever runs foreign code is a process below the worker, whose death is an answer. So a lost
-    worker is no evidence against the job, which is run again.
+    Foreign code runs in processes below the worker, whose deaths are part of the answer. A lost
+    worker itself is not caused by the job, which is run again.
     """
 
 
@@ -40,11 +40,11 @@ class Workers(Protocol):
         Args:
             function: Importable in a worker.
             arguments: Picklable, as is the result.
-            report: Called here, in any thread, with what the function reports of its progress; an
-                executor that cannot bring it here leaves it out.
+            report: Called in this process, in any thread, with the progress that the function
+                reports; an executor that cannot send it back does not call it.
 
         Returns:
-            The result; the future raises what the function raised, or ``WorkerLost``.
+            The result; the future raises the exception of the function, or ``WorkerLost``.
         """
         ...
 
@@ -60,8 +60,8 @@ class Executor(Protocol):
     Attributes:
         name: Unique in the family.
         options: The options with their defaults; a frozen pydantic model.
-        shares_disk: Whether workers see the files of this machine. Where they do not, models and
-            artifacts travel with the jobs.
+        shares_disk: Whether workers can read the files of this machine. If not, models and
+            artifacts are sent with the jobs.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Executor(Protocol):
         """Workers for ``jobs`` jobs at a time; as many as fit if None.
 
         Raises:
-            UsageError: An option does not fit.
+            UsageError: An option is wrong.
             InfrastructureError: No worker can be started.
         """
         ...

@@ -1,12 +1,12 @@
-"""Many models, many optimizers: a file says what to run, and a store keeps what came of it.
+"""Campaigns: a file lists models and optimizers, and a store keeps the result of each job.
 
 ::
 
     campaign file ─> plan: jobs, each under a key of its content ─> store
     store ─> claim ─> worker: VetRequest → VetResult ─> answer, findings, metrics ─> store
 
-What reports need is read by ``open_store``, ``find_campaign``, ``trials``, ``findings`` and
-``metrics``, and the files of a finding by ``artifacts``.
+Reports read a store by ``open_store``, ``find_campaign``, ``trials``, ``findings`` and ``metrics``,
+and the files of a finding by ``artifacts``.
 """
 
 from optvet.engine.campaign.answers import add_campaign, retry

@@ -1,4 +1,4 @@
-"""Putting plans and answers into a store, each in one transaction."""
+"""Writes plans and answers to a store, each in one transaction."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, Finding, VetResult
 
 _CALLED = re.compile(r"= ([\w.]+)")
-"""The operator of a node that is written as text."""
+"""The operator in the text of a node."""
 _NUMBERS = ("applications", "inferences", "wall_s")
 
 
 def add_campaign(store: Store, plan: Plan, clock: Clock = time.time) -> Campaign:
-    """The campaign that ``plan`` is; made with its jobs if the store does not have it yet.
+    """The campaign of ``plan``; added with its jobs if the store does not have it yet.
 
-    Jobs that an earlier campaign asked are not asked again.
+    Jobs of an earlier campaign with the same key are shared, and not run again.
     """
     with store.transaction() as database:
         query = "SELECT id FROM campaigns WHERE plan = ?"
         row = database.execute(query, (plan.digest,)).fetchone()
         settings = json.dumps(plan.settings)
         if row is not None:
-            # A new baseline or limit asks no other question.
+            # A new baseline or size limit changes no job.
             update = "UPDATE campaigns SET source = ?, settings = ? WHERE id = ?"
             database.execute(update, (plan.text, settings, row["id"]))
             id = row["id"]
@@ -75,7 +75,7 @@ def _job_row(job: Job) -> tuple[object, ...]:
 
 
 def retry(store: Store, campaign: Campaign) -> int:
-    """Queue again the jobs of a campaign that failed; how many that are."""
+    """Queue the failed jobs of a campaign again; returns their number."""
     with store.transaction() as database:
         return database.execute(
             "UPDATE jobs SET state = 'queued', owner = NULL, document = NULL, verdict = NULL "
@@ -93,10 +93,10 @@ def record(
     files: Sequence[NewArtifact] = (),
     clock: Clock = time.time,
 ) -> bool:
-    """Store what came of ``job``, all of it or nothing; False if ``owner`` lost its claim.
+    """Store the answer of ``job``, all of it or nothing; False if ``owner`` has lost its claim.
 
     Raises:
-        WorkerLost: One of ``files``, which are in the store's folder, is gone.
+        WorkerLost: One of ``files`` is missing in the store's folder.
     """
     failed = isinstance(answer, ErrorRecord) and answer.exit_code == OptvetError.exit_code
     verdict = answer.verdict if isinstance(answer, VetResult) else "error"
@@ -120,7 +120,7 @@ def record(
 
 
 def finish(store: Store, campaign: Campaign, clock: Clock = time.time) -> None:
-    """Note that nothing of a campaign waits any more."""
+    """Store the current time as the time at which a campaign finished, unless it has one."""
     with store.transaction() as database:
         database.execute(
             "UPDATE campaigns SET finished = ? WHERE id = ? AND finished IS NULL",
@@ -129,10 +129,10 @@ def finish(store: Store, campaign: Campaign, clock: Clock = time.time) -> None:
 
 
 def identity(result: VetResult, finding: Finding) -> str:
-    """What findings of one defect share: the fingerprint, or what comes nearest to one.
+    """A key that findings of one defect share: the fingerprint, or a substitute for it.
 
-    Without a fingerprint it is made of optimizer, culprit, symptom, stage, words without names and
-    numbers, and what makes the wrong value: findings of one defect in many models often agree.
+    The substitute consists of optimizer, culprit, symptom, stage, the message without names and
+    numbers, and the operator that computes the wrong value.
     """
     if finding.fingerprint is not None:
         return finding.fingerprint

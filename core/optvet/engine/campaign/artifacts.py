@@ -1,8 +1,8 @@
-"""Files of findings, each kept once under the digest of what it holds.
+"""Files of findings, each stored once under its SHA-256.
 
-A file is complete before a row names it, and a file that no row names is removed when it is old. So
-whatever is killed in between leaves a file too many and never one too few. A file that was removed
-to make room just before another answer names it is noticed then, and that job is run again.
+A file is complete before a row refers to it, and an old file without a row is removed. So a process
+that is killed in between may leave a file too many, but none is missing. If a file is removed to
+make room just before another answer refers to it, this is noticed, and that job is run again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from optvet.spec.files import write_file
 
 FOLDER = "artifacts"
 _ORPHAN_S = 3600.0
-"""No job needs longer between a file of it and its answer; reductions end after minutes."""
+"""Files without a row are removed after this time; a job stores its answer much sooner."""
 
 
 @dataclass(frozen=True)
 class NewArtifact:
-    """A file of finding ``number``; ``content`` where it is not in the store yet."""
+    """A file of finding ``number``; ``content`` is None if it is in the store already."""
 
     number: int
     name: str
@@ -39,7 +39,7 @@ class NewArtifact:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file of a finding; ``path`` is where it lies in the store."""
+    """A file of a finding; ``path`` is its place in the store."""
 
     name: str
     digest: str
@@ -48,16 +48,16 @@ class Artifact:
 
 
 def folder_of(store: Store) -> Path:
-    """Where the files of a store are."""
+    """The folder of a store's files."""
     return store.path / FOLDER
 
 
 def keep(folder: Path, content: bytes) -> str:
-    """Put ``content`` into ``folder``; its digest."""
+    """Write ``content`` to ``folder``; returns its digest."""
     digest = hashlib.sha256(content).hexdigest()
     path = _place(folder, digest)
     try:
-        # A file in use again is young again, which keeps it from being swept.
+        # A new time of change keeps a file that is used again from being swept.
         os.utime(path)
     except FileNotFoundError:
         write_file(path, content, private=True, advice="make room, then go on")
@@ -67,10 +67,10 @@ def keep(folder: Path, content: bytes) -> str:
 def add_artifacts(
     store: Store, job: str, files: Iterable[NewArtifact], clock: Clock = time.time
 ) -> None:
-    """Name the files of a job; to be called within the transaction of its answer.
+    """Add rows for the files of a job; to be called in the transaction of its answer.
 
     Raises:
-        WorkerLost: One of them is gone.
+        WorkerLost: A file is missing.
     """
     now = clock()
     for file in files:
@@ -86,12 +86,12 @@ def add_artifacts(
 
 
 def artifacts(store: Store, trial: str, number: int) -> list[Artifact]:
-    """The files of one finding, by name; none where no bundle was asked for, or is kept any more.
+    """The files of one finding, by name; empty if no bundle was requested, or it was removed.
 
     Args:
-        store: Where it is.
-        trial: The key of its trial.
-        number: Its place in the answer.
+        store: The store.
+        trial: Key of the finding's trial.
+        number: Index of the finding in the answer.
     """
     query = (
         "SELECT name, f.digest, size FROM finding_artifacts f JOIN artifacts a "
@@ -105,10 +105,10 @@ def artifacts(store: Store, trial: str, number: int) -> list[Artifact]:
 
 
 def write_bundle(files: Iterable[Artifact], out: Path) -> None:
-    """The folder that a bundle was, as ``optvet replay`` takes it.
+    """Write a bundle as a folder, as ``optvet replay`` takes it.
 
     Raises:
-        InputError: A file is not what it was when it was stored.
+        InputError: A file does not have its digest any more.
     """
     for file in files:
         try:
@@ -124,11 +124,11 @@ def write_bundle(files: Iterable[Artifact], out: Path) -> None:
 
 
 def collect_garbage(store: Store, max_bytes: int, clock: Clock = time.time) -> int:
-    """Remove bundles, the oldest first, until files take at most ``max_bytes``; bytes removed.
+    """Remove bundles, the oldest first, until files take at most ``max_bytes``.
 
-    What no finding names any more goes in any case.
+    Files without a finding are removed in any case. Returns the number of removed bytes.
     """
-    # Within the transaction: nobody can name a file while it goes.
+    # In the transaction, so that no row can refer to a file while it is removed.
     with store.transaction() as database:
         total = database.execute("SELECT total(size) FROM artifacts").fetchone()[0]
         removed = _drop_unnamed(store)
@@ -146,7 +146,7 @@ def collect_garbage(store: Store, max_bytes: int, clock: Clock = time.time) -> i
 
 
 def _drop_unnamed(store: Store) -> int:
-    """Remove files that no finding names any more; bytes removed."""
+    """Remove files without a finding; returns the number of removed bytes."""
     query = "FROM artifacts WHERE digest NOT IN (SELECT digest FROM finding_artifacts)"
     rows = store.database.execute(f"SELECT digest, size {query}").fetchall()
     store.database.execute(f"DELETE {query}")
@@ -156,7 +156,7 @@ def _drop_unnamed(store: Store) -> int:
 
 
 def _sweep(store: Store, now: float) -> int:
-    """Remove old files that have no row: their job was killed before its answer; bytes removed."""
+    """Remove old files without a row, left by killed jobs; returns the number of removed bytes."""
     named = {row[0] for row in store.database.execute("SELECT digest FROM artifacts")}
     removed = 0
     for path in _files(folder_of(store)):

@@ -1,4 +1,4 @@
-"""Findings that are known: accepted by fingerprint, and announced when they are gone."""
+"""Baselines: findings accepted by fingerprint, and reported as fixed when they disappear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_baseline(path: Path) -> Baseline:
     """The baseline in the file ``path``.
 
     Raises:
-        InputError: It cannot be read or is none.
+        InputError: The file cannot be read or is not a baseline.
     """
     document = read_json(path, "listing")
     try:
@@ -34,7 +34,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def baseline_of(found: CampaignSummary) -> Baseline:
-    """What makes all findings of a campaign known."""
+    """The baseline of all findings of a campaign."""
     wanted = [group for group in found.findings if group.counts or group.known]
     return Baseline(
         schema="optvet.baseline/1",
@@ -53,10 +53,9 @@ def baseline_of(found: CampaignSummary) -> Baseline:
 
 
 def against(found: CampaignSummary, baseline: Baseline) -> CampaignSummary:
-    """A campaign in which what ``baseline`` knows does not count.
+    """The summary with the findings of ``baseline`` marked as known.
 
-    A known finding is fixed if it is not found any more though every job has a result in which it
-    was found before.
+    A known finding is fixed if no job finds it, and all jobs that found it before have a result.
     """
     known = {entry.fingerprint for entry in baseline.findings}
     present = {group.fingerprint for group in found.findings}
@@ -78,7 +77,7 @@ def _marked(group: FindingGroup, known: set[str]) -> FindingGroup:
 
 
 def _is_judged(entry: KnownFinding, found: CampaignSummary) -> bool:
-    """Whether the campaign would have found it: every job of that kind has a result."""
+    """Whether every job that could find it has a result."""
     jobs = [
         trial
         for trial in found.trials

@@ -1,4 +1,4 @@
-"""How long what is left will take, by what was measured."""
+"""Estimates the remaining time of a campaign by the measured times of its jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OLD_S = 2.0
 
 @dataclass
 class Costs:
-    """Seconds of the jobs that are answered, and what the others are of."""
+    """Times of the answered jobs, in seconds, and the models and optimizers of the others."""
 
     clock: Callable[[], float] = time.monotonic
     took: dict[str, float] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Costs:
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Costs:
-        """What is known of a campaign."""
+        """The costs of a campaign's jobs."""
         costs = cls()
         for trial in trials:
             costs.about[trial.key] = (trial.model, trial.optimizer)
@@ -33,12 +33,12 @@ class Costs:
         return costs
 
     def learn(self, trial: Trial, wall_s: float) -> None:
-        """One more is answered."""
+        """Add the time of an answered job."""
         self.took[trial.key] = wall_s
 
     def eta_s(self, workers: int) -> float | None:
-        """Seconds until all are answered by so many workers; None as long as none is answered."""
-        # Looked at by every event, and it looks at every job.
+        """Estimated seconds until all jobs are answered; None before the first answer."""
+        # Called for every event, and takes time for every job.
         if self.clock() - self._at > _OLD_S:
             self._estimate, self._at = self._look(), self.clock()
         return None if self._estimate is None else self._estimate / workers
@@ -49,7 +49,7 @@ class Costs:
         overall = fmean(self.took.values())
         by_model, by_optimizer = self._means(0), self._means(1)
         left = [about for key, about in self.about.items() if key not in self.took]
-        # A slow model is slow for every optimizer: the two are taken to multiply.
+        # The time is modelled as a factor of the model times a factor of the optimizer.
         return sum(
             by_model.get(model, overall) * by_optimizer.get(optimizer, overall) / (overall or 1.0)
             for model, optimizer in left

@@ -1,4 +1,4 @@
-"""Two campaigns against each other, such as two releases of an optimizer."""
+"""Compares two campaigns, such as of two releases of an optimizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optvet.spec.records.campaign import CampaignDiff, ChangedVerdict, FindingGr
 
 @dataclass(frozen=True)
 class _Side:
-    """One of two campaigns: its trials that have results, by what was asked."""
+    """One of the two campaigns: its trials with results, by their question."""
 
     name: str
     trials: Mapping[str, Trial]
@@ -32,10 +32,10 @@ class _Side:
 
 
 def diff_of(a: tuple[Store, Campaign], b: tuple[Store, Campaign]) -> CampaignDiff:
-    """What the second campaign says otherwise than the first.
+    """The differences of the second campaign from the first.
 
-    Jobs are the same if they ask the same, whatever folder the model is in, limits of time and
-    memory left aside.
+    Jobs correspond if their requests are equal, except for the folder of the model and the limits
+    of time and memory.
     """
     before, after = _side(*a), _side(*b)
     shared = [cell for cell in before.trials if cell in after.trials]
@@ -75,7 +75,7 @@ def _side(store: Store, campaign: Campaign) -> _Side:
 
 
 def _asked(trial: Trial) -> str:
-    """What was asked, for whatever folder the model is in."""
+    """The question of a trial, without the folder of its model."""
     request = trial.request
     named = request.model_copy(update={"model": short_model(request.model)})
     return key(question(named, LIMITS))

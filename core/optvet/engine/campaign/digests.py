@@ -1,4 +1,4 @@
-"""What models and data hold, without reading again what has not changed."""
+"""Digests of models and data; files that have not changed are not read again."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from optvet.spec.errors import OptvetError
 from optvet.spec.files import file_sha256, private_folder
 
 _READ_BYTES = 64 << 20
-"""Data beyond this is known by its name, size and time of change."""
+"""Larger data is identified by name, size and time of change."""
 _MOST_FILES = 100_000
 
 
 @dataclass(frozen=True)
 class Digests:
-    """Digests of files, remembered in the database of a store while size and time stay."""
+    """Digests of files, cached in the database of a store by size and time of change."""
 
     database: sqlite3.Connection
 
     def of_model(self, reference: str, plugins: Plugins, cache_dir: Path) -> tuple[str, int]:
-        """Digest and size of what ``reference`` stands for; "" and 0 if it cannot be had.
+        """Digest and size in bytes of a model; "" and 0 if it cannot be read.
 
-        A source is asked for the file of a name once: later runs need no network.
+        A name of a model source is resolved once: later runs need no network.
         """
         try:
             path = self._file(reference, plugins, cache_dir)
@@ -82,17 +82,17 @@ class Digests:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file of a model, and those that its weights are in."""
+    """The file of a model, and the files of its external weights."""
     try:
         outline = outline_of(path)
         places = {place_of(t, path.parent)[0] for t in tensors_of(outline) if is_outside(t)}
     except (DecodeError, ValueError, KeyError):
-        places = set()  # no model: the job says so
+        places = set()  # not a model: the job reports it
     return [path, *sorted(place for place in places - {path} if place.is_file())]
 
 
 def digest_of_data(argument: str) -> str:
-    """What tells that the data which a dataset is given has changed; empty if it is no path."""
+    """A digest of the files of a dataset's argument; empty if that is not a path."""
     try:
         path = Path(argument).expanduser()
         if not argument or not path.exists():

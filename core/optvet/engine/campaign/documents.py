@@ -1,4 +1,4 @@
-"""What a store holds, as the documents that commands show and write."""
+"""Makes the documents that commands show and write from the content of a store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from optvet.spec.records.reading import read_document
 
 
 def status_of(store: Store, clock: Clock = time.time) -> CampaignStatus:
-    """How far the campaigns of a store are."""
+    """The progress of all campaigns of a store."""
     now = clock()
     return CampaignStatus(
         schema="optvet.campaign-status/1",
@@ -65,7 +65,7 @@ def _state(store: Store, campaign: Campaign) -> CampaignState:
 def summary_of(
     store: Store, campaign: Campaign, baseline: Baseline | None = None
 ) -> CampaignSummary:
-    """A campaign as a whole; ``baseline`` in place of the known findings that it was run with."""
+    """The summary of a campaign; ``baseline`` replaces the one that it was run with."""
     stored = campaign.settings.get("baseline")
     if baseline is None and stored is not None:
         baseline = read_document(Baseline, stored)
@@ -88,7 +88,7 @@ def summary_of(
 
 
 def summary_of_trial(trial: Trial) -> TrialSummary:
-    """A job and its answer in short."""
+    """The summary of a job and its answer."""
     result, error = trial.result, trial.error
     faults = [f for f in result.findings if f.severity != "note"] if result else []
     return TrialSummary(
@@ -111,11 +111,11 @@ def summary_of_trial(trial: Trial) -> TrialSummary:
 
 
 def groups_of(found: Iterable[StoredFinding], counted: set[str]) -> list[FindingGroup]:
-    """Findings of one fingerprint as one; faults first, then those in most models.
+    """Findings grouped by fingerprint; faults first, then those in most models.
 
     Args:
         found: All findings.
-        counted: Notes that count as faults do.
+        counted: Symptoms of notes that count as faults.
     """
     groups: dict[str, list[StoredFinding]] = {}
     for row in found:

@@ -1,4 +1,4 @@
-"""A campaign for other programs: as JSON with every answer, or as tables."""
+"""Exports a campaign: as JSON with every answer, as tables, or as bundles."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ COLUMNS: Mapping[str, Mapping[str, type]] = {
 
 
 def export(store: Store, campaign: Campaign, format: str, out: Path) -> list[Path]:
-    """Write a campaign as ``format`` to ``out``; the files or folders that were written.
+    """Write a campaign as ``format`` to ``out``; returns the written files or folders.
 
     Args:
-        store: Where the campaign is.
-        campaign: What to write.
+        store: The store.
+        campaign: The campaign.
         format: "json" or "baseline", which are one file; "csv" or "parquet", a file per table;
             "bundles", a folder per finding.
         out: The file or the folder.
 
     Raises:
         PluginError: A library is missing.
-        InfrastructureError: Something cannot be written.
+        InfrastructureError: A file cannot be written.
     """
     if format == "csv":
         return write_csv(store, campaign, out)

@@ -1,4 +1,4 @@
-"""Reading a campaign file: what is wrong with it is told with the file, the line and the key."""
+"""Reads a campaign file; error messages name the file, the line and the key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AXES: Mapping[str, str] = {
     "runtime": "runtimes",
     "comparator": "comparators",
 }
-"""What a request has one of, by the key that lists them."""
+"""The field of a request, by the key of the file that lists its values."""
 _ELSEWHERE: Mapping[str, str] = {
     "out": "bundles are kept in the store; say bundles = true beside 'models'",
     "trust": "no file says that files are trusted; say --trust on the command line",
@@ -55,8 +55,8 @@ class CampaignSource:
 
     Attributes:
         path: The file.
-        text: What it holds.
-        content: What that says.
+        text: Its text.
+        content: Its parsed content.
         sets: Its sets of jobs, each complete.
         baseline: The file of known findings, if it names one.
     """
@@ -69,7 +69,7 @@ class CampaignSource:
 
     @property
     def name(self) -> str:
-        """What the campaign is called."""
+        """The name of the campaign."""
         return self.content.name or self.path.stem
 
     def refusal(self, key: Key, words: str) -> UsageError:
@@ -79,7 +79,7 @@ class CampaignSource:
         return UsageError(f"{where}: key {dotted(key)!r}: {words}")
 
     def place(self, number: int, key: str) -> Key:
-        """Where set ``number`` has ``key`` from: its own table, or the whole file."""
+        """The table that sets ``key`` for set ``number``: its own, or that of the whole file."""
         parts = tuple(key.split("."))
         if self.content.jobs:
             value: Any = self.content.jobs[number]
@@ -101,7 +101,7 @@ def read_campaign(path: Path, plugins: Plugins, *, trust: bool = False) -> Campa
         trust: Whether options of it may name code and commands.
 
     Raises:
-        UsageError: It cannot be read or says what cannot be; the message tells where.
+        UsageError: It cannot be read, or a value is wrong; the message says where.
     """
     document = read_toml(path, "listing")
     text = read_bytes(path, "listing").decode("utf-8")
@@ -137,7 +137,7 @@ _EXPECTED: Mapping[str, str] = {
 
 
 def _words(error: Any) -> str:
-    """What pydantic says of a value, and the value if that is not told by it."""
+    """Pydantic's message about a value, with the value if the message lacks it."""
     value = shown(error["input"])
     if error["type"] == "value_error":
         return str(error["msg"].removeprefix("Value error, "))
@@ -152,7 +152,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _complete(whole: CampaignFile, jobs: JobSet) -> JobSet:
-    """``jobs``, with what is said for the whole file where it does not say it."""
+    """``jobs``, with the values of the whole file for keys that it does not set."""
     general = {n: getattr(whole, n) for n in JobSet.model_fields if n not in jobs.model_fields_set}
     return jobs.model_copy(update={**general, "vet": {**whole.vet, **jobs.vet}})
 
@@ -163,7 +163,7 @@ def _complete(whole: CampaignFile, jobs: JobSet) -> JobSet:
 def _check(
     source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
 ) -> None:
-    """Refuse now what every job of the set would fail with."""
+    """Check now what would make every job of the set fail."""
     for name in jobs.vet:
         key = source.place(number, f"vet.{name}")
         if name in _ELSEWHERE:
@@ -192,7 +192,7 @@ def _check(
 
 
 def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins) -> None:
-    """Refuse names that no plugin has, and options that a plugin does not take."""
+    """Check the names of plugins, and their options."""
     named: dict[Family, Sequence[str]] = {}
     for axis, family in _NAMED:
         single = next(s for s, listed in _AXES.items() if listed == axis)
@@ -222,7 +222,7 @@ def _try(source: CampaignSource, key: Key, act: Any) -> None:
 
 
 def inputs_of(jobs: JobSet, folder: Path) -> tuple[tuple[str, ...], ...]:
-    """The datasets of ``jobs``, with paths of theirs from ``folder`` as they are opened."""
+    """The datasets of ``jobs``, with their paths resolved from ``folder``."""
     return tuple(tuple(_dataset(text, folder) for text in choice) for choice in jobs.datasets)
 
 

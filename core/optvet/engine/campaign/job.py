@@ -1,4 +1,4 @@
-"""One job, in a worker: a request in, a document out."""
+"""Runs one job in a worker: takes a request, returns a document."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from optvet.spec.records.error import ErrorSource
 from optvet.spec.request import VetRequest
 
 BUG = "BugInOptvet"
-"""``error`` of a job that ended by an exception that nobody raises on purpose."""
+"""``error`` of a job that ended by an unexpected exception."""
 
 
 @dataclass(frozen=True)
 class JobAnswer:
-    """What came of a job.
+    """The answer of a job.
 
     Attributes:
         document: A ``VetResult`` or an ``ErrorRecord``, as JSON.
@@ -45,11 +45,11 @@ class JobAnswer:
 
 @dataclass(frozen=True)
 class Bundling:
-    """That bundles are wanted.
+    """How to make bundles.
 
     Attributes:
-        folder: Where files are kept under their digests; None where this process does not share a
-            disk with the store: then their contents travel with the answer.
+        folder: Where files are stored under their digests; None if this process does not share a
+            disk with the store: then their contents are sent with the answer.
         draw: Makes pictures of graphs; see ``write_bundles``.
     """
 
@@ -63,13 +63,13 @@ def run_job(
     parcel: Parcel | None,
     report: Callable[[str], None],
 ) -> JobAnswer:
-    """Answer ``request``; whatever is wrong is an answer too.
+    """Answer ``request``; errors are answers too.
 
     Args:
-        request: About one model.
-        bundling: Where bundles go; None where none is wanted.
-        parcel: The model, where this process does not see its file.
-        report: Called with what is being done.
+        request: The request, for one model.
+        bundling: How to make bundles; None for no bundles.
+        parcel: The model's files, if this process cannot read them.
+        report: Called with a text about the progress.
     """
     started = time.monotonic()
     files: tuple[NewArtifact, ...] = ()
@@ -123,7 +123,7 @@ def _kept(number: int, name: str, content: bytes, folder: Path | None) -> NewArt
 
 @cache
 def _plugins() -> Plugins:
-    """What is installed; looked for once in the life of a worker."""
+    """The installed plugins; searched once per worker."""
     return Plugins()
 
 

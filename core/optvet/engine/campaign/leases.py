@@ -1,12 +1,11 @@
-"""Who runs which job: claimed once, given back, taken back from the dead.
+"""Claims on jobs: which process runs which job, and the release of claims of dead processes.
 
-A claim names its *owner*: a process, by machine, boot, process namespace, number and time of start,
-so that a number that was used again is not taken for it. Where the owner can be looked at, it is
-dead when it is gone. Elsewhere (another machine, another container) it is dead when it has not
-given a sign of life for ``SILENCE_S``.
+A claim names its *owner*: a process, by machine, boot, process namespace, process id and start time
+(process ids are reused). An owner on the same machine and in the same namespace is dead if there is
+no such process. Another owner is dead if it has sent no heartbeat for ``SILENCE_S``.
 
-An answer is taken only from the owner of the claim. So whoever was thought dead and was not (a
-machine that slept) cannot answer a job that another process has taken over.
+An answer is accepted only from the owner of the claim. So a process that was taken for dead, such
+as on a machine that slept, cannot answer a job that another process has claimed since.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Owner:
 
     @property
     def is_gone(self) -> bool | None:
-        """Whether it has ended; None where it cannot be seen from here."""
+        """Whether the process has ended; None if it is on another machine or namespace."""
         here = this_process()
         if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return None
@@ -55,7 +54,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """The owner that this process is."""
+    """This process as an owner."""
     pid = os.getpid()
     return Owner(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
 
@@ -73,31 +72,31 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started, in ticks since boot; None if there is none."""
+    """Start time of a process, in clock ticks since boot; None if there is no such process."""
     try:
         about = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name stands in parentheses and may hold anything.
+    # The name of the process is in parentheses, and may have any characters.
     fields = about.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 def join(store: Store, owner: Owner, clock: Clock = time.time) -> None:
-    """Let ``owner`` claim jobs."""
+    """Register ``owner``, so that it can claim jobs."""
     row = (owner.id, owner.host, owner.boot, owner.namespace, owner.pid, owner.started, clock())
     with store.transaction() as database:
         database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def beat(store: Store, owner: Owner, clock: Clock = time.time) -> None:
-    """Give a sign of life."""
+    """Store a heartbeat of ``owner``."""
     with store.transaction() as database:
         database.execute("UPDATE owners SET beat = ? WHERE id = ?", (clock(), owner.id))
 
 
 def claim(store: Store, campaign: int, owner: Owner, clock: Clock = time.time) -> str | None:
-    """The key of the next job that waits, from now on run by ``owner``; None if none waits."""
+    """Claim the next queued job for ``owner``; its key, or None if none is queued."""
     with store.transaction() as database:
         row = database.execute(
             "SELECT job FROM campaign_jobs JOIN jobs ON key = job "
@@ -119,13 +118,13 @@ def claim(store: Store, campaign: int, owner: Owner, clock: Clock = time.time) -
 
 
 def owns(database: sqlite3.Connection, job: str, owner: Owner) -> bool:
-    """Whether ``owner`` still has its claim on ``job``; to be asked within a transaction."""
+    """Whether ``owner`` still has its claim on ``job``; to be called in a transaction."""
     query = "SELECT 1 FROM jobs WHERE key = ? AND owner = ? AND state = 'running'"
     return database.execute(query, (job, owner.id)).fetchone() is not None
 
 
 def end_attempt(database: sqlite3.Connection, job: str, end: End, now: float) -> None:
-    """Note how the last attempt at ``job`` ended; to be called within a transaction."""
+    """Record how the last attempt at ``job`` ended; to be called in a transaction."""
     database.execute(
         "UPDATE attempts SET ended = ?, end = ? WHERE job = ? AND end IS NULL", (now, end, job)
     )
@@ -138,7 +137,7 @@ def release(
     end: End = "released",
     clock: Clock = time.time,
 ) -> None:
-    """Let others run ``jobs``, which ``owner`` has claimed and does not finish."""
+    """Queue ``jobs`` again, which ``owner`` has claimed and will not finish."""
     with store.transaction() as database:
         for job in jobs:
             if owns(database, job, owner):
@@ -146,7 +145,7 @@ def release(
 
 
 def take_back(store: Store, clock: Clock = time.time) -> int:
-    """Queue again what dead owners had claimed; how many jobs that were."""
+    """Queue the jobs of dead owners again; returns their number."""
     with store.transaction() as database:
         query = "SELECT *, started AS owner_started FROM owners"
         owners = {row["id"]: row for row in database.execute(query)}
@@ -160,7 +159,7 @@ def take_back(store: Store, clock: Clock = time.time) -> int:
 
 
 def running_jobs(store: Store, clock: Clock = time.time) -> list[tuple[sqlite3.Row, bool]]:
-    """Jobs that are claimed, each with whether its owner lives."""
+    """Claimed jobs, each with True if its owner lives."""
     query = (
         "SELECT j.model, j.optimizer, j.pipeline, j.owner, a.started, o.host, o.boot, "
         "o.namespace, o.pid, o.started AS owner_started, o.beat FROM jobs j "
@@ -171,7 +170,7 @@ def running_jobs(store: Store, clock: Clock = time.time) -> list[tuple[sqlite3.R
 
 
 def leave(store: Store, owner: Owner) -> None:
-    """Take ``owner``, which runs nothing any more, off the list."""
+    """Remove ``owner``, which has no claims any more."""
     with store.transaction() as database:
         database.execute("DELETE FROM owners WHERE id = ?", (owner.id,))
 

@@ -1,4 +1,4 @@
-"""What models are called where a path would say too much."""
+"""Short names of models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def short_model(reference: str) -> str:
-    """A model as tables show it: of a path, the file; of a source's, all of it.
+    """A model's name in tables: the file name of a path, or the whole name of a model source.
 
     >>> short_model("a/b/c.onnx"), short_model("zoo:alexnet")
     ('c.onnx', 'zoo:alexnet')

@@ -1,4 +1,4 @@
-"""Models that travel with their jobs, to machines that do not see the files of this one."""
+"""Sends models with their jobs, to machines that do not share the files of this one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Parcel:
 
 
 def packed(request: VetRequest) -> Parcel | None:
-    """The files of the model that ``request`` is about; None if it is no file of this machine.
+    """The files of the model of ``request``; None if it is not a file of this machine.
 
-    What a model source has is had there by the same name. What cannot be read is left to the job.
+    Models of a model source are read by name on the other machine. If the file cannot be read, the
+    job reports that.
     """
     path = Path(request.model).expanduser()
     try:
@@ -39,7 +40,7 @@ def packed(request: VetRequest) -> Parcel | None:
 
 @contextmanager
 def unpacked(request: VetRequest, parcel: Parcel | None) -> Iterator[VetRequest]:
-    """``request`` about the model in ``parcel``, as files that are there within the block."""
+    """``request`` for the model in ``parcel``, unpacked to a folder for the time of the block."""
     if parcel is None:
         yield request
         return
@@ -53,6 +54,6 @@ def unpacked(request: VetRequest, parcel: Parcel | None) -> Iterator[VetRequest]
 
 
 def as_asked(result: VetResult, request: VetRequest) -> VetResult:
-    """``result`` with the model called as in ``request``, not by where it was unpacked."""
+    """``result`` with the model's name of ``request`` in place of the unpacked file."""
     model = result.model.model_copy(update={"source": request.model})
     return result.model_copy(update={"model": model})

@@ -1,4 +1,4 @@
-"""From a campaign file to jobs: every question that it asks, each under a key of its content."""
+"""Makes jobs from a campaign file: one per request, each with a key of all that it depends on."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from optvet.spec.request import VetRequest
 _NO_ANSWER = frozenset({"jobs", "cache", "cache_dir", "trust", "out", "fail_on"})
 """Fields of a request on which its answer does not depend."""
 LIMITS = frozenset({"timeout", "memory"})
-"""Fields that say how long a question may take, not what it asks."""
+"""Fields that limit a job's resources."""
 
 Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One question of a campaign.
+    """One job of a campaign.
 
     Attributes:
-        key: Over everything that the answer depends on: the request, what the model and the data
-            hold, and the versions of what takes part.
-        cell: Over the question alone, which is the same for other versions and contents.
-        request: The question.
-        model_digest: Of the model's file and the files of its weights; empty if it could not be
-            had, in which case the job tells why.
-        versions: Of what takes part.
-        bundles: Whether a bundle per finding is wanted.
+        key: Digest of everything that the answer depends on: the request, the content of model and
+            data, and the versions of optvet, plugins and their libraries.
+        cell: Digest of the request alone, which is equal for other versions and contents.
+        request: The request.
+        model_digest: Digest of the model's file and the files of its weights; empty if they cannot
+            be read; the job reports why.
+        versions: Versions of optvet, plugins and their libraries.
+        bundles: Whether a bundle is made for each finding.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """What tells that two campaigns ask the same of the same."""
+        """A digest of all jobs, equal for equal campaigns."""
         return key(self.name, [job.key for job in self.jobs])
 
 
@@ -86,13 +86,13 @@ def plan_campaign(
     """The jobs of a campaign, those of one optimizer together and large models first.
 
     Args:
-        source: The file.
-        plugins: What is installed.
-        digests: What is known of files already.
-        cache_dir: Where models of sources are kept.
-        trust: Whether what came with models and the file may name code.
-        baseline: Known findings, in place of those that the file names.
-        progress: Called with what is being done.
+        source: The campaign file.
+        plugins: The installed plugins.
+        digests: Cached digests of files.
+        cache_dir: Where models of model sources are cached.
+        trust: Whether the file, and records beside models, may name code.
+        baseline: Known findings, in place of the file's.
+        progress: Called with a text, the number of steps done, and of all steps.
 
     Raises:
         UsageError: A selector means no model, or the file of known findings cannot be read.
@@ -115,8 +115,8 @@ def plan_campaign(
         job = _job(request, digest, versions, source.content.bundles or request.reduce)
         jobs.setdefault(job.key, job)
         sizes[job.key] = size_bytes
-    # The original's own results are computed once for all optimizers, and remembered. So jobs of
-    # one model stand apart, and no two workers compute them at the same time.
+    # Results of the original are cached for all optimizers. So jobs of one model are not
+    # neighbours, and no two workers compute these at the same time.
     names = list(dict.fromkeys(str(job.request.optimizer) for job in jobs.values()))
     ordered = sorted(
         jobs.values(),
@@ -133,7 +133,7 @@ def plan_campaign(
 def requests_of(
     source: CampaignSource, plugins: Plugins, settled: Mapping[str, Any] | None = None
 ) -> Iterator[VetRequest]:
-    """What the file asks, one request per combination; ``settled`` holds for all of them."""
+    """The requests of the file, one per combination; each gets the fields ``settled``."""
     folder = source.path.parent
     for number, jobs in enumerate(source.sets):
         try:
@@ -150,7 +150,7 @@ def requests_of(
         ):
             given = dict(zip(_FIELDS, combination, strict=True))
             options: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
-            # A default for the axis gives way to what is said among the options.
+            # The options override the default of an axis.
             yield VetRequest.model_validate({"jobs": 1, **options, **jobs.vet, **(settled or {})})
 
 
@@ -164,7 +164,7 @@ def _axis(jobs: JobSet, name: str, default: Sequence[str | None] = (None,)) -> S
 def question(request: VetRequest, leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Fields of a request on which its answer depends, as JSON has them.
 
-    Defaults are left out, so that a new field changes no key of what was asked before.
+    Defaults are left out, so that a new field does not change the keys of earlier jobs.
     """
     left_out = set(_NO_ANSWER | leave_out)
     return request.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
@@ -184,14 +184,14 @@ def _job(request: VetRequest, digest: str, versions: _Versions, bundles: bool) -
 
 
 class _Versions:
-    """Versions of what takes part in a job; each combination is looked up once."""
+    """Versions of the plugins and libraries of a job; each combination is looked up once."""
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
         self._known: dict[str, Mapping[str, str]] = {}
 
     def of(self, request: VetRequest) -> Mapping[str, str]:
-        """By name; of a plugin that cannot be used, which the job will tell, "unknown"."""
+        """Versions by name; "unknown" for a plugin that cannot be used (the job reports why)."""
         about = key(question(request.model_copy(update={"model": ""})))
         if about not in self._known:
             self._known[about] = self._look(request)
@@ -215,7 +215,7 @@ class _Versions:
         for plugin in named:
             try:
                 version = str(plugin.version())
-            except Exception:  # the job meets the same error, and tells it
+            except Exception:  # the job reports the same error
                 version = "unknown"
             found[plugin.name] = version
         return found

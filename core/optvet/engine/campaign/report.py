@@ -1,4 +1,4 @@
-"""What a report tells about a stored campaign, as one value that knows no store."""
+"""Makes the value that reporters get from a stored campaign; it does not refer to the store."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from optvet.spec.request import VetRequest
 from optvet.spec.words import printable
 
 _OF_THE_STORE = ("cache_dir", "jobs", "trust", "reduce", "out")
-"""What a command that is typed by hand does not repeat."""
+"""Fields that the printed command for one finding leaves out."""
 
 
 def render_report(reporter: Reporter, report: CampaignReport, files: FindingFiles) -> str:
     """The document that ``reporter`` makes, without control characters.
 
     Raises:
-        ContractError: It made no text.
+        ContractError: The reporter did not return text.
     """
     return printable(
         contract.ask(
@@ -46,7 +46,7 @@ def render_report(reporter: Reporter, report: CampaignReport, files: FindingFile
 
 
 def report_of(store: Store, campaign: Campaign) -> CampaignReport:
-    """All that reports tell about a campaign."""
+    """The value that reporters get."""
     summary = summary_of(store, campaign)
     names = _Names.of(summary.trials)
     jobs: dict[str, tuple[ReportedTrial, VetRequest]] = {}
@@ -71,7 +71,7 @@ def report_of(store: Store, campaign: Campaign) -> CampaignReport:
 
 
 def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
-    """Files of the first bundle that a store has of ``finding``, but for those that are damaged."""
+    """Files of the first stored bundle of ``finding``, without damaged ones."""
     for sighting in finding.sightings:
         kept = artifacts(store, sighting.trial, sighting.number)
         if not kept:
@@ -88,7 +88,7 @@ def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class _Names:
-    """What models and jobs are called: no longer than it takes to tell them apart."""
+    """The shortest distinct names of models and jobs."""
 
     taken: Counter[str]
     differing: Sequence[Callable[[TrialSummary], str]]

@@ -1,7 +1,7 @@
-"""What a store holds, as values: campaigns, trials with their answers, findings, metrics.
+"""The content of a store as values: campaigns, trials with their answers, findings, metrics.
 
-This is what reports are made of. Answers are the records of ``vet``: a ``VetResult``, or an
-``ErrorRecord`` where there is none; those of earlier versions of optvet are brought up to date::
+Answers are the records of ``vet``: a ``VetResult``, or an ``ErrorRecord`` if the job failed. Those
+of earlier versions of optvet are converted to the current version::
 
     with open_store(Path("store")) as store:
         campaign = find_campaign(store)
@@ -45,7 +45,7 @@ class Campaign:
 
     Attributes:
         id: Its number, from 1.
-        name: What it is called; later campaigns may have the same name.
+        name: Its name; several campaigns may have the same.
         source: The text of its file.
         settings: ``baseline``, ``store_size``, ``fail_on``.
         created: Seconds since 1970, as is ``finished``.
@@ -64,10 +64,10 @@ class Campaign:
 class Trial:
     """One job of a campaign, and its answer if there is one.
 
-    ``model``, ``optimizer``, ``pipeline``, ``dataset``, ``runtime`` and ``comparator`` are as they
-    were asked for; where nothing was asked, the text is empty and the answer says what was chosen.
+    ``model``, ``optimizer``, ``pipeline``, ``dataset``, ``runtime`` and ``comparator`` are those of
+    the request; empty if the request leaves the choice open: the answer has what was chosen.
     ``verdict`` is that of the answer, "error" if it is an ``ErrorRecord``, None without an answer.
-    ``attempts`` counts how often it was started, ``wall_s`` the seconds of the last time.
+    ``attempts`` is how often it was started, ``wall_s`` the seconds of the last attempt.
     """
 
     key: str
@@ -92,12 +92,12 @@ class Trial:
 
     @cached_property
     def request(self) -> VetRequest:
-        """What was asked."""
+        """The request of the job."""
         return VetRequest.model_validate_json(self.request_json)
 
     @cached_property
     def answer(self) -> VetResult | ErrorRecord | None:
-        """What came of it."""
+        """The answer; None if there is none yet."""
         return None if self.document is None else answer_from(self.document)
 
     @property
@@ -107,7 +107,7 @@ class Trial:
 
     @property
     def result(self) -> VetResult | None:
-        """The answer, if it is none of an error."""
+        """The answer, if it is a ``VetResult``."""
         return self.answer if isinstance(self.answer, VetResult) else None
 
     @property
@@ -118,7 +118,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class StoredFinding:
-    """One finding: which trial it is of (its key), its place in the answer, and itself."""
+    """One finding, with the key of its trial and its index in the answer."""
 
     trial: str
     number: int
@@ -141,7 +141,7 @@ class Metric:
 
 
 def answer_from(document: str) -> VetResult | ErrorRecord:
-    """The answer that a JSON document is; of an earlier version, brought up to date."""
+    """The answer in a JSON document; one of an earlier version is converted."""
     data = json.loads(document)
     kind: type[VetResult] | type[ErrorRecord] = VetResult
     if str(data.get("schema")).startswith("optvet.error/"):
@@ -150,15 +150,15 @@ def answer_from(document: str) -> VetResult | ErrorRecord:
 
 
 def campaigns(store: Store) -> list[Campaign]:
-    """All campaigns of a store, the first first."""
+    """All campaigns of a store, the oldest first."""
     return [_campaign(row) for row in store.database.execute("SELECT * FROM campaigns ORDER BY id")]
 
 
 def find_campaign(store: Store, name: str = "") -> Campaign:
-    """The campaign of that number or name, of several with one name the last; else the last.
+    """The campaign with this number, or the last one with this name; for "", the last one.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such campaign.
     """
     found = campaigns(store)
     if not found:
@@ -187,7 +187,7 @@ def trial(store: Store, key: str) -> Trial:
         key: Of a job; or the fingerprint of a finding, or its beginning, for the first that has it.
 
     Raises:
-        UsageError: There is none, or several keys begin so.
+        UsageError: There is no such job, or several keys begin so.
     """
     query = f"SELECT {_TRIAL} FROM jobs WHERE substr(key, 1, ?) = ?"
     rows = store.database.execute(query, (len(key), key)).fetchall()
@@ -235,10 +235,10 @@ def metrics(store: Store, campaign: Campaign) -> Iterator[Metric]:
 
 
 def check_stored(store: Store, campaign: Campaign, plugins: Plugins) -> None:
-    """Refuse to run what waits in a store if it may run code: anybody may have made the store.
+    """Check that the queued jobs of a store run no code of unknown origin.
 
     Raises:
-        InputError: A request says that files are trusted, or names code.
+        InputError: A request trusts files, or names code.
     """
     query = (
         "SELECT DISTINCT request FROM campaign_jobs JOIN jobs ON key = job "
@@ -249,7 +249,7 @@ def check_stored(store: Store, campaign: Campaign, plugins: Plugins) -> None:
 
 
 def states(store: Store, campaign: Campaign) -> dict[State, int]:
-    """How many jobs of a campaign are in which state."""
+    """Number of jobs of a campaign by state."""
     query = (
         "SELECT state, count(*) FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ? "
         "GROUP BY state"

@@ -1,4 +1,4 @@
-"""Running what waits in a campaign: claim, run, store, until nothing waits any more."""
+"""Runs the queued jobs of a campaign: claims, runs and stores until none is left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from optvet.spec.records.error import ErrorSource
 
 _LOOK_S = 0.5
 LOSSES = 3
-"""A job whose worker was lost so often is recorded as failed."""
+"""After so many lost workers a job is recorded as failed."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Event:
     """Something that happened while a campaign ran.
 
     Attributes:
-        kind: A job was started; tells what it does; was answered; lost its worker and waits again;
-            or others run what is left.
-        trial: The job; with its answer if that is there. None where others are waited for.
-        slot: Which of the workers it has, from 0.
-        text: What it does, or why it was lost.
-        left: Jobs of the campaign that are not answered.
-        eta_s: Seconds until all are, by what others have taken; None while that is unknown.
+        kind: A job was started; reports progress; was answered; lost its worker and is queued
+            again; or other processes run the remaining jobs ("waiting").
+        trial: The job, with its answer if there is one; None for "waiting".
+        slot: Index of its worker, from 0.
+        text: The progress, or why the worker was lost.
+        left: Number of jobs of the campaign without an answer.
+        eta_s: Estimated seconds until all are answered; None if unknown.
     """
 
     kind: Literal["started", "progress", "answered", "lost", "waiting"]
@@ -128,7 +128,7 @@ class _Runner:
             self.running[future] = _Running(asked, slot, time.monotonic())
 
     def _take(self, future: Future[JobAnswer]) -> None:
-        """Store what came of a job."""
+        """Store the answer of a job."""
         about = self.running.pop(future)
         waited_s = time.monotonic() - about.started
         try:
@@ -142,12 +142,12 @@ class _Runner:
             self._lost(about, error)
         except OptvetError:
             raise
-        except Exception as error:  # the executor's fault, or a bug
+        except Exception as error:  # a bug, or the executor's fault
             words = f"{type(error).__name__}: {error}"
             self._record(about, _failed(about.trial, BUG, words), waited_s)
 
     def _lost(self, about: _Running, error: WorkerLost) -> None:
-        """Let a job whose worker was lost be run again, unless that goes on and on."""
+        """Queue a job whose worker was lost again; after ``LOSSES`` times record it as failed."""
         key = about.trial.key
         self.losses[key] = self.losses.get(key, 0) + 1
         if self.losses[key] < LOSSES:
@@ -197,12 +197,12 @@ def run_campaign(
     it, and so does any exception that ``on_event`` raises; answers are kept, other jobs are queued.
 
     Args:
-        store: Where the campaign is.
-        campaign: What to run.
-        start: Starts the workers; not called where nothing waits.
-        shares_disk: Whether the workers see the files of this machine, the store's too.
-        draw: Makes the pictures of bundles; none are made without it. Importable in a worker.
-        on_event: Called with what happens, in any thread.
+        store: The store of the campaign.
+        campaign: The campaign.
+        start: Starts the workers; not called if no job is queued.
+        shares_disk: Whether the workers can read the files of this machine and of the store.
+        draw: Makes the pictures of bundles, if given; importable in a worker.
+        on_event: Called with each event, in any thread.
 
     Raises:
         InfrastructureError: No worker can be started, or the store cannot be written.

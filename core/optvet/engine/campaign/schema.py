@@ -1,19 +1,19 @@
-"""The tables of a store, and how those of an earlier version become those of today.
+"""The tables of a store, and the migrations from earlier versions.
 
-``user_version`` of the database counts the migrations that were made. A migration is never changed
-once it is released; what is new is added as another one.
+``user_version`` of the database is the number of applied migrations. A released migration is never
+changed; changes are added as further migrations.
 
 campaigns
-    One row per set of questions: ``name``, ``plan`` (digest of its jobs), ``source`` (the text of
+    One row per campaign: ``name``, ``plan`` (digest of its jobs), ``source`` (the text of
     the file), ``settings`` (JSON), ``created`` and ``finished`` (seconds since 1970).
 campaign_jobs
     Which jobs belong to a campaign, by ``position``. Campaigns share jobs of one key.
 jobs
-    One row per question. ``key`` and ``cell`` are those of ``plan.Job``; ``request`` is a
-    ``VetRequest`` as JSON, and the columns after it say parts of it. ``state`` is "queued",
+    One row per job. ``key`` and ``cell`` are those of ``plan.Job``; ``request`` is a
+    ``VetRequest`` as JSON, and the columns after it repeat parts of it. ``state`` is "queued",
     "running", "done" (there is an answer) or "failed" (optvet or the machine failed; ``--retry``
     queues it again). ``document`` is the answer, a ``VetResult`` or an ``ErrorRecord`` as JSON
-    compressed by zlib. ``owner`` is who runs it.
+    compressed by zlib. ``owner`` is the process that runs it.
 attempts
     One row per time that a job was started; ``end`` is "done", "failed", "lost" (its process or
     worker was killed) or "released" (given back at Ctrl-C). At most one per job is "done".
@@ -86,4 +86,4 @@ CREATE TABLE finding_artifacts (
 CREATE INDEX findings_by_artifact ON finding_artifacts (digest);
 """,
 )
-"""What makes a store of each version of one of the version before."""
+"""SQL that converts a store of version n to version n + 1, by n."""

@@ -1,10 +1,10 @@
 """A store: one SQLite database and one folder of artifacts, for any number of campaigns.
 
-Nothing in it is ever half there: a job is claimed in one transaction and answered in another, with
-all its findings and metrics. A process that is killed between the two leaves a claim without an
-owner, which the next one takes back; see ``leases``. Any number of processes of one machine may
-work on a store at once. SQLite's journal needs memory that these share, so the folder must not be
-on a network's file system.
+A job is claimed in one transaction and answered in another, with all its findings and metrics, so
+that no answer is stored in part. A process that is killed between the two leaves a claim, which
+another process takes back; see ``leases``. Several processes of one machine may use a store at the
+same time. SQLite's write-ahead log needs shared memory, so the folder must not be on a network file
+system.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing. Takes the write lock at once, so that it cannot fail half-way for it.
+        """A transaction; takes the write lock at its start, so that it cannot fail later for it.
 
         Raises:
-            InfrastructureError: The database cannot be written, such as for want of space.
+            InfrastructureError: The database cannot be written, such as on a full disk.
         """
         try:
             self.database.execute("BEGIN IMMEDIATE")
@@ -47,7 +47,7 @@ class Store:
                 yield self.database
                 self.database.execute("COMMIT")
             except BaseException:
-                # SQLite itself has already rolled back where the disk is full.
+                # If the disk is full, SQLite has rolled back already.
                 with suppress(sqlite3.Error):
                     self.database.execute("ROLLBACK")
                 raise
@@ -58,7 +58,7 @@ class Store:
             ) from error
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self.database.close()
 
     def __enter__(self) -> Store:
@@ -71,14 +71,14 @@ class Store:
 
 
 def open_store(path: Path, *, create: bool = False) -> Store:
-    """The store in the folder ``path``, brought to today's tables.
+    """The store in the folder ``path``, migrated to the current tables.
 
     Args:
         path: The folder.
         create: Whether to make it if it is not there.
 
     Raises:
-        UsageError: There is none, or a later version of optvet wrote it.
+        UsageError: There is no store, or a later version of optvet wrote it.
         InfrastructureError: It cannot be opened or made.
     """
     file = path / DATABASE
@@ -110,7 +110,7 @@ def _connect(file: Path) -> sqlite3.Connection:
             return database
         except BaseException as error:
             database.close()
-            # The change to WAL does not wait its turn: SQLite calls no busy handler there.
+            # SQLite calls no busy handler for the change to WAL, so it is repeated here.
             busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
             if not busy or time.monotonic() > deadline:
                 raise
@@ -126,7 +126,7 @@ def _migrate(store: Store) -> None:
             f"version {version}, known are {len(MIGRATIONS)}); upgrade optvet"
         )
     with store.transaction() as database:
-        # Another process may have done it while this one waited.
+        # Another process may have migrated it while this one waited.
         for script in MIGRATIONS[_version(store) :]:
             for statement in filter(str.strip, script.split(";\n")):
                 database.execute(statement)
