@@ -15,6 +15,8 @@ from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, h
 from pydantic import BaseModel, ConfigDict, Field
 
 FACTOR = 1.25
+WORST = ("abs_rel", "rmse", "rmse_log", "delta_1", "delta_2", "delta_3")
+TOTALS = ("pixels", "pixels_changed", "pixels_lost")
 _TASK = re.compile(r"\bdepth\b", re.IGNORECASE)
 
 
@@ -41,6 +43,10 @@ class DepthComparator:
         """1 for a declared task of depth; a map of numbers alone may be anything."""
         return 1.0 if _TASK.search(model.task or "") else 0.0
 
+    def metrics(self, options: DepthOptions) -> Sequence[str]:
+        """Names of the metrics of a summary, for ``--require`` (``TellsMetrics``)."""
+        return [*WORST, *TOTALS]
+
     def compare(
         self,
         model: Model,
@@ -65,12 +71,9 @@ class DepthComparator:
         """The worst sample, and the pixels that changed in all of them."""
         worst = {
             key: (min if key.startswith("delta") else max)(c.metrics[key] for c in comparisons)
-            for key in ("abs_rel", "rmse", "rmse_log", "delta_1", "delta_2", "delta_3")
+            for key in WORST
         }
-        totals = {
-            key: sum(c.metrics[key] for c in comparisons)
-            for key in ("pixels", "pixels_changed", "pixels_lost")
-        }
+        totals = {key: sum(c.metrics[key] for c in comparisons) for key in TOTALS}
         changed = sum(c.changed for c in comparisons)
         headline = f"{changed} of {len(comparisons)} depth maps changed"
         if changed:
