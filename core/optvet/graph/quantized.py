@@ -289,7 +289,9 @@ def _opened(
         )
         floats.append(f"{prefix}.bias")
         model.graph.initializer.append(numpy_helper.from_array(bias.astype(np.float32), floats[-1]))
-    plain = helper.make_node(_PLAIN[node.op_type], floats, [f"{prefix}.out"], name=node.name)
+    # Messages call a node without a name by what it makes, which here is a value of ours.
+    name = node.name or node.output[0]
+    plain = helper.make_node(_PLAIN[node.op_type], floats, [f"{prefix}.out"], name=name)
     plain.attribute.extend(a for a in node.attribute if a.name != "channels_last")
     yield plain
     pair = _scalars(model, f"{prefix}.made", made)

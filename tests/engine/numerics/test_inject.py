@@ -113,3 +113,39 @@ def test_a_long_sum_may_be_further_off(terms: int, factor: float) -> None:
     moved = run(injected_bytes(data, 1), x=x) / np.float32(terms)
     largest = float(np.abs(moved - 1).max()) / 2.0**-23
     assert 0.7 * factor < largest < 1.6 * factor
+
+
+@pytest.mark.parametrize("kind", ["float", "double", "float16"])
+def test_a_reduction_may_be_off_as_a_sum_of_as_many_terms(kind: str) -> None:
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    g ({kind}[64,n] x) => ({kind}[64,1] y) {{ y = ReduceMean<axes: ints = [1]>(x) }}
+    """
+    dtype = np.dtype({"float": "f4", "double": "f8", "float16": "f2"}[kind])
+    plain, moved = both(text, x=np.ones((64, 1024), dtype))
+    largest = float(np.abs(moved - plain).max()) / float(np.finfo(dtype).eps)
+    assert 0.7 * 8 < largest < 1.6 * 8
+    assert both(text, x=np.ones((64, 1), dtype))[1].max() < 1 + 2 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("opset", [7, 21])
+def test_a_normalization_over_a_picture_may_be_off_as_its_sums_are(opset: int) -> None:
+    text = f"""
+    <ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[1,2,h,w] x) => (float[1,2,h,w] y) <float[2] s = {{1, 1}}, float[2] b = {{0, 0}}>
+    {{ y = InstanceNormalization(x, s, b) }}
+    """
+    x = np.random.default_rng(0).uniform(1, 3, size=(1, 2, 128, 128)).astype(np.float32)
+    plain, moved = both(text, x=x)
+    largest = float(np.abs(moved - plain).max()) / 2.0**-23
+    assert 32 < largest < 32 * 8
+
+
+def test_a_reduction_of_nothing_moves_nothing() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[n,4] x) => (float[n,1] y) { y = ReduceSum(x, last) }
+    """
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "last"))
+    assert run(injected_bytes(model.SerializeToString(), 1), x=np.ones((0, 4), "f")).size == 0

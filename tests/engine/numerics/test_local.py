@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, ValueInfoProto
 
-from optvet.engine.numerics.forced import cut, plain
+from optvet.engine.numerics.forced import cut, plain, regions
 from optvet.engine.numerics.local import Layer, LocalAnswer, check
 from optvet.engine.numerics.matching import Inner, Values, match
 from optvet.engine.numerics.oracle import Noise
@@ -234,3 +234,14 @@ def test_operators_on_integers_are_the_plain_ones_between_quantizers(tmp_path: P
     (feeds,) = images(1)
     (one,), (other,) = run(fused, [feeds]), run(again, [feeds])
     assert np.array_equal(one["y"], other["y"])
+
+
+def test_a_node_without_a_name_is_called_by_the_value_of_the_original() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (uint8[1,8] a, uint8[1,8] b) => (uint8[1,8] sum)
+    <float s = {0.5}, uint8 z = {128}>
+    { sum = com.microsoft.QLinearAdd(a, s, z, b, s, z, s, z) }
+    """
+    found = regions(plain(onnx.parser.parse_model(text)), ())
+    assert {region.node for region in found.values()} == {"sum"}

@@ -333,6 +333,35 @@ def test_a_candidate_that_is_closer_to_the_exact_result_is_acquitted() -> None:
     assert "as close to the exact result as rounding allows" in acquitted.detail
 
 
+def test_without_an_answer_in_time_a_difference_that_could_be_rounding_is_not_decided() -> None:
+    ref = normal(64)
+    cand, wrong = (ref * (1 + 1e-4)).astype(F32), (ref * 1.01).astype(F32)
+    quiet = jittered(ref, 64 * ULP)
+    late = jittered(ref, 64 * ULP, missing="no result after 120 s")
+    assert (call(ref, cand, quiet), call(ref, wrong, quiet)) == ("fault", "fault")
+    open_ = one(ref, cand, late)
+    assert (open_.call, open_.detail) == ("unsure", "no result after 120 s")
+    assert call(ref, wrong, late) == "fault"
+    with_nan = cand.copy()
+    with_nan[0] = NAN
+    assert call(ref, with_nan, late) == "fault"
+
+
+def test_without_any_perturbed_run_in_time_no_size_of_a_difference_convicts() -> None:
+    ref = normal(64)
+    late = noise(missing="no result after 120 s")
+    assert call(ref, (ref * 1.01).astype(F32), late) == "unsure"
+    assert call(np.array([3]), np.array([4]), late) == "unsure"
+
+
+def test_without_an_answer_in_time_few_flips_are_not_decided_and_many_are_a_fault() -> None:
+    ref = np.zeros(1000, np.int64)
+    late = Noise(jitters=[{"y": ref}], missing="no result after 120 s")
+    few, many = ref.copy(), ref.copy()
+    few[:5], many[:500] = 1, 1
+    assert (call(ref, few, late), call(ref, many, late)) == ("unsure", "fault")
+
+
 def test_a_candidate_that_is_further_from_the_exact_result_stays_a_fault() -> None:
     exact = np.random.default_rng(0).normal(size=64)
     ref, cand = exact.astype(F32), (exact * 1.01).astype(F32)

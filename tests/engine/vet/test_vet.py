@@ -255,6 +255,46 @@ def test_a_memory_hog_is_out_of_memory(vet: Vet) -> None:
 # Nothing wrong
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [(1.00001, "undecided"), (1.5, "faulty")])
+def test_a_small_difference_is_undecided_where_float64_does_not_fit(
+    vet: Vet, factor: float, verdict: str
+) -> None:
+    # One array of it takes 256 MB in float32 and 512 MB in float64.
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    wide (float[4,8] x) => (float[4,5] y, float z)
+    <float[8,5] w = {numbers(8, 5)}, int64[2] shape = {{8192, 8192}}>
+    {{
+        y = MatMul(x, w)
+        top = ReduceMax<keepdims: int = 1>(x)
+        many = Expand(top, shape)
+        z = ReduceMean<keepdims: int = 0>(many)
+    }}
+    """
+    optimizer = planted("scale_weight", count=1, options=PlantedOptions(factor=factor))
+    result = vet(text, optimizer, Limits(60, 450 << 20), limit=2)
+    assert result.verdict == verdict, result.reason
+    if verdict == "undecided":
+        assert faults(result) == []
+        assert "y (the evaluation in float64 gave no answer: " in result.reason
+
+
+def test_a_sensitive_output_costs_few_inferences(vet: Vet, tmp_path: Path) -> None:
+    # What is explained by the first draws needs no more of them: 23 would be made for a fault.
+    rng = np.random.default_rng(3)
+    rows = rng.uniform(0.1, 1, size=(300, 16)).astype(np.float32)
+    rows /= rows.sum(axis=1, keepdims=True)
+    ones = "{" + ", ".join(["1"] * 16) + "}"
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    steps (float[300,16] x) => (float[300,1] y) <float[16,1] w = {ones}>
+    {{ s = MatMul(x, w)  y = Floor(s) }}
+    """
+    result = vet(text, planted("benign_reassociate"), dataset=(files(tmp_path, x=rows),))
+    assert [f.symptom for f in result.findings] == ["sensitivity"]
+    assert result.cost.by_purpose["noise"].inferences <= 10
+
+
 def test_a_harmless_pipeline_is_clean_and_all_of_it_is_safe(vet: Vet) -> None:
     result = vet(NET, planted())
     assert (result.verdict, result.findings, result.reason) == ("clean", [], "")
@@ -490,8 +530,8 @@ def test_a_fault_that_does_not_show_again_is_undecided(vet: Vet, tmp_path: Path)
     options = PlantedOptions(state=str(tmp_path / "struck"))
     result = vet(NET, planted("break_once", count=1, options=options))
     assert result.verdict == "undecided"
-    assert "did not show again in a fresh process" in result.reason
-    assert [f.confirmed for f in result.findings] == [False]
+    assert "not again in a fresh process" in result.reason
+    assert list(result.findings) == []
 
 
 def test_a_model_that_gives_nan_everywhere_is_undecided(vet: Vet) -> None:

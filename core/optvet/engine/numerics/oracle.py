@@ -33,6 +33,8 @@ class Thresholds:
             of the longest reduction.
         flips: Maximal ratio of the number of changed elements of a discontinuous output to that
             under jitter.
+        believable: How many times what is allowed an error of rounding may be, where only an exact
+            result could tell and there is none: beyond it, it is no rounding.
         other_kernels: Whether the operators of the candidate are not the reference's own; then what
             each operator may be off counts like jitter.
     """
@@ -43,6 +45,7 @@ class Thresholds:
     truth: float = 5.0
     reduction: float = 1.0
     flips: float = 4.0
+    believable: float = 30.0
     other_kernels: bool = False
 
 
@@ -59,6 +62,8 @@ OTHER_KERNELS = replace(
 """For comparing two runtimes, which may compute every sum of the graph in another order."""
 OTHER_PLACES = "NaN or infinity in other places"
 _SLICE_ELEMENTS = 16
+_FEW = 0.01
+"""Share of a discrete output that may lie so close to a decision that only float64 tells."""
 _FLIP = 1024
 """Downstream of a discrete decision, a change by so many roundoffs counts as a flip."""
 
@@ -81,6 +86,8 @@ class Noise:
         measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
             available, and a difference beyond it is "unsure".
         finite_inputs: The sample has no NaN and no infinity, so those in outputs were computed.
+        missing: Why something that could acquit was not measured, a limit of time or memory; what
+            it might have explained is "unsure", since the answer must not depend on a slow machine.
     """
 
     jitters: Sequence[Mapping[str, np.ndarray]] = ()
@@ -93,6 +100,7 @@ class Noise:
     tolerance: float | None = None
     finite_inputs: bool = False
     measured: bool = True
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -197,6 +205,9 @@ def _judge_discrete(
         return Judgement(name, "unsure", exceeds=1.0, detail=share)
     if _flips_explain(name, ref, cand, wrong, noise, limits):
         return Judgement(name, "sensitivity", detail=share + ", as they do under jitter")
+    few = int(wrong.sum()) <= max(1, _FEW * wrong.size)
+    if noise.missing and (few or not _moved(noise, limits)):
+        return Judgement(name, "unsure", exceeds=1.0, detail=f"{share}; {noise.missing}")
     return Judgement(name, "fault", 1.0, 0.0, math.inf, share)
 
 
@@ -332,7 +343,7 @@ def _judge_against_noise(
         return Judgement(name, "sensitivity", error, level, 1.0, share + ", infinite before")
     if pattern.any():
         detail = f"NaN or infinity in {int(pattern.sum())} of {pattern.size} elements of one"
-        flipped = [_pattern_differs(y, j) for j in jitters]
+        flipped = [_pattern_differs(y, _wide(j)) for j in jitters]
         explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
         exceeds = exceeds if explained else math.inf
         if explained and exceeds <= 1:
@@ -353,7 +364,7 @@ def _judge_against_noise(
         # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
         # jittered. So the reference's distance from the float64 result counts as noise too.
         own_error = np.where(np.isfinite(truth), np.abs(y - truth), 0.0)
-        unmoved = all(np.array_equal(j, y, equal_nan=True) for j in jitters)
+        unmoved = all(np.array_equal(_wide(j), y, equal_nan=True) for j in jitters)
         if unmoved and _rms_all(d) <= 2 * _rms_all(own_error):
             words = "no further from the reference than the reference from the exact result"
             return Judgement(name, "sensitivity", error, level, 1.0, words)
@@ -362,17 +373,18 @@ def _judge_against_noise(
         if _flips_explain(name, ref, z.astype(ref.dtype), wrong, noise, limits):
             share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
             return Judgement(name, "sensitivity", error, level, 1.0, share)
+    if noise.missing and (not jitters or (exceeds <= limits.believable and not pattern.any())):
+        return Judgement(name, "unsure", error, level if jitters else None, exceeds, noise.missing)
     return Judgement(name, "fault", error, level, exceeds, OTHER_PLACES if pattern.any() else "")
 
 
 def _of(name: str, ref: np.ndarray, runs: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
-    return [_wide(run[name]) for run in runs if name in run and run[name].shape == ref.shape]
+    return [run[name] for run in runs if name in run and run[name].shape == ref.shape]
 
 
 def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
     """Largest allowed change of an output, from its change under jitter; None if unknown."""
-    jitters = [_wide(j[name]) for j in noise.jitters if name in j]
-    jitters = [j for j in jitters if j.shape == reference.shape]
+    jitters = _of(name, reference, noise.jitters)
     if not jitters or not is_float(reference.dtype):
         return None
     return THRESHOLDS.jitter_max * float(_spread(_wide(reference), jitters).max(initial=0.0))
@@ -414,8 +426,12 @@ def _spread(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:
     """Elementwise RMS change of the reference under jitter; 0 for elements that are not finite."""
     if not jitters:
         return np.zeros_like(y)
+    squares = np.zeros_like(y)
     with np.errstate(invalid="ignore", over="ignore"):
-        squares = np.mean([np.square(j - y) for j in jitters], axis=0)
+        # One at a time: in double, all runs of a large output at once would take gigabytes.
+        for jitter in jitters:
+            squares += np.square(_wide(jitter) - y)
+    squares /= len(jitters)
     return np.sqrt(np.where(np.isfinite(squares), squares, 0.0))
 
 
@@ -523,6 +539,6 @@ def _against_truth(
     allowed = np.maximum(of_reference, own_noise)
     if _exceeds(of_candidate, allowed, clean, floor, plausible) <= 1:
         # Both far from float64: an error of the reference itself, unless the evaluator is wrong.
-        if _exceeds(of_reference, own_noise, clean, floor, limits) <= 30:
+        if _exceeds(of_reference, own_noise, clean, floor, limits) <= limits.believable:
             return "no further from the exact result than the reference", own
     return None

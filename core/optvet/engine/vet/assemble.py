@@ -224,7 +224,8 @@ def _verdict(
         return "undecided", "every float output of the reference is NaN on every sample"
     calls = {j.call for j in judged.values()}
     if "unsure" in calls:
-        names = ", ".join(n for n, j in judged.items() if j.call == "unsure")
+        open_ = {n: j.detail for n, j in judged.items() if j.call == "unsure"}
+        names = ", ".join(f"{name} ({why})" if why else name for name, why in open_.items())
         return "undecided", f"differences that could not be judged in: {names}"
     if not calls:
         notes = [f.known_limit or f.message for f in session.ledger.findings if f.culprit]

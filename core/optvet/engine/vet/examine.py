@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -155,7 +155,8 @@ class Examiner:
         self._settled: dict[str, tuple[float, float | None, float]] = {}
         self._noise: dict[str, Noise] = {}
         self._measured: set[str] = set()
-        self._refined: set[str] = set()
+        self._refining: dict[str, Iterator[Noise]] = {}
+        self._late = ""
         self._draws = self._lists_weights = False
         self._moved: set[str] = set()
         self.layers = Layers(lab)
@@ -178,7 +179,7 @@ class Examiner:
             self.reference.pop(sample.id, None)
             self._noise.pop(sample.id, None)
             self._measured.discard(sample.id)
-            self._refined.discard(sample.id)
+            self._refining.pop(sample.id, None)
             self._moved.discard(sample.id)
 
     # --- one trial ---------------------------------------------------------------------------
@@ -394,15 +395,28 @@ class Examiner:
         )
 
     def _refine(self, trial: Trial, sample: Sample) -> None:
-        """Before a fault is reported: measure more jitter, and float64 if available."""
+        """Before a fault is reported: measure more noise, until nothing is called a fault."""
         if self.layers.apply() and sample.id not in self._moved:
             self._moved.add(sample.id)
             self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id], more=True)
             if not any(j.call == "fault" for j in self._judge(trial, sample)):
                 return
-        if sample.id not in self._refined:
-            self._refined.add(sample.id)
-            self._noise[sample.id] = measuring.refine(self.lab, sample, self._noise[sample.id])
+        stages = self._refining.get(sample.id)
+        if stages is None:
+            stages = self._refining[sample.id] = measuring.refinements(
+                self.lab,
+                sample,
+                self._noise[sample.id],
+                other_kernels=self.thresholds.other_kernels,
+                missing=self._late,
+            )
+        elif not any(j.call == "fault" for j in self._judge(trial, sample)):
+            return
+        for noise in stages:
+            self._noise[sample.id] = noise
+            self._late = self._late or noise.missing
+            if not any(j.call == "fault" for j in self._judge(trial, sample)):
+                return
 
     # --- controls ----------------------------------------------------------------------------
 

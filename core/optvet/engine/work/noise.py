@@ -1,13 +1,14 @@
 """Measuring the noise floor: by jitter always, by float64 before a fault is reported.
 
-Each measurement is one task in a worker, and its result is cached by content.
+Each measurement is one task in a worker, and its result is cached by content. What does not end
+within the limits of time and memory is missing, not zero: see ``Noise.missing``.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from optvet.engine.work.facts import is_circumstantial
 from optvet.engine.work.from_file import graph_of
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import (
     Outputs,
     RuntimeConfig,
@@ -43,11 +45,11 @@ from optvet.spec.protocols import Session
 from optvet.spec.types import Artifact, Sample
 
 JITTERS = 2
-MORE_JITTERS = 13
+SEEDS, MORE_SEEDS, WIDE_SEEDS = range(JITTERS, 5), range(5, 15), range(100, 106)
+"""Further draws before a fault is reported; the last two where a rounded value decides."""
 INJECTIONS = 4
 MAX_MACS = 2e10
 """Models with more multiply-adds than this are not evaluated in float64: it takes too long."""
-FLOAT64_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -168,19 +170,22 @@ def measure(
     samples: Sequence[Sample],
 ) -> dict[str, Noise]:
     """Noise on each of ``samples`` from a few jittered runs of the reference."""
-    runs = _jitter(lab, samples, range(JITTERS), 1.0)
+    runs, missing = _jitter(lab, samples, range(JITTERS), 1.0)
     return {
-        s.id: replace(known(lab, s), jitters=tuple(runs.get(s.id, ())), measured=True)
+        s.id: replace(
+            known(lab, s), jitters=tuple(runs.get(s.id, ())), measured=True, missing=missing
+        )
         for s in samples
     }
 
 
 def _jitter(
     lab: Lab, samples: Sequence[Sample], seeds: Sequence[int], ulps: float, *, inside: bool = False
-) -> dict[str, list[Outputs]]:
-    kind = "inject" if inside else "jitter"
+) -> tuple[dict[str, list[Outputs]], str]:
+    """Outputs of perturbed runs by sample, and why they are missing for want of time or memory."""
+    kind = "injected" if inside else "jitter"
     runs: dict[str, list[Outputs]] = {}
-    todo = []
+    todo, missing = [], ""
     for sample in samples:
         key = _key(lab, kind, sample, list(seeds), ulps)
         kept = lab.cache.read(key, unpack_runs)
@@ -197,17 +202,20 @@ def _jitter(
         # and float64 is evaluated before a fault is reported.
         measured = outcome.value or {}
         lab.ledger.add("noise", inferences=sum(len(r) for r in measured.values()))
+        if outcome.failure is not None and is_circumstantial(outcome.failure):
+            missing = f"perturbed runs of the original gave no answer: {describe(outcome.failure)}"
         for sample in todo:
             runs[sample.id] = measured.get(sample.id, [])
-            if not is_circumstantial(outcome.failure):
+            if not missing:
                 key = _key(lab, kind, sample, list(seeds), ulps)
                 lab.cache.put(key, "noise", pack_runs(runs[sample.id]))
-    return runs
+    return runs, missing
 
 
 def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
     runs: dict[str, list[Outputs]] = {s.id: [] for s in order.samples}
     for seed in order.seeds:
+        session = None  # Two sessions at once would take twice the memory.
         enter("load")
         session = _load_jittered(order, seed)
         enter("run")
@@ -235,43 +243,83 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
         return load(order.config, Artifact("onnx", path=path))
 
 
-def refine(lab: Lab, sample: Sample, noise: Noise) -> Noise:
-    """Better noise: more jitter if decisions may flip, steps inside the graph, and float64."""
+def refinements(
+    lab: Lab, sample: Sample, noise: Noise, *, other_kernels: bool, missing: str
+) -> Iterator[Noise]:
+    """Better and better noise, each at the cost of more inferences than the one before.
+
+    In this order: a few draws more, every operator moved by its own rounding, float64, and where a
+    rounded value decides, many draws. The caller asks on only while an output is called a fault:
+    then nothing but more noise could change the verdict.
+
+    Args:
+        lab: Runs the original.
+        sample: What it is run on.
+        noise: What was measured before.
+        other_kernels: Whether the operators that are judged are not the reference's own.
+        missing: Why float64 gave no answer on another sample; then it is not asked again.
+    """
     about = analysis(lab)
-    jitters = list(noise.jitters)
-    if len(jitters) <= JITTERS:
-        more = JITTERS + MORE_JITTERS if about.discontinuous or about.steps else JITTERS + 3
-        jitters += _jitter(lab, [sample], range(JITTERS, more), 1.0).get(sample.id, [])
-        if about.discontinuous or about.steps:
-            # Re-ordering a sum changes a value by more than one roundoff of its inputs does.
-            jitters += _jitter(lab, [sample], range(100, 106), 4.0).get(sample.id, [])
-    injected: Sequence[Outputs] = ()
-    if lab.subject(None).scratch is None:  # A large model would be written once more for each.
-        injected = _jitter(lab, [sample], range(INJECTIONS), 1.0, inside=True).get(sample.id, ())
-    truth = _float64(lab, sample) or {}
-    return replace(noise, jitters=tuple(jitters), injected=tuple(injected), truth=truth)
-
-
-def _float64(lab: Lab, sample: Sample) -> Outputs | None:
-    if lab.subject(None).scratch is not None:
-        return None  # In float64 a large model takes three times its size and more.
-    key = _key(lab, "float64", sample)
-    runs = lab.cache.read(key, unpack_runs)
-    if runs is None:
-        limit = min(FLOAT64_TIMEOUT_S, lab.sandbox.limits.timeout_s)
-        outcome = lab.sandbox.call(
-            _evaluate, lab.subject(None), sample, timeout_s=limit, role="referee"
+    decides, drawn = bool(about.discontinuous or about.steps), len(noise.jitters) > JITTERS
+    if not drawn:
+        yield (noise := _with_jitters(lab, sample, noise, SEEDS, 1.0))
+    large = lab.subject(None).scratch is not None  # It would be written once more for each.
+    injections = range(0 if large else INJECTIONS)
+    if other_kernels and injections:
+        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True)
+        noise = replace(
+            noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
         )
+        yield noise
+    truth, why = ({}, missing) if missing else _float64(lab, sample)
+    noise = replace(noise, truth=truth, missing=noise.missing or why)
+    if not other_kernels and injections:
+        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True)
+        noise = replace(
+            noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
+        )
+    yield noise
+    if decides:
+        if not drawn:
+            yield (noise := _with_jitters(lab, sample, noise, MORE_SEEDS, 1.0))
+        # Re-ordering a sum changes a value by more than one roundoff of its inputs does.
+        yield _with_jitters(lab, sample, noise, WIDE_SEEDS, 4.0)
+
+
+def _with_jitters(
+    lab: Lab, sample: Sample, noise: Noise, seeds: Sequence[int], ulps: float
+) -> Noise:
+    runs, why = _jitter(lab, [sample], seeds, ulps)
+    jitters = (*noise.jitters, *runs.get(sample.id, ()))
+    return replace(noise, jitters=jitters, missing=noise.missing or why)
+
+
+def _float64(lab: Lab, sample: Sample) -> tuple[Outputs, str]:
+    """float64 outputs, empty where there are none; and why, where that is for want of time."""
+    if lab.subject(None).scratch is not None:
+        return {}, ""  # In float64 a large model takes three times its size and more.
+    key = _key(lab, "exact", sample)
+    runs, missing = lab.cache.read(key, unpack_runs), ""
+    if runs is None:
+        outcome = lab.sandbox.call(_evaluate, lab.subject(None), sample, role="referee")
         lab.ledger.add("noise", inferences=1)
         runs = [outcome.value] if outcome.value is not None else []
-        # A timeout is cached; that the process was killed is not.
-        if outcome.failure is None or outcome.failure.kind in ("error", "timeout"):
+        failure = outcome.failure
+        if failure is not None and failure.error_type.endswith(TooCostly.__name__):
+            missing = failure.message
+        elif failure is not None and failure.kind != "error":
+            missing = f"the evaluation in float64 gave no answer: {describe(failure)}"
+        else:
             lab.cache.put(key, "noise", pack_runs(runs))
-    return runs[0] if runs else None
+    return (runs[0] if runs else {}), missing
 
 
-def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
-    """float64 outputs; None if that would take too long. Raises NotPromotable."""
+class TooCostly(Exception):
+    """The evaluation in float64 would take too long on any machine."""
+
+
+def _evaluate(subject: Subject, sample: Sample) -> Outputs:
+    """float64 outputs. Raises NotPromotable, TooCostly."""
     # Imported here: scipy and the reference operators double the import time of a vet.
     from optvet.engine.numerics import float64
 
@@ -280,7 +328,7 @@ def _evaluate(subject: Subject, sample: Sample) -> Outputs | None:
     shapes = {name: value.shape for name, value in sample.feeds.items()}
     count = macs(model, shapes)
     if count is not None and count > MAX_MACS:
-        return None
+        raise TooCostly(f"{count:.1g} multiplications are too many for an evaluation in float64")
     return flatten(float64.evaluate(model, dict(sample.feeds)))
 
 
