@@ -79,7 +79,7 @@ def commands() -> Iterator[Command]:
                     yield Command(page.name, number, words, int(code[1]) if code else 0)
         for first, block in blocks(page, "yaml"):
             for number, line in enumerate(block.splitlines(), first):
-                if step := re.match(r" *- run: (.*)", line):
+                if step := re.match(r" *(?:- run: )?((?:optvet|python) .*?)(?: >> .*)?$", line):
                     yield Command(page.name, number, shlex.split(step[1]), 0)
 
 
@@ -106,6 +106,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     known = {"schema": "optvet.baseline/1", "findings": []}
     (tmp_path / "known.json").write_text(json.dumps(known))
     (tmp_path / "nightly.toml").write_text('models = ["models/"]\n')
+    page = ROOT / "docs" / "campaigns.md"
+    (tracked,) = (toml for _, toml in blocks(page, "toml") if "[[known]]" in toml)
+    (tmp_path / "tracked.toml").write_text(tracked)
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))
     ((_, plugin), *_) = blocks(ROOT / "docs" / "plugins.md", "python")
     (tmp_path / "optvet_tiny.py").write_text(plugin)

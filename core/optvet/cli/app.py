@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from optvet import UnknownName, __version__
 from optvet.cli.cache import app as cache
 from optvet.cli.campaign import app as campaign
+from optvet.cli.campaign_tables import command as campaign_tables
 from optvet.cli.commands import add
 from optvet.cli.compare import command as compare
 from optvet.cli.doctor import command as doctor
@@ -97,6 +98,7 @@ add(app, "vet", no_args_is_help=True)(vet)
 add(app, "reduce", no_args_is_help=True)(reduce)
 add(app, "compare", no_args_is_help=True)(compare)
 add(app, "replay", no_args_is_help=True)(replay)
+add(campaign, "tables")(campaign_tables)
 app.add_typer(campaign, name="campaign")
 add(app, "report", no_args_is_help=True)(report)
 app.add_typer(plugins, name="plugins")

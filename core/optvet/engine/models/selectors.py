@@ -43,6 +43,18 @@ def expand_models(
     return [r for r in found if not any(_is_meant(r, pattern) for pattern in patterns)]
 
 
+def models_tagged(plugins: Plugins, tag: str) -> list[str]:
+    """References to the models with that tag, of all sources that list theirs without a network."""
+    sources = [plugins.model_source(name) for name in plugins.names("model source")]
+    return [
+        f"{source.name}:{card.name}"
+        for source in sources
+        if not getattr(source, "needs_network", False)
+        for card in source.models()
+        if tag in card.tags
+    ]
+
+
 def _is_meant(reference: str, pattern: str) -> bool:
     names = {reference, Path(reference).name, Path(reference).stem, reference.partition(":")[2]}
     return any(fnmatchcase(name, pattern) for name in names if name)

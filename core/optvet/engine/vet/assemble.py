@@ -11,6 +11,7 @@ from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examination, Examiner
 from optvet.engine.vet.session import Session
 from optvet.engine.work.inputs import Inputs
+from optvet.graph.structure import Facts
 from optvet.spec.protocols import Explains
 from optvet.spec.records import (
     Finding,
@@ -23,6 +24,8 @@ from optvet.spec.records import (
     Quantized,
     RuntimeRecord,
     Skipped,
+    Structure,
+    Structures,
     Verdict,
     VetResult,
 )
@@ -83,6 +86,7 @@ def assemble(
         impact=impact,
         requirements=ledger.requirements,
         quantized=_quantized(session, detected),
+        structures=_structures(session, detected),
         fixed_tolerances=fixed,
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
@@ -99,6 +103,21 @@ def assemble(
         strategy=request.strategy,
         cost=session.lab.ledger.cost(time.perf_counter() - started),
     )
+
+
+def _structures(session: Session, detected: Detected) -> Structures | None:
+    """The graph before and after the whole pipeline, both of which were made before."""
+    lab, samples = session.lab, detected.samples
+    before = lab.reference(samples).build.facts
+    after = lab.trial(session.case.passes.pipeline, samples, "detect").build.facts
+    if before is None or after is None:
+        return None
+    return Structures(original=_structure(before), optimized=_structure(after))
+
+
+def _structure(facts: Facts) -> Structure:
+    operators = dict(sorted(facts.operators.items()))
+    return Structure(nodes=facts.nodes, size_bytes=facts.size_bytes, operators=operators)
 
 
 def _quantized(session: Session, detected: Detected) -> Quantized | None:

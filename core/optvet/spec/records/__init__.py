@@ -45,6 +45,7 @@ from optvet.spec.records.report import (
     ReportTable,
     Sighting,
 )
+from optvet.spec.records.tables import CampaignTables
 from optvet.spec.records.vet import (
     ComparisonRecord,
     Control,
@@ -65,6 +66,8 @@ from optvet.spec.records.vet import (
     RuntimeRecord,
     Skipped,
     StageCost,
+    Structure,
+    Structures,
     Verdict,
     VetResult,
     Witness,
@@ -82,6 +85,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "campaign-status": CampaignStatus,
     "campaign-diff": CampaignDiff,
     "campaign-export": CampaignExport,
+    "campaign-tables": CampaignTables,
     "baseline": Baseline,
     "report": CampaignReport,
     "doctor": Diagnosis,
@@ -110,6 +114,7 @@ __all__ = [
     "CampaignState",
     "CampaignStatus",
     "CampaignSummary",
+    "CampaignTables",
     "ChangedVerdict",
     "Check",
     "ComparisonRecord",
@@ -162,6 +167,8 @@ __all__ = [
     "Skipped",
     "StageCost",
     "Status",
+    "Structure",
+    "Structures",
     "TrialExport",
     "TrialSummary",
     "Verdict",

@@ -26,6 +26,21 @@ class ModelRecord(Record):
     task: str | None = None
 
 
+class Structure(Record):
+    """What a graph is made of; ``operators`` counts nodes by operator, in nested graphs too."""
+
+    nodes: int
+    size_bytes: int
+    operators: dict[str, int]
+
+
+class Structures(Record):
+    """The graph before and after the whole pipeline."""
+
+    original: Structure
+    optimized: Structure
+
+
 class OptimizerRecord(Record):
     """The optimizer and the pipeline that was asked for."""
 
@@ -285,7 +300,8 @@ class VetResult(Record):
     tried because these already show a fault; ``skipped`` are samples that could not be used.
     ``safe_option`` is ``safe_pipeline`` as a value of ``--pipeline``; ``safe_code`` is the same as
     a call of the optimizer's own library: the Python body of a function of ``model`` (empty if the
-    optimizer gives none). ``quantized`` tells how a quantized model was judged whose
+    optimizer gives none). ``structures`` tells how the graph changed; None if the pipeline made no
+    model, or one that hides its graph. ``quantized`` tells how a quantized model was judged whose
     outputs differ; None otherwise.
     """
 
@@ -302,6 +318,7 @@ class VetResult(Record):
     impact: Impact | None = None
     requirements: list[RequirementRecord] = Field(default_factory=list)
     quantized: Quantized | None = None
+    structures: Structures | None = None
     fixed_tolerances: list[FixedTolerance] = Field(default_factory=list)
     safe_pipeline: list[str]
     safe_option: str = ""

@@ -1,0 +1,112 @@
+"""What may have caused a finding, proposed from its evidence.
+
+The kinds are those that studies of failing model converters use. A kind is proposed only where the
+evidence names one; where it names none, or several, the cause is "unclear".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from optvet.spec.records import Finding
+from optvet.spec.types import Symptom
+
+CauseName = Literal[
+    "incompatibility", "type", "shape", "algorithmic", "API misuse", "other", "unclear"
+]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A proposed cause, and what speaks for it."""
+
+    name: CauseName
+    evidence: str = ""
+
+
+_WRAPPERS = re.compile(r"\b(?:Shape|Type)InferenceError\b|\[\w*Error\]")
+"""Names of errors that say nothing: ONNX reports wrong types as ShapeInferenceError too."""
+
+
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+_WORDS: Mapping[CauseName, re.Pattern[str]] = {
+    "incompatibility": _any_of(
+        r"not[ _]implemented",
+        r"unsupported|not (?:yet )?supported",
+        r"no (?:op|kernel|schema) registered|not a registered",
+        r"find an implementation",
+        r"(?:unknown|unrecogni[sz]ed) (?:operator|op|attribute)\b",
+        r"\bopset|operator set|ir[_ ]version",
+    ),
+    "API misuse": _any_of(
+        r"unexpected keyword argument|positional argument",
+        r"has no attribute",
+        r"no module named|cannot import name",
+    ),
+    "type": _any_of(r"\btypes?\b", r"\bdtype", r"elem(?:ent)?_type", r"TypeError"),
+    "shape": _any_of(
+        r"\bshapes?\b", r"\bdim(?:s|ensions?)?\b", r"\brank", r"broadcast", r"\baxis\b|\baxes\b"
+    ),
+}
+_DECISIVE: tuple[CauseName, ...] = ("incompatibility", "API misuse")
+"""What these find is told in fixed phrases, so that other words beside them do not matter."""
+_RESOURCES = frozenset({Symptom.OUT_OF_MEMORY})
+
+
+def cause_of(finding: Finding) -> Cause:
+    """What may have caused ``finding``."""
+    if finding.symptom in _RESOURCES:
+        return Cause("other", "memory")
+    if finding.stage == "compare" and finding.symptom == Symptom.WRONG_OUTPUT:
+        return _of_values(finding)
+    return _of_words(finding.message)
+
+
+def _of_words(message: str) -> Cause:
+    """Of a failure: what its message names."""
+    told = _WRAPPERS.sub(" ", message)
+    found = {n: match for n, words in _WORDS.items() if (match := words.search(told))}
+    for name in _DECISIVE:
+        if name in found:
+            return Cause(name, found[name][0])
+    if len(found) == 1:
+        ((name, match),) = found.items()
+        return Cause(name, match[0])
+    return Cause("unclear", " and ".join(match[0] for match in found.values()))
+
+
+def _of_values(finding: Finding) -> Cause:
+    """Of wrong values: whose they are, and where they begin."""
+    judged = [c for c in finding.cross_check if c.outcome in ("fault", "no-fault")]
+    if judged and all(c.outcome == "no-fault" for c in judged):
+        return Cause("incompatibility", f"no fault on {', '.join(c.runtime for c in judged)}")
+    if finding.error is None:
+        # No size: the outputs differ in form.
+        return _of_words(finding.message)
+    found = finding.divergence
+    if finding.layer is not None:
+        return Cause("algorithmic", "a layer is wrong on its own inputs")
+    if found is None or found.value is None or not (found.before or found.after):
+        return Cause("unclear")
+    before, after = _operators(found.before), _operators(found.after)
+    if "Cast" in {*before} ^ {*after} and {*before} - {"Cast"} == {*after} - {"Cast"}:
+        return Cause("type", "nothing but a Cast was added or removed where the values part")
+    return Cause("algorithmic", f"{_joined(before)} became {_joined(after)}")
+
+
+_CALLED = re.compile(r"= *([\w.]+)")
+
+
+def _operators(nodes: list[str]) -> list[str]:
+    """Operators of nodes that are written as text."""
+    return [match[1] for node in nodes if (match := _CALLED.search(node))]
+
+
+def _joined(operators: list[str]) -> str:
+    return " ".join(operators[:4]) + (" …" if len(operators) > 4 else "") or "nothing"

@@ -1,0 +1,76 @@
+"""Tables of stored campaigns: what findings are over many models, and those of published studies.
+
+Pure functions of trials, as the store's read API gives them, to titled tables that the terminal and
+every report show alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optvet.engine.campaign.results import Campaign, campaigns, trials
+from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.tables.ditox import ditox
+from optvet.engine.campaign.tables.otx import otx
+from optvet.engine.campaign.tables.over_many import (
+    against_each_other,
+    each_model,
+    issues,
+    kinds,
+    operator_sets,
+    releases,
+)
+from optvet.engine.campaign.tables.rows import Row, row_of
+from optvet.engine.campaign.tracker import KnownEntry, read_known
+from optvet.spec.records.report import ReportTable
+from optvet.spec.records.tables import Study
+
+__all__ = ["Row", "Study", "read_known", "row_of", "tables_of", "tables_of_findings"]
+
+
+def tables_of(
+    store: Store,
+    campaign: Campaign,
+    *,
+    study: Study | None = None,
+    known: Sequence[KnownEntry] | None = None,
+    theirs: Sequence[str] = (),
+) -> list[ReportTable]:
+    """Tables of a campaign; those that compare releases are of all campaigns of its store.
+
+    Args:
+        store: An open store.
+        campaign: One of its campaigns.
+        study: The study whose tables are wanted; without one, those of findings.
+        known: Findings that the team tracks; see ``tracker``.
+        theirs: References of the models that the study ran.
+    """
+    rows = [row_of(trial) for trial in trials(store, campaign)]
+    if study == "ditox":
+        return ditox(rows, theirs)
+    if study == "otx":
+        return otx(rows)
+    others = {row.key: row for row in rows}
+    for other in campaigns(store):
+        if other.id != campaign.id:
+            for trial in trials(store, other):
+                if trial.key not in others:
+                    others[trial.key] = row_of(trial)
+    return tables_of_findings(rows, list(others.values()), known)
+
+
+def tables_of_findings(
+    rows: Sequence[Row], all_rows: Sequence[Row], known: Sequence[KnownEntry] | None = None
+) -> list[ReportTable]:
+    """What findings are over many models; ``all_rows`` are those of earlier campaigns too."""
+    models = {row.digest for row in rows}
+    comparable = [row for row in all_rows if row.digest in models]
+    tables = [
+        kinds(rows),
+        issues(rows, known),
+        releases(all_rows),
+        operator_sets(rows),
+        each_model(rows),
+        against_each_other(comparable),
+    ]
+    return [table for table in tables if table is not None]

@@ -1,0 +1,223 @@
+"""The tables of DiTOX (Louloudakis and Rajan, arXiv:2505.01892), of a campaign of one's own.
+
+The study ran models of the ONNX Model Hub before and after ONNX Optimizer, with all passes and with
+each alone. A figure of it stands beside ours only where it is certain: from the data that its
+authors published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from optvet.engine.campaign.tables.rows import OUTCOMES, Outcome, Row, by_model, grouped
+from optvet.spec.records import PassRecord
+from optvet.spec.records.report import ReportTable
+from optvet.spec.types import Symptom
+
+Cell = str | int | float | None
+
+_CLASSIFICATION = "image-classification"
+_DIFFERENT_CLASSIFIERS = 28
+"""Classifiers whose results differ in the data that the study published."""
+_ALL_PASSES_ALIKE = 27
+"""Of these, those that show the same difference for all 44 passes that ran, ``nop`` included."""
+_SOURCE = "DiTOX's figures are counted from the data that its authors published."
+
+_WORDS: dict[Outcome, str] = {
+    "same": "same outputs",
+    "rounded": "rounded differently, within the noise",
+    "differs": "outputs differ",
+    "crashes": "optimizer fails, or its model is malformed, does not load or run",
+    "undecided": "undecided",
+    "not taken": "optimizer says that it does not take the model",
+    "no result": "no result, such as a model that does not run",
+    "waits": "not vetted yet",
+}
+
+
+def ditox(rows: Sequence[Row], theirs: Sequence[str] = ()) -> list[ReportTable]:
+    """The study's tables.
+
+    Args:
+        rows: Trials of one campaign.
+        theirs: References of the models that the study ran.
+    """
+    return [
+        outcomes(rows, theirs),
+        by_symptom(rows),
+        by_task(rows),
+        different_models(rows),
+        by_pass(rows),
+        blamed(rows),
+    ]
+
+
+def outcomes(rows: Sequence[Row], theirs: Sequence[str]) -> ReportTable:
+    """What can be optimized: every model is in one row, by the worst of its jobs."""
+    optimizers = grouped(rows)
+    worst = {name: list(by_model(group).values()) for name, group in optimizers.items()}
+    lines: list[list[Cell]] = [
+        [_WORDS[outcome], *(sum(r.outcome == outcome for r in worst[name]) for name in optimizers)]
+        for outcome in OUTCOMES
+    ]
+    intact = ("same", "rounded")
+    lines.append(
+        ["optimizable", *(sum(r.outcome in intact for r in worst[name]) for name in optimizers)]
+    )
+    lines.append(["all models", *(len(worst[name]) for name in optimizers)])
+    return ReportTable(
+        title="DiTOX: models that can be optimized",
+        note=f"{_set_of_models(rows, theirs)} Optimizable: the outputs are the same, or as near as "
+        "rounding explains; the study compared with fixed tolerances.",
+        columns=["models", *optimizers],
+        rows=lines,
+    )
+
+
+def _set_of_models(rows: Sequence[Row], theirs: Sequence[str]) -> str:
+    """What differs in the set of models."""
+    ours = {row.source for row in rows}
+    if not theirs:
+        return f"The models are {len(ours)} of your own; the study's are not listed here."
+    shared = len(ours & {*theirs})
+    return (
+        f"Of {len(theirs)} models that are listed as the study's, {shared} are in this campaign; "
+        f"{len(ours) - shared} of its {len(ours)} models are others."
+    )
+
+
+def by_symptom(rows: Sequence[Row]) -> ReportTable:
+    """Issues by symptom: models that show it, and how many issues that is."""
+    optimizers = grouped(rows)
+    present = {str(s.finding.symptom) for row in rows for s in row.faults}
+    lines: list[list[Cell]] = []
+    for symptom in (str(s) for s in Symptom if str(s) in present):
+        line: list[Cell] = [symptom]
+        for group in optimizers.values():
+            found = [(r, s) for r in group for s in r.faults if str(s.finding.symptom) == symptom]
+            line += [len({r.digest for r, _ in found}), len({s.issue for _, s in found})]
+        lines.append(line)
+    return ReportTable(
+        title="DiTOX: issues by symptom",
+        note="A model is in each row whose symptom it shows. The same crash is one issue.",
+        columns=["symptom", *(f"{n} {what}" for n in optimizers for what in ("models", "issues"))],
+        rows=lines,
+    )
+
+
+def by_task(rows: Sequence[Row]) -> ReportTable:
+    """Per task: models whose results differ."""
+    lines: list[list[Cell]] = []
+    named = {row.task for row in rows if row.judged}
+    for task in sorted(named):
+        found = [row for row in rows if row.judged and row.task == task]
+        worst = list(by_model(found).values())
+        told = [r.impact for r in found if r.impact is not None]
+        different = [r for r in found if r.outcome == "differs"]
+        lines.append(
+            [
+                task or "not known",
+                len(worst),
+                len({r.digest for r in different}),
+                _DIFFERENT_CLASSIFIERS if task == _CLASSIFICATION else None,
+                len({r.digest for r in found if r.impact is not None and r.impact.changed}),
+                sum(i.changed for i in told),
+                sum(i.samples for i in told),
+                max((r.error for r in different if r.error is not None), default=None),
+            ]
+        )
+    return ReportTable(
+        title="DiTOX: results per task",
+        note="Differ: beyond what rounding explains; the study counted every difference. Answers "
+        f"are labels, boxes, texts and so on, as the task's comparator reads them. {_SOURCE}",
+        columns=[
+            "task",
+            "models",
+            "differ",
+            "differ in DiTOX",
+            "answers changed",
+            "samples changed",
+            "samples",
+            "largest error",
+        ],
+        rows=lines,
+    )
+
+
+def different_models(rows: Sequence[Row]) -> ReportTable:
+    """The models whose results differ, and by how much."""
+    found = [r for r in rows if r.outcome == "differs" or (r.impact and r.impact.changed)]
+    return ReportTable(
+        title="DiTOX: models whose results differ",
+        note="Error and noise are relative to the largest magnitude of the output.",
+        columns=["model", "optimizer", "task", "error", "noise", "what changed"],
+        rows=[
+            [
+                row.model,
+                row.optimizer,
+                row.task,
+                row.error,
+                row.noise,
+                row.impact.headline if row.impact else "",
+            ]
+            for row in sorted(found, key=lambda r: -(r.error or 0.0))
+        ],
+    )
+
+
+def by_pass(rows: Sequence[Row]) -> ReportTable:
+    """Per pass: models that it changes or fails on alone, and models in which it is blamed."""
+    alone: dict[tuple[str, str], dict[str, PassRecord]] = {}
+    guilty: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for record in row.passes or ():
+            alone.setdefault((row.optimizer, record.name), {})[row.digest] = record
+        for seen in row.faults:
+            for name in dict.fromkeys(seen.finding.culprit):
+                guilty.setdefault((row.optimizer, name), set()).add(row.digest)
+    lines: list[list[Cell]] = []
+    for about in dict.fromkeys((*alone, *guilty)):
+        records = list(alone.get(about, {}).values())
+        failed = [r for r in records if r.effect == "failed" and not r.known_limit]
+        changed = sum(r.effect != "none" for r in records)
+        symptoms = sorted({str(r.symptom) for r in failed if r.symptom})
+        if changed or guilty.get(about):
+            lines.append(
+                [
+                    *about,
+                    len(records),
+                    changed,
+                    len(failed),
+                    len(guilty.get(about, ())),
+                    ", ".join(symptoms),
+                ]
+            )
+    lines.sort(key=lambda line: (-int(str(line[5])), -int(str(line[4])), -int(str(line[3]))))
+    return ReportTable(
+        title="DiTOX: per pass",
+        note='Alone: the pass and nothing else, which strategy = "each" tries; documented limits '
+        "are no failures. Blamed: it is among the shortest sequence of passes that shows a fault. "
+        "Passes that did nothing are left out.",
+        columns=["optimizer", "pass", "tried alone", "changed", "failed", "blamed", "symptoms"],
+        rows=lines,
+    )
+
+
+def blamed(rows: Iterable[Row]) -> ReportTable:
+    """Whether passes are to blame, or the import and export that all of them share."""
+    kinds: dict[str, set[str]] = {n: set() for n in ("round trip", "one pass", "several passes")}
+    for row in rows:
+        for seen in row.faults:
+            amount = len(seen.finding.culprit)
+            kinds[("round trip", "one pass", "several passes")[min(amount, 2)]].add(row.digest)
+    theirs: dict[str, Cell] = {
+        "round trip": f"{_ALL_PASSES_ALIKE} of {_DIFFERENT_CLASSIFIERS} classifiers"
+    }
+    return ReportTable(
+        title="DiTOX: who is to blame",
+        note="Round trip: import and export alone show it, with no pass at all. In the study's "
+        "data these are classifiers that differ alike under each of the 44 passes that ran, nop "
+        f"included. {_SOURCE}",
+        columns=["culprit", "models", "DiTOX"],
+        rows=[[name, len(found), theirs.get(name)] for name, found in kinds.items()],
+    )

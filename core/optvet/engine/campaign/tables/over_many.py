@@ -1,0 +1,263 @@
+"""What findings are, over many models: kinds, known ones, releases, variants against each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+from scipy import stats
+
+from optvet.engine.campaign.tables.rows import Row, Seen, by_model, variants
+from optvet.engine.campaign.tracker import KnownEntry, link_of
+from optvet.spec.records.report import ReportTable
+
+Cell = str | int | float | None
+
+
+def kinds(rows: Iterable[Row]) -> ReportTable:
+    """Faults by symptom, stage and proposed cause."""
+    groups: dict[tuple[str, str, str], list[tuple[Row, Seen]]] = {}
+    for row, seen in _faults(rows):
+        about = (str(seen.finding.symptom), seen.finding.stage, seen.cause.name)
+        groups.setdefault(about, []).append((row, seen))
+    ordered = sorted(groups.items(), key=lambda item: (-len(_issues(item[1])), item[0]))
+    return ReportTable(
+        title="Faults by symptom, stage and cause",
+        note="An issue is what has one fingerprint; crashes of an optimizer at one stage in the "
+        "same words, names and numbers aside, are one issue. Causes are proposed from messages, "
+        "operators and the first wrong value; where these name none or several, it is unclear.",
+        columns=["symptom", "stage", "cause", "issues", "models", "jobs"],
+        rows=[
+            [*about, len(_issues(found)), _models(found), len({row.key for row, _ in found})]
+            for about, found in ordered
+        ],
+    )
+
+
+def issues(rows: Iterable[Row], known: Sequence[KnownEntry] | None) -> ReportTable:
+    """Every issue once: what it is, why that may be, and where it is tracked.
+
+    Args:
+        rows: Trials.
+        known: What the team knows already; None if that is not told.
+    """
+    groups: dict[str, list[tuple[Row, Seen]]] = {}
+    for row, seen in _faults(rows):
+        groups.setdefault(seen.issue, []).append((row, seen))
+    lines: list[list[Cell]] = []
+    used: set[int] = set()
+    for found in sorted(groups.values(), key=lambda f: -_models(f)):
+        row, seen = found[0]
+        culprits = dict.fromkeys(_culprit(s) for _, s in found)
+        more = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
+        line: list[Cell] = [
+            seen.fingerprint[:8],
+            row.optimizer,
+            str(seen.finding.symptom),
+            f"{next(iter(culprits))}{more}",
+            f"{seen.cause.name}: {seen.cause.evidence}".rstrip(": "),
+            _models(found),
+        ]
+        if known is not None:
+            entry = _tracked(found, known)
+            used |= {number for number, e in enumerate(known) if e is entry}
+            line.append(entry.url if entry else "new")
+        lines.append(line)
+    columns = ["fingerprint", "optimizer", "symptom", "culprit", "cause", "models"]
+    return ReportTable(
+        title="Issues",
+        note=_unused(known, used),
+        columns=columns if known is None else [*columns, "tracked"],
+        rows=lines,
+    )
+
+
+def _tracked(found: Iterable[tuple[Row, Seen]], known: Sequence[KnownEntry]) -> KnownEntry | None:
+    links = (link_of(known, s.fingerprint, row.optimizer, s.finding) for row, s in found)
+    return next((entry for entry in links if entry is not None), None)
+
+
+def _unused(known: Sequence[KnownEntry] | None, used: set[int]) -> str:
+    unused = [e.url for number, e in enumerate(known or ()) if number not in used]
+    return f"Known, but not found here: {', '.join(unused)}." if unused else ""
+
+
+def _faults(rows: Iterable[Row]) -> Iterator[tuple[Row, Seen]]:
+    return ((row, seen) for row in rows for seen in row.faults)
+
+
+def _issues(found: Iterable[tuple[Row, Seen]]) -> set[str]:
+    return {seen.issue for _, seen in found}
+
+
+def _models(found: Iterable[tuple[Row, Seen]]) -> int:
+    return len({row.digest for row, _ in found})
+
+
+def _culprit(seen: Seen) -> str:
+    return " → ".join(seen.finding.culprit) or "round trip"
+
+
+# --- releases and operator sets ------------------------------------------------------------------
+
+
+def releases(rows: Iterable[Row]) -> ReportTable:
+    """Faults per release of each optimizer, among all campaigns that are given."""
+    lines: list[list[Cell]] = []
+    notes = []
+    ordered = sorted((r for r in rows if r.judged), key=lambda r: r.optimizer)
+    for optimizer, group in groupby(ordered, key=lambda r: r.optimizer):
+        found = list(group)
+        versions = sorted({row.version for row in found}, key=_release)
+        lines += [_counted([optimizer, v], [r for r in found if r.version == v]) for v in versions]
+        shared = _in_all(found, versions)
+        told = _correlation([(versions.index(r.version), len(_of(r))) for r in shared])
+        if len(versions) > 1:
+            notes.append(f"{optimizer}, models of every release: {told}")
+    return ReportTable(
+        title="Faults per release",
+        note=f"{_SPEARMAN.format('release')} {'; '.join(notes)}." if notes else "",
+        columns=["optimizer", "release", *_COUNTED],
+        rows=lines,
+    )
+
+
+def operator_sets(rows: Iterable[Row]) -> ReportTable:
+    """Faults per operator set that models use."""
+    found = [row for row in rows if row.judged and row.opset is not None]
+    lines = [
+        _counted([opset], [r for r in found if r.opset == opset])
+        for opset in sorted({row.opset for row in found if row.opset is not None})
+    ]
+    told = _correlation([(r.opset, len(_of(r))) for r in found if r.opset is not None])
+    return ReportTable(
+        title="Faults per operator set",
+        note=f"{_SPEARMAN.format('operator set')} {told}.",
+        columns=["operator set", *_COUNTED],
+        rows=lines,
+    )
+
+
+_COUNTED = ("models", "jobs", "faulty jobs", "share faulty", "issues")
+_SPEARMAN = "Spearman's rank correlation of {} and issues per job:"
+
+
+def _counted(about: list[Cell], rows: Sequence[Row]) -> list[Cell]:
+    faulty = sum(row.faulty for row in rows)
+    found = list(_faults(rows))
+    models = len({row.digest for row in rows})
+    return [*about, models, len(rows), faulty, faulty / len(rows), len(_issues(found))]
+
+
+def _of(row: Row) -> set[str]:
+    return {seen.issue for seen in row.faults}
+
+
+def _in_all(rows: Sequence[Row], versions: Sequence[str]) -> list[Row]:
+    """Rows of what was vetted under every release; else other models would look like progress."""
+    seen: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        seen.setdefault(_question(row), set()).add(row.version)
+    return [row for row in rows if len(seen[_question(row)]) == len(versions)]
+
+
+def _question(row: Row) -> tuple[str, ...]:
+    optimizer, _, *others = row.parts
+    return (row.digest, optimizer, *others)
+
+
+def _release(version: str) -> tuple[bool, Any]:
+    """Releases in their order; what is no version of Python's kind comes first, by its letters."""
+    try:
+        return True, Version(version)
+    except InvalidVersion:
+        return False, version
+
+
+def _correlation(pairs: Sequence[tuple[int, int]]) -> str:
+    """Spearman's rho with its p-value, in words; or why there is none.
+
+    >>> _correlation([(1, 3), (2, 2), (3, 1), (4, 0)])
+    'rho -1.00, p 0, n 4'
+    >>> _correlation([(1, 0), (2, 0), (3, 0)])
+    'not defined, since all of one side are equal'
+    """
+    if len(pairs) < _FEWEST:
+        return f"not told of fewer than {_FEWEST} jobs"
+    first, second = zip(*pairs, strict=True)
+    if len({*first}) < 2 or len({*second}) < 2:
+        return "not defined, since all of one side are equal"
+    found = stats.spearmanr(first, second)
+    return f"rho {found.statistic:.2f}, p {found.pvalue:.2g}, n {len(pairs)}"
+
+
+_FEWEST = 3
+
+# --- variants ------------------------------------------------------------------------------------
+
+
+def each_model(rows: Iterable[Row]) -> ReportTable:
+    """Every model under every variant: how far it moves, or how it fails."""
+    columns = variants(rows)
+    models: dict[str, str] = {}
+    for row in (r for group in columns.values() for r in group):
+        models.setdefault(row.digest, row.model)
+    cells = {name: by_model(group) for name, group in columns.items()}
+    return ReportTable(
+        title="Each model under each variant",
+        note="A number is the error of the worst output, relative to its largest magnitude; it is "
+        "a fault where ! stands before it. Words tell what failed.",
+        columns=["model", *columns],
+        rows=[
+            [name, *(_moved(cells[variant].get(digest)) for variant in columns)]
+            for digest, name in models.items()
+        ],
+    )
+
+
+def _moved(row: Row | None) -> str:
+    if row is None:
+        return ""
+    size = "" if row.error is None else f"{row.error:.2g}"
+    if row.outcome == "crashes":
+        return next(str(s.finding.symptom) for s in row.faults if s.finding.stage != "compare")
+    if row.outcome == "differs":
+        return f"! {size or row.faults[0].finding.symptom}"
+    return {"same": "0", "rounded": size or "rounded"}.get(row.outcome, row.outcome)
+
+
+def against_each_other(rows: Iterable[Row]) -> ReportTable | None:
+    """Variants against each other: on how many models they differ; None if there is only one."""
+    groups = {name: by_model(group) for name, group in variants(rows).items()}
+    if len(groups) < 2:
+        return None
+    return ReportTable(
+        title="Variants against each other",
+        note="Of the models on which both made a result: those where one keeps the outputs and the "
+        "other does not, so that the two differ. Two that are both wrong may be so alike: such "
+        "models are counted with a question mark. Crashed: models where either made no result. "
+        "A variant against itself: models that it changes.",
+        columns=["", *groups],
+        rows=[
+            [name, *(_against(first, second) for second in groups.values())]
+            for name, first in groups.items()
+        ],
+    )
+
+
+def _against(a: Mapping[str, Row], b: Mapping[str, Row]) -> str:
+    shared = [(a[d], b[d]) for d in a if d in b and a[d].judged and b[d].judged]
+    crashed = sum("crashes" in (x.outcome, y.outcome) for x, y in shared)
+    compared = Counter(
+        (x.faulty, y.faulty) for x, y in shared if "crashes" not in (x.outcome, y.outcome)
+    )
+    differ = compared[True, False] + compared[False, True]
+    both = compared[True, True]
+    if a is b:
+        differ, both = both, 0
+    told = f"{differ} of {compared.total()}"
+    told += f", {both}?" if both else ""
+    return told + (f", {crashed} crashed" if crashed else "")

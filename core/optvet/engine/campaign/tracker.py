@@ -1,0 +1,123 @@
+"""Findings that a team knows already, with a link to where it tracks each.
+
+::
+
+    [[known]]
+    fingerprint = "9f1c02d7"
+    url = "https://tracker.example/1"
+
+    [[known]]
+    optimizer = "some_optimizer"
+    culprit = "fuse_*"
+    message = "*undefined attribute*"
+    url = "https://tracker.example/2"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from optvet.spec.errors import InputError
+from optvet.spec.parsing import read_bytes, read_toml
+from optvet.spec.records import Finding
+from optvet.spec.toml_lines import dotted, line_of
+from optvet.spec.types import Symptom
+from optvet.spec.words import shown
+
+_PATTERNS = ("optimizer", "symptom", "culprit", "message")
+
+
+class KnownEntry(BaseModel):
+    """One entry: a fingerprint, or patterns that must all match; and the link."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s<>\"']+$")]
+    fingerprint: Annotated[str | None, Field(pattern=r"^[0-9a-f]{8,64}$")] = None
+    optimizer: str | None = None
+    symptom: Symptom | None = None
+    culprit: str | None = None
+    message: str | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _says_what(self) -> KnownEntry:
+        if self.fingerprint is None and all(getattr(self, name) is None for name in _PATTERNS):
+            raise ValueError(
+                f"says of no finding that it is known; give fingerprint, or patterns: "
+                f"{', '.join(_PATTERNS)}"
+            )
+        return self
+
+    def means(self, fingerprint: str, optimizer: str, finding: Finding) -> bool:
+        """Whether the entry is about this finding."""
+        if self.fingerprint is not None and not fingerprint.startswith(self.fingerprint):
+            return False
+        told = {
+            "optimizer": optimizer,
+            "symptom": str(finding.symptom),
+            "culprit": ",".join(finding.culprit) or "round trip",
+            "message": " ".join(finding.message.split()),
+        }
+        wanted = {name: getattr(self, name) for name in _PATTERNS}
+        return all(fnmatchcase(told[n], str(p)) for n, p in wanted.items() if p is not None)
+
+
+class _KnownFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    known: tuple[KnownEntry, ...] = ()
+
+
+def read_known(path: Path) -> tuple[KnownEntry, ...]:
+    """The entries of the file ``path``.
+
+    Raises:
+        InputError: It cannot be read or says what cannot be; the message tells where.
+    """
+    document = read_toml(path, "listing")
+    try:
+        return _KnownFile.model_validate(document).known
+    except ValidationError as error:
+        text = read_bytes(path, "listing").decode("utf-8")
+        raise InputError(_refusal(path, text, error)) from error
+
+
+def _refusal(path: Path, text: str, error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = tuple(part for part in first["loc"])
+    line = line_of(text, key)
+    where = f"{path}:{line}" if line else str(path)
+    name = str(key[-1])
+    if first["type"] == "extra_forbidden":
+        known = _KnownFile.model_fields if len(key) == 1 else KnownEntry.model_fields
+        words = f"unknown; {_nearest(name, known)}"
+    elif first["type"] == "missing":
+        words = "missing; each entry needs it"
+    elif first["type"] == "value_error":
+        words = first["msg"].removeprefix("Value error, ")
+    elif name == "url":
+        words = f"{shown(first['input'])}: expected a link, http:// or https://"
+    elif name == "fingerprint":
+        words = f"{shown(first['input'])}: expected at least its first 8 digits, hexadecimal"
+    else:
+        words = f"{shown(first['input'])}: {first['msg']}"
+    return f"{where}: key {dotted(key)!r}: {words}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+
+
+def link_of(
+    entries: Iterable[KnownEntry], fingerprint: str, optimizer: str, finding: Finding
+) -> KnownEntry | None:
+    """The first entry that is about a finding; None if it is new."""
+    return next((e for e in entries if e.means(fingerprint, optimizer, finding)), None)

@@ -1,0 +1,23 @@
+"""Tables of a stored campaign: document ``optvet.campaign-tables/1``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from optvet.spec.records.base import Record
+from optvet.spec.records.report import ReportTable
+
+Study = Literal["ditox", "otx"]
+"""Published studies whose tables can be made of a campaign."""
+
+
+class CampaignTables(Record):
+    """What a campaign found over many models, as tables; ``study`` names whose they are, if any."""
+
+    schema_: Literal["optvet.campaign-tables/1"] = Field("optvet.campaign-tables/1", alias="schema")
+    campaign: str
+    number: int
+    study: Study | None
+    tables: list[ReportTable]

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.campaign.conftest import Run
+
+from optvet.engine.campaign.causes import cause_of
+from optvet.engine.campaign.tables.ditox import outcomes
+from optvet.engine.campaign.tables.over_many import (
+    against_each_other,
+    issues,
+    kinds,
+    operator_sets,
+    releases,
+)
+from optvet.engine.campaign.tables.rows import OUTCOMES, Row, Seen, by_model
+from optvet.engine.campaign.tracker import read_known
+from optvet.spec.errors import InputError
+from optvet.spec.records import CrossCheck, Divergence, Finding
+from optvet.spec.records.report import ReportTable
+from optvet.spec.records.tables import CampaignTables
+
+FILE = """
+name = "small"
+models = ["models/"]
+optimizers = ["onnxoptimizer"]
+pipelines = ["default", "eliminate_identity"]
+vet = { limit = 1 }
+"""
+
+
+def finding(**fields: Any) -> Finding:
+    about = {"symptom": "wrong-output", "severity": "fault", "stage": "compare"}
+    return Finding.model_validate({**about, "culprit": ["fuse"], "confirmed": True, **fields})
+
+
+def seen(issue: str = "", **fields: Any) -> Seen:
+    found = finding(**fields)
+    return Seen(issue or "f" * 16, issue or "f" * 16, found, cause_of(found))
+
+
+def row(model: str, outcome: Any = "same", *, variant: str = "a", **fields: Any) -> Row:
+    version = fields.get("version", "1.0")
+    known: dict[str, Any] = {
+        "key": f"{model} {variant} {version}",
+        "model": model,
+        "digest": model,
+        "source": model,
+        "optimizer": "opt",
+        "version": version,
+        "parts": ("opt", version, variant, "", "", "", ""),
+        "outcome": outcome,
+    }
+    if outcome == "differs":
+        known["faults"] = (seen(),)
+    if outcome == "crashes":
+        known["faults"] = (seen("c" * 16, symptom="optimizer-error", stage="build"),)
+    return Row(**{**known, **fields})
+
+
+def cells(table: ReportTable | None) -> dict[str, list[Any]]:
+    assert table is not None
+    return {str(line[0]): line[1:] for line in table.rows}
+
+
+def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
+    (place / "small.toml").write_text(FILE)
+    assert run("campaign", "run", "small.toml", "-q").code == 1
+    (place / "known.toml").write_text(
+        '[[known]]\nculprit = "fuse_transpose_*"\nurl = "https://tracker.example/7"\n'
+    )
+    ran = run("campaign", "tables", "small.store", "--known", "known.toml", "--json", "t.json")
+    assert ran.code == 0, ran.err
+    assert "https://tracker.example/7" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 100
+    document = CampaignTables.model_validate_json((place / "t.json").read_text())
+    tables = {table.title: table for table in document.tables}
+    (kind,) = tables["Faults by symptom, stage and cause"].rows
+    assert kind[:2] == ["optimizer-error", "build"]
+    assert kind[3:] == [1, 1, 1]
+    assert tables["Issues"].rows[0][-1] == "https://tracker.example/7"
+    models_ = cells(tables["Each model under each variant"])
+    assert models_["faulty.onnx"] == ["optimizer-error", "0"]
+    assert models_["clean.onnx"] == ["0", "0"]
+    matrix = cells(tables["Variants against each other"])
+    assert matrix["onnxoptimizer default"] == ["0 of 1, 1 crashed", "0 of 1, 1 crashed"]
+
+    ran = run("campaign", "tables", "small.store", "--study", "ditox", "--format", "markdown")
+    assert "| optimizable | 1 |" in ran.out
+    assert "| round trip | 0 | 27 of 28 classifiers |" in ran.out
+    assert "2 of its 2 models are others" in ran.out
+
+    ran = run("campaign", "tables", "small.store", "--study", "otx", "--format", "csv")
+    parts = ran.out.split("\n\n")
+    nodes = list(csv.reader(io.StringIO(parts[1])))
+    # The pipeline that fails has made no graph; Identity is gone in one of two nodes.
+    assert nodes[0] == ["# OTX: nodes per level"]
+    assert [line[1:4] for line in nodes[2:]] == [["1", "2", "1"], ["2", "4", "3"]]
+
+
+# What is counted
+
+Outcomes = st.lists(
+    st.tuples(
+        st.sampled_from("abcdef"), st.sampled_from(["x", "y", "z"]), st.sampled_from(OUTCOMES)
+    ),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda told: told[:2],
+)
+
+
+@given(Outcomes)
+def test_every_model_has_one_outcome_per_optimizer(told: list[tuple[str, str, Any]]) -> None:
+    rows = [row(model, outcome, variant=variant) for model, variant, outcome in told]
+    table = outcomes(rows, [])
+    *each, optimizable, everything = (int(str(line[1])) for line in table.rows)
+    assert sum(each) == everything == len({model for model, _, _ in told})
+    assert optimizable == each[0] + each[1]
+
+
+@given(Outcomes)
+def test_variants_are_compared_symmetrically(told: list[tuple[str, str, Any]]) -> None:
+    rows = [row(model, outcome, variant=variant) for model, variant, outcome in told]
+    table = against_each_other(rows)
+    if len({variant for _, variant, _ in told}) < 2:
+        assert table is None
+        return
+    assert table is not None
+    square = [line[1:] for line in table.rows]
+    assert square == [list(column) for column in zip(*square, strict=True)]
+
+
+def test_variants_that_differ_may_both_be_wrong_or_crash() -> None:
+    under: dict[str, list[Any]] = {
+        "a": ["same", "differs", "same", "crashes"],
+        "b": ["differs", "differs", "same", "same"],
+    }
+    rows = [
+        row(model, outcome, variant=variant)
+        for variant, told in under.items()
+        for model, outcome in zip("pqrs", told, strict=True)
+    ]
+    found = cells(against_each_other(rows))
+    assert found["opt a"] == ["1 of 3, 1 crashed", "1 of 3, 1?, 1 crashed"]
+    assert found["opt b"] == ["1 of 3, 1?, 1 crashed", "2 of 4"]
+
+
+def test_the_worst_job_stands_for_a_model() -> None:
+    rows = [row("m", "same"), row("m", "crashes", variant="b"), row("m", "waits", variant="c")]
+    assert by_model(rows)["m"].outcome == "crashes"
+
+
+def test_the_same_crash_of_many_models_is_one_issue() -> None:
+    crash = {"symptom": "optimizer-error", "stage": "build"}
+    rows = [
+        row("a", "crashes", faults=(seen("same", **crash),)),
+        row("b", "crashes", faults=(seen("same", culprit=["other"], **crash),)),
+        row("c", "crashes", faults=(seen("else", **crash),)),
+    ]
+    (kind,) = kinds(rows).rows
+    assert kind[3:] == [2, 3, 3]
+    first, second = issues(rows, None).rows
+    assert (first[3], first[-1], second[-1]) == ("fuse and 1 more", 2, 1)
+
+
+def test_faults_of_releases_are_correlated_over_models_of_all_of_them() -> None:
+    def release(version: str, faulty: str, models: str = "abcd") -> list[Row]:
+        return [row(m, "differs" if m in faulty else "same", version=version) for m in models]
+
+    # Version 1.10 comes after 1.9; model "z" is only in it, and says nothing of progress.
+    rows = [*release("1.10", "", "abcdz"), *release("1.9", "ab"), *release("1.2", "abcd")]
+    table = releases(rows)
+    assert [(line[1], line[4]) for line in table.rows] == [("1.2", 4), ("1.9", 2), ("1.10", 0)]
+    assert "rho -0.82" in table.note
+    assert "n 12" in table.note
+
+
+def test_a_correlation_that_is_not_defined_is_not_told() -> None:
+    rows = [row(m, "same", opset=o) for m, o in zip("abc", (9, 11, 13), strict=True)]
+    table = operator_sets(rows)
+    assert [line[:3] for line in table.rows] == [[9, 1, 1], [11, 1, 1], [13, 1, 1]]
+    assert "not defined" in table.note
+    assert "fewer than" in operator_sets(rows[:2]).note
+
+
+# Causes
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("NOT_IMPLEMENTED : Could not find an implementation for Foo(13)", "incompatibility"),
+        ("Type Error: Type parameter (T) bound to different types", "type"),
+        ("[ShapeInferenceError] Inferred elem type differs from existing elem type", "type"),
+        ("Shape mismatch: dimension 2 is 3, expected 4", "shape"),
+        ("TypeError: f() got an unexpected keyword argument 'axis'", "API misuse"),
+        ("the type and the shape of 'x' are wrong", "unclear"),
+        ("Segmentation fault", "unclear"),
+        ("", "unclear"),
+    ],
+)
+def test_causes_of_failures_are_read_off_their_messages(message: str, cause: str) -> None:
+    found = cause_of(finding(symptom="optimizer-error", stage="build", message=message))
+    assert found.name == cause
+
+
+def test_causes_of_wrong_values_are_read_off_where_they_begin() -> None:
+    def of(before: list[str], after: list[str], **fields: Any) -> str:
+        place = Divergence(value="v", before=before, after=after)
+        return cause_of(finding(error=0.5, divergence=place, **fields)).name
+
+    assert of(["v = Relu(x)"], ["v = Identity(x)"]) == "algorithmic"
+    assert of(["c = Cast(x)", "v = Relu(c)"], ["v = Relu(x)"]) == "type"
+    elsewhere = CrossCheck(runtime="other", outcome="no-fault")
+    assert of(["v = Relu(x)"], ["v = Elu(x)"], cross_check=[elsewhere]) == "incompatibility"
+    assert cause_of(finding(error=0.5)).name == "unclear"
+    assert cause_of(finding(symptom="out-of-memory", stage="run")).name == "other"
+
+
+# Known findings
+
+
+def test_entries_that_match_nothing_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(
+        f'[[known]]\nfingerprint = "{"f" * 8}"\nurl = "https://tracker.example/1"\n'
+        '[[known]]\noptimizer = "other"\nurl = "https://tracker.example/2"\n'
+    )
+    rows = [row("a", "differs"), row("b", "crashes")]
+    table = issues(rows, read_known(file))
+    assert [line[-1] for line in table.rows] == ["https://tracker.example/1", "new"]
+    assert table.note == "Known, but not found here: https://tracker.example/2."
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[known]]\nfingerprint = "abcdef01"', ":1: key 'known[1].url': missing"),
+        ('[[known]]\nurl = "https://t.example"', ":1: key 'known[1]': says of no finding"),
+        ('[[known]]\nurl = "t.example"\nculprit = "a"', ":2: key 'known[1].url': 't.example'"),
+        (
+            '[[known]]\nurl = "https://t.example"\nculprits = "a"',
+            ":3: key 'known[1].culprits': unknown; did you mean 'culprit'",
+        ),
+        (
+            '[[known]]\nurl = "https://t.example"\nfingerprint = "xyz"',
+            ":3: key 'known[1].fingerprint': 'xyz': expected at least its first 8 digits",
+        ),
+        (
+            '[[known]]\nurl = "https://t.example"\nsymptom = "wrong"',
+            ":3: key 'known[1].symptom': 'wrong'",
+        ),
+        ("known = 3", ":1: key 'known': 3"),
+        ("[[known", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_known_findings_is_told(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(text)
+    with pytest.raises(InputError) as raised:
+        read_known(file)
+    assert f"{file}" in str(raised.value)
+    assert words in str(raised.value)
