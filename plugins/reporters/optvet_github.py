@@ -44,7 +44,7 @@ def _of_finding(finding: ReportedFinding) -> str:
 
 def _without(trial: ReportedTrial) -> str:
     title = f"{trial.status}: {trial.short_name} ({trial.question})"
-    return _command("warning", title, trial.error or trial.reason or trial.command)
+    return _command("warning", title, trial.why or trial.command)
 
 
 def _command(kind: str, title: str, text: str) -> str:

@@ -49,7 +49,7 @@ def _case(trial: ReportedTrial, made: Sequence[ReportedFinding]) -> ET.Element:
         kinds = " ".join(dict.fromkeys(f.symptom for f in counted))
         _told(case, "failure", kinds, "; ".join(f.title for f in counted), _texts(counted))
     elif trial.status in ("error", "failed"):
-        _told(case, "error", trial.status, trial.error.partition("\n")[0], trial.error)
+        _told(case, "error", trial.status, trial.why, trial.error)
     elif trial.status == "undecided":
         _told(case, "error", "undecided", trial.reason, trial.reason)
     elif trial.status in ("queued", "running"):

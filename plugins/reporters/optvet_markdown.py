@@ -42,7 +42,7 @@ def _lines(report: CampaignReport) -> Iterator[str]:
     without = [t for t in report.trials if t.status in ("undecided", "error", "failed")]
     if without:
         yield f"### Without a verdict: {len(without)}\n"
-        told = [[t.short_name, t.question, t.status, t.error or t.reason] for t in without]
+        told = [[t.short_name, t.question, t.status, t.why] for t in without]
         yield from _table(["model", "asked", "", "reason"], told)
     if report.fixed:
         yield f"### Fixed: {len(report.fixed)}\n"

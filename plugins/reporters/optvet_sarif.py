@@ -81,7 +81,7 @@ _WITHOUT_VERDICT = ("error", "failed", "undecided", "queued", "running")
 
 
 def _notification(trial: ReportedTrial) -> dict[str, Any]:
-    why = trial.error or trial.reason or trial.status
+    why = trial.why or trial.status
     return {
         "level": "error" if trial.status in ("error", "failed") else "warning",
         "message": {"text": f"{trial.model}: {trial.question}: {trial.status}: {why}"},

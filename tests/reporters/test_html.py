@@ -231,6 +231,22 @@ def test_the_bundle_is_downloaded(page: Page, tmp_path: Path) -> None:
         assert archive.read("repro.py") == b"pass\n"
 
 
+def test_metrics_that_papers_tell_stand_first() -> None:
+    report = pretend_report("m")
+    names = ["certainty_change_top1", "top10_agreement", "top5_agreement", "top1_agreement", "mAP"]
+    many = {name: 1.0 for name in [*(f"a{i}" for i in range(20)), *names]}
+    trials = [
+        trial.model_copy(update={"impact": trial.impact.model_copy(update={"metrics": many})})
+        for trial in report.trials
+        if trial.impact is not None
+    ]
+    page = rendered(report.model_copy(update={"trials": trials}))
+    told = re.findall(r'<th scope="col">([\w@.]+)</th>', page.partition("Effect on the task")[2])
+    assert told[:2] == ["model", "asked"]
+    assert told[2:7] == ["mAP", "top1_agreement", "top5_agreement", "top10_agreement", "a0"]
+    assert len(told[2 : told.index("model", 2)]) == 9
+
+
 def test_a_page_of_50_models_is_below_5_mb() -> None:
     report = pretend_report("m")
     trials = [

@@ -109,6 +109,18 @@ def test_junit_holds_what_xml_cannot() -> None:
     assert suite.get("name") == "a��<b>]]>&c"
 
 
+def test_of_a_traceback_the_last_line_is_told() -> None:
+    report = pretend_report("m")
+    error = "Traceback (most recent call last):\n  File x\nKeyError: 'gone'\n"
+    trials = [t.model_copy(update={"error": error}) for t in report.trials if t.status == "error"]
+    broken = report.model_copy(update={"trials": trials})
+    assert "KeyError: 'gone' |" in rendered("markdown", broken)
+    assert "File x" not in rendered("markdown", broken)
+    (error_element,) = ET.fromstring(rendered("junit", broken)).iter("error")
+    assert error_element.get("message") == "KeyError: 'gone'"
+    assert error_element.text == error
+
+
 # SARIF
 
 

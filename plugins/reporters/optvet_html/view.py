@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,11 @@ _PICTURE, _BUNDLE = 200_000, 200_000
 """Bytes of one."""
 _COLUMNS = 9
 """Metrics in a table."""
+_TOLD = re.compile(
+    r"(top\d+_agreement|kendall_tau|labels_changed|mAP|(precision|recall|f1)@0\.5|accuracy_top\d+_delta"
+    r"|mean_iou|wer|bleu|exact_match|psnr|ssim|cosine|max_rel|beyond_noise)$"
+)
+_NUMBER = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -263,11 +269,20 @@ def _metrics(trials: Sequence[ReportedTrial]) -> Iterator[ReportTable]:
 
 
 def _columns(metrics: Sequence[Mapping[str, float | None]]) -> list[str]:
-    """Those that differ between rows before those that do not, in the comparator's order."""
+    """Metrics that papers tell, then those that differ between rows, then the others."""
     names = list(dict.fromkeys(name for each in metrics for name in each))
-    differing = [n for n in names if len({each.get(n) for each in metrics}) > 1]
-    chosen = set([*differing, *(n for n in names if n not in differing)][:_COLUMNS])
-    return [n for n in names if n in chosen]
+
+    def rank(name: str) -> tuple[bool, bool]:
+        return not _TOLD.match(name), len({each.get(name) for each in metrics}) == 1
+
+    return sorted(
+        sorted(names, key=rank)[:_COLUMNS], key=lambda name: (rank(name)[0], _parts(name))
+    )
+
+
+def _parts(name: str) -> list[tuple[int, str]]:
+    """For sorting: top5 before top10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _NUMBER.split(name)]
 
 
 def _models(trials: Sequence[ReportedTrial]) -> ReportTable:

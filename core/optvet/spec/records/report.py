@@ -40,6 +40,13 @@ class ReportedTrial(TrialSummary):
         """The verdict; "error" where there is no result; else the state of the job."""
         return self.verdict or self.state
 
+    @property
+    def why(self) -> str:
+        """Why there is no verdict; of a traceback the last line."""
+        if self.error.startswith("Traceback"):
+            return self.error.rstrip().rpartition("\n")[2]
+        return self.error or self.reason
+
 
 class Sighting(Record):
     """Where a finding was made: the job, by its key, and the ``number``-th finding of its answer.
