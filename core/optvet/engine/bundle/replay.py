@@ -74,9 +74,9 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """The bundle that ``folder`` is, or those in it, however deep; ``folder`` if there is none.
+    """``folder`` if it is a bundle, else all bundles below it, else ``folder``.
 
-    What is no bundle is told when it is replayed.
+    Replaying a folder that is not a bundle gives an error.
     """
     if (folder / RECORD).is_file() or not folder.is_dir():
         return [folder]

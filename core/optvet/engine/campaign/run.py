@@ -95,7 +95,7 @@ class _Runner:
             left = states(self.store, self.campaign)
             if not left["queued"] and not left["running"]:
                 return
-            # Somebody else runs what is left; if that dies, its jobs come back.
+            # Another process runs the remaining jobs; if it dies, they are queued again.
             self._tell("waiting", text=f"{left['running']} jobs are run by another process")
             time.sleep(_LOOK_S)
 

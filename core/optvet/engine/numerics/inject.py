@@ -1,10 +1,11 @@
-"""Rounding where it arises: a random step behind every operator that rounds.
+"""Adds random rounding errors to the results of operators, to measure the noise of outputs.
 
-Moving weights and inputs tells nothing where a value saturates on the way: Sigmoid of −20 is 0 in
-one kernel and 2e-9 in another, both right, and no change of the weights by one roundoff shows it.
-So the operators of the graph are moved themselves: each result by its own rounding, and by what a
-function of limited range can resolve (Parker, Monte Carlo Arithmetic, 1997). The random numbers are
-drawn by nodes of the graph, so no shape needs to be known.
+Perturbing weights and inputs alone misses saturation: Sigmoid of −20 is 0 in one kernel and 2e-9 in
+another, both correct, and no change of the weights by one roundoff shows it. So each result is
+perturbed by its own rounding error and, for functions of limited range, by the resolution of that
+range. Nodes of the graph draw the random numbers, so that no shapes need to be known.
+
+Source: Parker 1997, "Monte Carlo Arithmetic".
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from optvet.graph.walk import (
 from optvet.graph.weights import constant_tensors
 
 ROUNDOFFS = 2.0
-"""Largest step, in units of roundoff: what a good kernel of one operator may be off."""
+"""Largest error that is added, in unit roundoffs: that of a good kernel of one operator."""
 
 _BOUNDED = frozenset(
     """
@@ -40,11 +41,11 @@ _BOUNDED = frozenset(
     Tanh
     """.split()
 )
-"""Made of steps whose values are about 1, so that what lies far below one of them is lost."""
+"""Operators that compute with values near 1, so that their absolute error is a roundoff of 1."""
 _OF_ITS_INPUT = frozenset(
     "BiasGelu FastGelu Gelu HardSwish LogSoftmax Mish QuickGelu Swish".split()
 )
-"""A bounded function times the input: what is lost is measured by the input."""
+"""A bounded function times the input: the absolute error is relative to the input."""
 _CENTRES = frozenset(
     """
     BatchNormalization GroupNormalization InstanceNormalization LayerNormalization
@@ -52,7 +53,7 @@ _CENTRES = frozenset(
     SkipLayerNormalization
     """.split()
 )
-"""What they subtract and divide by are sums: where all values are equal, only rounding is left."""
+"""Operators that subtract a mean: for equal values the result is rounding error alone."""
 _TERMS: dict[str, Callable[[Sequence[int]], int]] = {
     "Conv": lambda shape: math.prod(shape[1:]),
     "ConvTranspose": lambda shape: shape[0] * math.prod(shape[2:]),
@@ -64,7 +65,7 @@ _TERMS: dict[str, Callable[[Sequence[int]], int]] = {
     "MatMul": lambda shape: shape[-2] if len(shape) > 1 else shape[0],
     "RNN": lambda shape: shape[-1],
 }
-"""Terms of the sums that an operator makes, by the shape of its second input."""
+"""Number of terms in the sums of an operator, by the shape of its second input."""
 _USUAL_TERMS = 64
 _REDUCTIONS = frozenset(
     """
@@ -72,30 +73,30 @@ _REDUCTIONS = frozenset(
     ReduceSum ReduceSumSquare
     """.split()
 )
-"""Each result is one sum: of as many terms as there are elements of the input for each of it."""
+"""Operators whose results are sums over axes: input elements per output element are the terms."""
 _DOMAINS = frozenset({ONNX_DOMAIN, "com.microsoft"})
 _WIDE = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 _MOVABLE = _WIDE | {TensorProto.FLOAT16}
 
 
 def injected_bytes(data: bytes, seed: int) -> bytes:
-    """A serialized model, weights and operators moved; equal seeds give equal models."""
+    """The model with perturbed weights and operators; equal seeds give equal models."""
     model = jitter_model(onnx.load_model_from_string(data), np.random.default_rng(seed))
     inject(model, seed)
     return bytes(model.SerializeToString())
 
 
 def inject(model: ModelProto, seed: int) -> None:
-    """Put random steps behind the operators of ``model`` that round, in place.
+    """Add random errors to the results of the operators of ``model`` that round, in place.
 
-    What belongs to the meaning of an operator (a shape, a scale of quantization) stays. Functions
-    of the model count as operators.
+    Inputs that define an operator (a shape, a quantization scale) are not perturbed. Calls of local
+    functions count as operators.
     """
     _Injection(model, seed).graph(model.graph)
 
 
 class _Injection:
-    """One run of ``inject``: names of what it adds, and a seed for each."""
+    """The state of one call of ``inject``: new names, and a seed for each random node."""
 
     def __init__(self, model: ModelProto, seed: int) -> None:
         self.types, self.versions = element_types(model), opset_versions(model)
@@ -121,7 +122,7 @@ class _Injection:
         graph.node.extend(nodes)
 
     def moved(self, node: NodeProto) -> Iterator[NodeProto]:
-        """``node`` with steps at its results, and in front of what it centres."""
+        """``node`` with errors added to its results, and to its input if it is in ``_CENTRES``."""
         ours = domain_of(node) in _DOMAINS
         if ours and node.op_type in _CENTRES and self.is_movable(node.input[0]):
             source, node.input[0] = node.input[0], self.name(node.input[0])
@@ -152,10 +153,10 @@ class _Injection:
         yield from after
 
     def share(self, node: NodeProto) -> float:
-        """How far a good kernel's result may be off, in units of a plain operator's.
+        """The error of a good kernel, as a multiple of ``ROUNDOFFS``.
 
-        A sum of n terms taken one by one is off by about sqrt(n) / 4 roundoffs of its size:
-        measured on convolutions of 288 to 1,152 terms, 5 to 10, where sums in blocks are off by 2.
+        A sequential sum of n terms has an error of about sqrt(n) / 4 roundoffs of its size.
+        Measured on convolutions of 288 to 1,152 terms: 5 to 10 roundoffs; 2 for sums in blocks.
         """
         terms = _TERMS.get(node.op_type) if domain_of(node) in _DOMAINS else None
         if terms is None:
@@ -166,11 +167,11 @@ class _Injection:
     def of_sum(
         self, source: str, target: str, kind: int, node: NodeProto, given: str = ""
     ) -> list[NodeProto]:
-        """``target`` is ``source`` moved as sums of all terms that ``node`` reduces to one are.
+        """Nodes for ``target``: ``source`` with the error of a sum over the terms of ``node``.
 
-        How many they are is counted when the model runs: pictures may have any size. The mean of
-        518,400 positive numbers is off by up to 160 roundoffs in kernels of two runtimes, and a
-        quarter of the root of their number is 180.
+        The graph counts the terms n when it runs, since image sizes may be symbolic. The error is
+        sqrt(n) / 4 roundoffs: for the mean of 518,400 positive numbers 180, where kernels of two
+        runtimes have errors of up to 160.
         """
         given = given or node.input[0]
         wide = kind if kind in _WIDE else int(TensorProto.FLOAT)
@@ -198,7 +199,7 @@ class _Injection:
         return [*made, *self.step(source, target, kind, "Mul", source, 1.0, factor=share)]
 
     def guess(self, node: NodeProto) -> None:
-        """Types of results that inference does not reach: behind an operator that ONNX lacks."""
+        """Set the types of results that shape inference leaves open, after custom operators."""
         missing = [(i, name) for i, name in enumerate(node.output) if name not in self.types]
         schema = schema_of(node.domain, node.op_type, self.versions) if missing else None
         for index, name in missing:
@@ -216,7 +217,7 @@ class _Injection:
         return bool(name) and name not in self.fixed and self.types.get(name) in _MOVABLE
 
     def relative(self, source: str, target: str, kind: int, share: float = 1.0) -> list[NodeProto]:
-        """``target`` is ``source`` times a number near 1; infinity and NaN stay."""
+        """Nodes for ``target = source * r`` with random r near 1; infinity and NaN are kept."""
         return self.step(source, target, kind, "Mul", source, 1.0, share)
 
     def step(
@@ -230,9 +231,10 @@ class _Injection:
         share: float = 1.0,
         factor: str = "",
     ) -> list[NodeProto]:
-        """``target`` is ``source``, plus or times numbers near ``middle``, shaped as ``like``.
+        """Nodes that add random numbers near ``middle`` to ``source``, or multiply it by them.
 
-        They are further from it by ``factor``, the name of a scalar of the graph.
+        They have the shape of ``like``. ``factor``, the name of a scalar of the graph, multiplies
+        their distance from ``middle``.
         """
         reach = share * ROUNDOFFS * 2.0 ** -LAYOUTS[kind][2]
         self.count += 1
@@ -264,7 +266,7 @@ class _Injection:
         return [*made, helper.make_node(how, [source, drawn], [target])]
 
     def name(self, base: str) -> str:
-        """A name that no value has."""
+        """A name that no value of the graph has."""
         number = 0
         while (name := f"{base}__step_{number}") in self.taken:
             number += 1

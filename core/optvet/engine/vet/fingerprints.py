@@ -17,7 +17,7 @@ from optvet.spec.records import Finding
 from optvet.spec.types import Symptom
 
 _BY_WORDS = frozenset({Symptom.BLOAT, Symptom.PORTABILITY, Symptom.INTERFACE_CHANGE})
-"""Symptoms whose message tells what it is; where in the graph, nobody looked."""
+"""Symptoms that are identified by their message, since they have no place in the graph."""
 
 
 def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> str:

@@ -214,12 +214,12 @@ class Impact(Record):
 
 
 class RequirementRecord(Record):
-    """Whether the optimized model is as the user requires.
+    """Whether the optimized model meets a requirement of the user.
 
-    ``met`` is None where that cannot be told, of which ``detail`` tells the reason. ``measured`` is
-    the metric over all samples; of a tolerance the largest difference in units of what is allowed.
-    It is None where there is no number. ``comparator`` gives the metric; ``origin`` says who
-    requires it.
+    ``met`` is None if it cannot be measured; ``detail`` has the reason. ``measured`` is the metric
+    over all samples; for a tolerance, the largest ``|difference| / (atol + rtol * |original|)``.
+    It is None if there is no number. ``comparator`` is the comparator that has the metric;
+    ``origin`` is where the requirement is stated.
     """
 
     requirement: str
