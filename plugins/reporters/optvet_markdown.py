@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from optvet import CampaignReport, FindingFiles, ReportedFinding, Reporter, ReportTable, hookimpl
+from optvet import CampaignReport, FindingFiles, ReportedFinding, Reporter, hookimpl
 
 _ROWS = 20
 _CHARS = 160
@@ -48,8 +48,6 @@ def _lines(report: CampaignReport) -> Iterator[str]:
         yield f"### Fixed: {len(report.fixed)}\n"
         fixed = [[k.symptom, " → ".join(k.culprit), k.optimizer, k.note] for k in report.fixed]
         yield from _table(["symptom", "passes", "optimizer", ""], fixed)
-    for table in report.tables:
-        yield from _titled(table)
 
 
 def _outcome(report: CampaignReport) -> str:
@@ -87,14 +85,6 @@ def _models(finding: ReportedFinding) -> str:
     names = list(dict.fromkeys(s.short_name for s in finding.sightings))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more}"
-
-
-def _titled(table: ReportTable) -> Iterator[str]:
-    yield f"### {_cell(table.title)}\n"
-    if table.note:
-        yield f"{_cell(table.note, limit=1000)}\n"
-    rows = [["" if value is None else str(value) for value in row] for row in table.rows]
-    yield from _table(table.columns, rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

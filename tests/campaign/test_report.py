@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from pathlib import Path
@@ -50,10 +51,14 @@ def test_a_campaign_is_reported_in_every_format(store: Path, run: Run, tmp_path:
     assert run("report", store, "--format", "github").out.startswith("::error title=")
 
     assert run("report", store, "--out", "r.html").code == 0
-    page = (tmp_path / "r.html").read_text()
+    page = html.unescape((tmp_path / "r.html").read_text())
     # The optimizer fails, so there is no graph after it.
     (picture,) = re.findall(r'<img alt="graph before [^"]+" src="([^"]+)"', page)
     assert b"Transpose" in base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,"))
+    assert {t.title for t in report.tables} <= set(
+        re.findall(r'<h3 id="table-\d+">(.*)</h3>', page)
+    )
+    assert report.tables
     assert f'<a download="finding-{finding.fingerprint[:16]}.zip"' in page
 
 

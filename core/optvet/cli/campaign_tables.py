@@ -32,7 +32,25 @@ class StudyName(StrEnum):
     OTX = "otx"
 
 
-_STUDIES: Mapping[StudyName, Study] = {StudyName.DITOX: "ditox", StudyName.OTX: "otx"}
+STUDIES: Mapping[StudyName, Study] = {StudyName.DITOX: "ditox", StudyName.OTX: "otx"}
+"""Studies by the name that is typed."""
+
+
+StudyOption = Annotated[
+    StudyName | None,
+    typer.Option(
+        "--study", help="Whose tables; without it, what the findings are.", show_default=False
+    ),
+]
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        "--known",
+        metavar="FILE",
+        help="A TOML file of findings that are tracked elsewhere, with links.",
+        show_default=False,
+    ),
+]
 
 
 class TableFormat(StrEnum):
@@ -46,19 +64,8 @@ class TableFormat(StrEnum):
 def command(
     context: typer.Context,
     store: StoreArgument,
-    study: Annotated[
-        StudyName | None,
-        typer.Option(help="Whose tables; without it, what the findings are.", show_default=False),
-    ] = None,
-    known: Annotated[
-        Path | None,
-        typer.Option(
-            "--known",
-            metavar="FILE",
-            help="A TOML file of findings that are tracked elsewhere, with links.",
-            show_default=False,
-        ),
-    ] = None,
+    study: StudyOption = None,
+    known: Known = None,
     which: Which = "",
     format: Annotated[TableFormat, typer.Option(help="How to write them.")] = TableFormat.SCREEN,
     json_to: Json = None,
@@ -72,7 +79,7 @@ def command(
 
     terminal = context.ensure_object(Terminal)
     entries = None if known is None else read_known(known)
-    asked = None if study is None else _STUDIES[study]
+    asked = None if study is None else STUDIES[study]
     theirs = [] if asked is None else models_tagged(Plugins(), asked)
     with open_store(store) as opened:
         campaign = find_campaign(opened, which)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optvet.cli.campaign import StoreArgument, Which
+from optvet.cli.campaign_tables import STUDIES, Known, StudyOption
 from optvet.cli.options import Debug
 from optvet.cli.output import check_file, write_document
 from optvet.cli.terminal import Terminal
@@ -36,18 +37,28 @@ def command(
     which: Which = "",
     format: Format = None,
     out: Out = "-",
+    study: StudyOption = None,
+    known: Known = None,
     debug: Debug = False,
 ) -> None:
     """Write what a campaign found, for people or for machines."""
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.report import files_of, render_report, report_of
+    from optvet.engine.campaign.tables import read_known, tables_of
     from optvet.engine.discovery import Plugins
+    from optvet.engine.models.selectors import models_tagged
 
     terminal, plugins = context.ensure_object(Terminal), Plugins()
     reporter = plugins.reporter(format or _fitting(plugins, out))
     check_file("--out", out)
+    entries = None if known is None else read_known(known)
     with open_store(store) as opened:
-        report = report_of(opened, find_campaign(opened, which))
+        campaign = find_campaign(opened, which)
+        tables = tables_of(opened, campaign, known=entries)
+        if study is not None:
+            theirs = models_tagged(plugins, STUDIES[study])
+            tables += tables_of(opened, campaign, study=STUDIES[study], theirs=theirs)
+        report = report_of(opened, campaign, tables)
         document = render_report(reporter, report, lambda finding: files_of(opened, finding))
     write_document(terminal, out, document.removesuffix("\n"))
     if out != "-":

@@ -18,7 +18,13 @@ from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findi
 from optvet.engine.campaign.store import Store
 from optvet.spec.protocols import FindingFiles, Reporter
 from optvet.spec.records import FindingGroup, TrialSummary
-from optvet.spec.records.report import CampaignReport, ReportedFinding, ReportedTrial, Sighting
+from optvet.spec.records.report import (
+    CampaignReport,
+    ReportedFinding,
+    ReportedTrial,
+    ReportTable,
+    Sighting,
+)
 from optvet.spec.records.vet import Finding
 from optvet.spec.request import VetRequest
 from optvet.spec.words import printable
@@ -45,8 +51,10 @@ def render_report(reporter: Reporter, report: CampaignReport, files: FindingFile
     )
 
 
-def report_of(store: Store, campaign: Campaign) -> CampaignReport:
-    """The value that reporters get."""
+def report_of(
+    store: Store, campaign: Campaign, tables: Sequence[ReportTable] = ()
+) -> CampaignReport:
+    """The value that reporters get; ``tables`` are shown as they are."""
     summary = summary_of(store, campaign)
     names = _Names.of(summary.trials)
     jobs: dict[str, tuple[ReportedTrial, VetRequest]] = {}
@@ -67,6 +75,7 @@ def report_of(store: Store, campaign: Campaign) -> CampaignReport:
         findings=[_finding(g, rows[g.fingerprint], jobs) for g in summary.findings],
         fixed=summary.fixed,
         unseen=summary.unseen,
+        tables=list(tables),
     )
 
 
