@@ -158,6 +158,19 @@ def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
     assert script_exit(bundle.path) == 0
 
 
+def test_two_random_draws_that_become_one_are_reduced(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """g (float[8] x) => (float[8] y) {
+        a = RandomUniformLike(x)  b = RandomUniformLike(x)  c = Sub(a, b)  y = Neg(c) }"""
+    )
+    culprit = "eliminate_common_subexpression"
+    (bundle,) = bundles(text, tmp_path, pipeline=culprit, limit=2)
+    assert bundle.record.finding.culprit == [culprit]
+    assert bundle.record.finding.symptom == Symptom.WRONG_OUTPUT
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+
+
 def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: Path) -> None:
     (first,) = bundles(LISTED % "MatMul", tmp_path)
     assert first.record.finding.culprit == []

@@ -114,4 +114,6 @@ class Decoder:
             yield rest[start : start + AT_ONCE]
 
     def _key(self, passes: Sequence[str] | None, sample: Sample) -> str:
-        return caching.key("decoded", self.lab.content_key(passes, sample), *self._about)
+        content = self.lab.content_key(passes, sample)
+        assert content is not None  # only runs that were judged are decoded
+        return caching.key("decoded", content, *self._about)

@@ -60,18 +60,18 @@ class Pair:
         return self._asked(side, _draw_in_turn, runs, (side, session))
 
     def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
-        """Runs by a worker, cached; empty if the model cannot be run so."""
+        """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
         lab, passes = self.lab, self.reference if side == "reference" else self.candidate
         subject = lab.subject(passes)
         # Pass sequences that make one and the same model share its draws.
         content = lab.content_key(passes, self.sample)
-        key = caching.key("draws", basis(), content, task.__name__, args)
-        kept = lab.cache.read(key, unpack_runs)
+        key = content and caching.key("draws", basis(), content, task.__name__, args)
+        kept = lab.cache.read(key, unpack_runs) if key else None
         if kept is None:
             outcome = lab.submit(subject, task, lab.order(subject, [self.sample]), *args).result()
             kept = outcome.value or []
             lab.ledger.add("noise", int(passes is not None), len(kept))
-            if not is_circumstantial(outcome.failure):
+            if key and not is_circumstantial(outcome.failure):
                 lab.cache.put(key, "draws", pack_runs(kept))
         return kept
 

@@ -284,16 +284,15 @@ class Lab:
         """Drop the results of ``samples`` from memory; they may still be in the cache."""
         self._memory.forget(samples)
 
-    def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str:
-        """Cache key of a run of ``passes`` on ``sample``; the passes were tried before.
+    def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str | None:
+        """Cache key of a run of ``passes`` on ``sample``; artifacts that compute the same share it.
 
-        It is equal for artifacts that compute the same.
+        None if what the passes make is not known: they were tried in fresh processes alone.
         """
         subject = self.subject(passes)
         build = self._recall_build(subject)
-        assert build is not None
-        assert build.canonical
-        return self._run_key(subject, build.canonical, sample)
+        known = build is not None and build.canonical
+        return self._run_key(subject, known, sample) if known else None
 
     @property
     def identity(self) -> tuple[object, ...]:
