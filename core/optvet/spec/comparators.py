@@ -88,7 +88,10 @@ class TellsMetrics(Protocol[OptionsT_contra]):
     """
 
     def metrics(self, options: OptionsT_contra) -> Sequence[str]:
-        """Names of metrics; ``*`` in a name stands for any text, such as a class number."""
+        """Names of metrics, those that say most first: answers show them in this order.
+
+        ``*`` in a name stands for any text, such as a class number.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sources import with_suggestion
+from optvet.engine.vet.comparators import in_declared_order
 from optvet.engine.vet.impact import Assessment, Choice, choose
 from optvet.spec.errors import InputError
 from optvet.spec.types import Model, Sample, Suggestion
@@ -140,3 +141,10 @@ def test_a_comparator_cannot_change_the_reference(plugins: Plugins, tmp_path: Pa
     with pytest.raises(InputError, match=r"broke: ValueError: .*read-only"):
         assessment.add(samples, reference, reference, {})
     assert reference["s"]["y"].tolist() == [1.0] * 10
+
+
+def test_metrics_stand_in_the_order_that_the_comparator_declares() -> None:
+    comparator = Plugins().comparator("classification")
+    given = {"zzz": 0.0, "certainty_change_top1": 1.0, "kendall_tau": 1.0, "top1_agreement": 1.0}
+    ordered = in_declared_order(comparator, comparator.options, given)
+    assert list(ordered) == ["top1_agreement", "kendall_tau", "certainty_change_top1", "zzz"]

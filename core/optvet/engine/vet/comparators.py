@@ -54,6 +54,19 @@ def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:
     return contract.listed("comparator", comparator, "metrics", call, str)
 
 
+def in_declared_order(
+    comparator: Comparator, options: BaseModel, metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """``metrics`` in the order in which the comparator declares them; others after these."""
+    declared = metrics_of(comparator, options) or []
+
+    def place(name: str) -> int:
+        places = (i for i, pattern in enumerate(declared) if has_metric(name, [pattern]))
+        return next(places, len(declared))
+
+    return {name: metrics[name] for name in sorted(metrics, key=place)}
+
+
 def calibrated(
     lab: Lab,
     chunks: Iterable[Sequence[Sample]],

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.numerics.oracle import is_float, unit_roundoff
+from optvet.engine.vet.comparators import in_declared_order
 from optvet.engine.vet.details import kept_detail
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
@@ -203,11 +204,12 @@ class Assessment:
             parts.append(f"{self._left_out} samples not compared: {self._reason}")
         every = [*comparisons, *reshaped, *failures.of_candidate]
         shown = sorted(every, key=lambda c: not (c.changed or c.sensitive))[:MAX_DETAILS]
+        comparator = self.choice.comparator
         return Impact(
-            comparator=self.choice.comparator.name,
+            comparator=comparator.name,
             chosen_by=self.choice.reason,
             headline="; ".join(parts),
-            metrics=_finite(summary.metrics),
+            metrics=_finite(in_declared_order(comparator, self.options, summary.metrics)),
             changed=sum(c.changed for c in every),
             sensitive=sum(c.sensitive for c in every),
             samples=len(every),
