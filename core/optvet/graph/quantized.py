@@ -8,7 +8,7 @@ a zero point without a tensor are those of the output. ``opened`` converts the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,11 @@ class Quantizer:
     source: str
     grid: Grid
     node: int
+
+
+def may_round_to_integers(operators: Iterable[str]) -> bool:
+    """Whether one of these operators may be a quantizer; names may have a domain in front."""
+    return any("QuantizeLinear" in name or "QLinear" in name for name in operators)
 
 
 def quantizers(model: ModelProto) -> list[Quantizer]:

@@ -20,6 +20,7 @@ from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.quantized import Looked
 from optvet.engine.work.trial import Outputs
+from optvet.graph.quantized import may_round_to_integers
 from optvet.spec.records import Divergence, LayerRecord, MovedOutput, Quantized
 from optvet.spec.types import Sample
 
@@ -40,6 +41,10 @@ class Layers:
 
     def apply(self) -> bool:
         """Whether the original has quantizers of activations."""
+        facts = self.lab.reference(()).build.facts
+        # The names of the operators are known; the analysis takes a worker.
+        if facts is not None and not may_round_to_integers(facts.operators):
+            return False
         return measuring.analysis(self.lab).quantizers > 0
 
     def look(self, trial: Trial, doubtful: Sequence[tuple[float, Sample]]) -> None:

@@ -42,9 +42,12 @@ def _note_interface(session: Session, original: Facts, result: Facts) -> None:
     passes = session.case.passes
     if "names" in passes.interface(passes.pipeline):
         return
-    empty = session.lab.trial(passes.base, (), "control").build.facts
+    changes = shape_changes(original, result)
+    moved = any(changes.values())
+    # The empty pipeline is built only if there is something that it may have done.
+    empty = session.lab.trial(passes.base, (), "control").build.facts if moved else None
     inherited = shape_changes(original, empty) if empty else {}
-    for direction, shapes in shape_changes(original, result).items():
+    for direction, shapes in changes.items():
         known = {k: v for k, v in shapes.items() if k in inherited.get(direction, {})}
         for changed in ({k: v for k, v in shapes.items() if k not in known}, known):
             if changed:
