@@ -11,7 +11,8 @@ import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -342,12 +343,19 @@ def _words(error: Exception) -> str:
 
 
 def _built_in(point: EntryPoint) -> bool:
-    return point.dist is not None and point.dist.name == SELF
+    return point.dist is not None and _name_and_version(point.dist)[0] == SELF
 
 
 def _origin(point: EntryPoint) -> str:
-    dist = point.dist
-    return f"{point.value} ({dist.name} {dist.version})" if dist else point.value
+    return (
+        f"{point.value} ({' '.join(_name_and_version(point.dist))})" if point.dist else point.value
+    )
+
+
+@lru_cache(maxsize=64)
+def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+    """Kept, since either parses the whole metadata, and a distribution has many entry points."""
+    return distribution.name, distribution.version
 
 
 def _members(protocol: type) -> list[str]:

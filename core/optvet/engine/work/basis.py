@@ -66,17 +66,24 @@ def _owners() -> Mapping[str, Iterable[str]]:
 
 
 @cache
+def _registered() -> Mapping[str, str]:
+    """The distribution of each module that is registered as a plugin.
+
+    What is installed from a checkout lists no modules, but what it registers.
+    """
+    points = [p for p in metadata.entry_points(group="optvet") if p.dist is not None]
+    names = {id(p.dist): p.dist.name for p in {id(p.dist): p for p in points}.values() if p.dist}
+    return {p.value.partition(":")[0].partition(".")[0]: names[id(p.dist)] for p in points}
+
+
+@cache
 def _source(plugin: type) -> str:
     """The distribution of a plugin, and a digest of the files that its class is written in."""
     roots = {kind.__module__.partition(".")[0] for kind in plugin.__mro__}
-    # What is installed from a checkout lists no modules, but what it registers.
-    registered = {
-        entry.value.partition(":")[0].partition(".")[0]: entry.dist.name
-        for entry in metadata.entry_points(group="optvet")
-        if entry.dist is not None
-    }
-    names = {name for root in roots for name in _owners().get(root, ())}
-    names |= {registered[root] for root in roots & registered.keys()}
+    registered = _registered()
+    names = {registered[root] for root in roots & registered.keys()}
+    unknown = roots - registered.keys() - sys.stdlib_module_names - {"optvet"}
+    names |= {name for root in unknown for name in _owners().get(root, ())}
     digest = hashlib.sha256()
     for kind in plugin.__mro__:
         module = sys.modules.get(kind.__module__)
