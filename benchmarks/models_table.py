@@ -41,7 +41,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         f"onnxruntime:{level}": ("--optimizer", "onnxruntime", "--pipeline", level)
         for level in ("basic", "extended", "layout", "all")
     },
-    "onnxruntime:offline": ("--optimizer", "onnxruntime", "--optimizer-option", "mode=offline"),
+    "onnxruntime:offline": ("--optimizer", "onnxruntime", "--option", "mode=offline"),
     "openvino": ("--optimizer", "openvino"),
     "tvm": ("--optimizer", "tvm"),
 }
