@@ -227,7 +227,7 @@ def duration(seconds: float) -> str:
     """A duration in seconds as text.
 
     >>> duration(7), duration(95), duration(7300)
-    ('7 s', '1 min 35 s', '2 h 2 min')
+    ('7 s', '1 min 35 s', '2 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:

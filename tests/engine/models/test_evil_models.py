@@ -71,14 +71,6 @@ def wide_input(model: ModelProto) -> None:
         model.graph.input[0].type.tensor_type.shape.dim.add().dim_value = 1
 
 
-def untyped_output(model: ModelProto) -> None:
-    model.graph.output[0].type.Clear()
-
-
-def undefined_output(model: ModelProto) -> None:
-    model.graph.output[0].type.tensor_type.elem_type = 0
-
-
 def undefined_in_sequence(model: ModelProto) -> None:
     kind = model.graph.output[0].type
     kind.Clear()
@@ -134,8 +126,6 @@ def loop_of_links(model: ModelProto) -> None:
         (negative, "has the negative shape float[-2]"),
         (rank, "tensor 'w' has 200 dimensions, expected at most 64"),
         (wide_input, "input 'x' has 201 dimensions, expected at most 64"),
-        (untyped_output, "output 'y' has no type"),
-        (undefined_output, "output 'y' has the element type undefined"),
         (undefined_in_sequence, "output 'y' has the element type type99"),
         (nameless_operator, "of graph 'g' has no operator"),
         (constant_of_nothing, "attribute 'value' of node 'c' has no value"),

@@ -75,7 +75,7 @@ def test_a_pass_that_spoils_its_process_is_the_only_culprit(
     result = vet(tmp_path, optimizer, sandbox)
     (finding,) = result.findings
     assert (result.verdict, finding.culprit, finding.confirmed) == ("faulty", ["drop_relu"], True)
-    assert detail(result, "empty pipeline") == "innocent"
+    assert detail(result, "empty pipeline") == "shows no fault"
     assert result.safe_pipeline == [n for n in PIPELINE if n != "drop_relu"]
 
 
