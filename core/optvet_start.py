@@ -21,7 +21,10 @@ def main() -> int:
     from optvet.cli import main as run
 
     signal.signal(signal.SIGINT, before)
-    return run()
+    code = run()
+    # The command has ended: Ctrl-C while Python exits is not to change its exit code.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
