@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,11 +22,6 @@ _PICTURE, _BUNDLE = 200_000, 200_000
 """Bytes of one."""
 _COLUMNS = 9
 """Metrics in a table."""
-_TOLD = re.compile(
-    r"(top\d+_agreement|kendall_tau|labels_changed|mAP|(precision|recall|f1)@0\.5|accuracy_top\d+_delta"
-    r"|mean_iou|wer|bleu|exact_match|psnr|ssim|cosine|max_rel|beyond_noise)$"
-)
-_NUMBER = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -254,11 +248,11 @@ def _metrics(trials: Sequence[ReportedTrial]) -> Iterator[ReportTable]:
         if trial.impact is not None:
             groups.setdefault(trial.impact.comparator, []).append(trial)
     for comparator, group in groups.items():
-        told = [(t, t.impact) for t in group if t.impact is not None]
-        columns = _columns([impact.metrics for _, impact in told])
+        known = [(t, t.impact) for t in group if t.impact is not None]
+        columns = _columns([impact.metrics for _, impact in known])
         rows: list[list[str | int | float | None]] = [
             [t.short_name, t.question, impact.headline, *map(impact.metrics.get, columns)]
-            for t, impact in told
+            for t, impact in known
         ]
         yield ReportTable(
             title=f"Effect on the task: {comparator}",
@@ -269,24 +263,12 @@ def _metrics(trials: Sequence[ReportedTrial]) -> Iterator[ReportTable]:
 
 
 def _columns(metrics: Sequence[Mapping[str, float | None]]) -> list[str]:
-    """Metrics that papers tell, then those that differ between rows, then the others."""
-    names = list(dict.fromkeys(name for each in metrics for name in each))
-
-    def rank(name: str) -> tuple[bool, bool]:
-        return not _TOLD.match(name), len({each.get(name) for each in metrics}) == 1
-
-    return sorted(
-        sorted(names, key=rank)[:_COLUMNS], key=lambda name: (rank(name)[0], _parts(name))
-    )
-
-
-def _parts(name: str) -> list[tuple[int, str]]:
-    """For sorting: top5 before top10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in _NUMBER.split(name)]
+    """The first metrics, in the order in which the comparator declares them."""
+    return list(dict.fromkeys(name for each in metrics for name in each))[:_COLUMNS]
 
 
 def _models(trials: Sequence[ReportedTrial]) -> ReportTable:
-    told = {t.short_name: t for t in trials if t.nodes is not None}
+    known = {t.short_name: t for t in trials if t.nodes is not None}
     rows: list[list[str | int | float | None]] = [
         [
             name,
@@ -296,7 +278,7 @@ def _models(trials: Sequence[ReportedTrial]) -> ReportTable:
             ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in t.opsets.items()),
             t.samples,
         ]
-        for name, t in told.items()
+        for name, t in known.items()
     ]
     columns = ["model", "task", "nodes", "kB", "operator sets", "samples"]
     return ReportTable(title="Models", columns=columns, rows=rows)
