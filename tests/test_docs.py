@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.commands import CLEAN, FAULTY, HEAD
 
 import optvet.cli
 from optvet import Comparison, InputError, Sample, VetRequest
@@ -31,14 +32,6 @@ from optvet.testing import check_comparator
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
-SOUND = HEAD + "g (float[2,3] x) => (float[2,3] y) { z = Relu(x)  y = Identity(z) }"
-FAULTY = (
-    HEAD
-    + """
-g (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }
-"""
-)
 WRITER = (
     HEAD
     + """
@@ -98,11 +91,11 @@ def write(path: Path, text: str) -> None:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the pages speak of, and the plugin of plugins.md installed."""
-    write(tmp_path / "model.onnx", SOUND)
+    write(tmp_path / "model.onnx", CLEAN)
     write(tmp_path / "faulty.onnx", FAULTY)
     write(tmp_path / "gpt.onnx", WRITER)
-    write(tmp_path / "models" / "one.onnx", SOUND)
-    write(tmp_path / "models" / "two.onnx", SOUND.replace("Relu", "Sigmoid"))
+    write(tmp_path / "models" / "one.onnx", CLEAN)
+    write(tmp_path / "models" / "two.onnx", CLEAN.replace("Relu", "Sigmoid"))
     known = {"schema": "optvet.baseline/1", "findings": []}
     (tmp_path / "known.json").write_text(json.dumps(known))
     (tmp_path / "nightly.toml").write_text('models = ["models/"]\n')

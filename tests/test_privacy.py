@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tests.commands import CLEAN, FAULTY, HEAD
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import Sandbox
@@ -24,12 +25,6 @@ from optvet.testing import Planted
 
 OPTVET = (sys.executable, "-c", "import sys, optvet.cli; sys.exit(optvet.cli.main())")
 WITNESS = Path(__file__).with_name("witness.py")
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
-CLEAN = HEAD + "clean (float[2,3] x) => (float[2,3] y) { z = Relu(x)  y = Identity(z) }"
-FAULTY = (
-    HEAD
-    + "faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a) y = Gemm(t, b) }"
-)
 PICTURE = (
     HEAD
     + "picture (float[1,3,32,32] x) => (float[1,3] y) { y = ReduceMean<axes=[2,3], keepdims=0>(x) }"

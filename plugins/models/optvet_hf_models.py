@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from optvet import (
     InfrastructureError,
@@ -318,9 +319,8 @@ def _external_files(wanted: _Wanted, file: str, path: Path, listing: _Listing) -
     """Files of the repository in which the model at ``path`` keeps tensors, sorted."""
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:
-        # What is wrong with it is told when it is opened, in more words than could be here.
-        return []
+    except (DecodeError, OSError):
+        return []  # opening the model reports what is wrong with it
     needed = set()
     for location in set(_locations(model)):
         name = posixpath.normpath(posixpath.join(posixpath.dirname(file), location))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.campaign.conftest import Run
+from tests.commands import Run
 
 from optvet.engine.campaign import find_campaign, findings, metrics, open_store, trials
 from optvet.spec.records.campaign import CampaignStatus, CampaignSummary

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.campaign.conftest import FAULTY, Run
+from tests.commands import FAULTY, Run
 
 from optvet.engine.campaign import find_campaign, findings, metrics, open_store, trials
 from optvet.engine.campaign.export import COLUMNS

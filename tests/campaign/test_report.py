@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.campaign.conftest import Run
+from tests.commands import Run
 
 from optvet import CampaignReport
 from optvet.spec.records import VetResult

@@ -16,7 +16,7 @@ import onnx
 import onnx.parser
 import pytest
 from tests.campaign import deadly
-from tests.campaign.conftest import HEAD, Run, Spawn
+from tests.commands import HEAD, Run, Spawn
 
 from optvet.engine.campaign import Trial, find_campaign, open_store, states, trials
 from optvet.engine.campaign.store import DATABASE
@@ -88,7 +88,9 @@ def test_a_campaign_killed_many_times_ends_as_one_that_was_left_alone(
     while killed < KILLS:
         again = ["campaign", "resume", "killed", "--jobs", 2]
         started = answered(place / "killed")
-        process = spawn(*(again if started else first), OPTVET_CACHE=str(place / "cache-1"))
+        process = spawn(
+            *(again if started else first), environment={"OPTVET_CACHE": str(place / "cache-1")}
+        )
         wanted, until = started + chance.randint(0, 2), time.monotonic() + chance.uniform(1, 6)
         while process.poll() is None and time.monotonic() < until + 30:
             if time.monotonic() > until and answered(place / "killed") >= wanted:
@@ -100,11 +102,23 @@ def test_a_campaign_killed_many_times_ends_as_one_that_was_left_alone(
         process.wait()
         killed += 1
     assert killed >= 3
-    last = spawn("campaign", "resume", "killed", "--jobs", 2, OPTVET_CACHE=str(place / "cache-1"))
+    last = spawn(
+        "campaign",
+        "resume",
+        "killed",
+        "--jobs",
+        2,
+        environment={"OPTVET_CACHE": str(place / "cache-1")},
+    )
     out, err = last.communicate(timeout=300)
     assert last.returncode == 0, out + err
     whole = spawn(
-        "campaign", "run", campaign, "--store", "whole", OPTVET_CACHE=str(place / "cache-1")
+        "campaign",
+        "run",
+        campaign,
+        "--store",
+        "whole",
+        environment={"OPTVET_CACHE": str(place / "cache-1")},
     )
     whole.communicate(timeout=300)
     assert answers(place / "killed") == answers(place / "whole")
@@ -175,7 +189,7 @@ def test_of_sixty_jobs_that_abort_hang_and_eat_memory_none_is_lost(
         '[vet]\nlimit = 1\ntimeout = 4\nmemory = "512M"\n'
     )
     path = f"{place / 'plugins'}:{os.environ.get('PYTHONPATH', '')}"
-    process = spawn("campaign", "run", "c.toml", "--jobs", 2, PYTHONPATH=path)
+    process = spawn("campaign", "run", "c.toml", "--jobs", 2, environment={"PYTHONPATH": path})
     _, err = process.communicate(timeout=580)
     assert process.returncode == 1, err
     assert Counter(map(tuple, ends(place / "c.store").values())) == {("done",): 60}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.campaign.conftest import Run
+from tests.commands import Run
 
 from optvet.engine.campaign.causes import cause_of
 from optvet.engine.campaign.tables.ditox import outcomes

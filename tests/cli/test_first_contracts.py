@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Run
+from tests.commands import Run
 
 from optvet import Artifact, Traits
 from optvet.engine.discovery import Plugins

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
 import onnx.parser
 import pytest
 from pydantic import BaseModel
-from tests.cli.conftest import CLEAN, Run
+from tests.commands import CLEAN, Run
 
 from optvet import Artifact, PluginError, UsageError
 from optvet.engine.discovery import Plugins
@@ -79,7 +78,6 @@ def test_an_optimizer_names_option_and_value(
     assert not out.exists() or "error" in out.read_text()
 
 
-@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs onnxruntime")
 def test_a_runtime_names_option_and_value(model: Path, run: Run) -> None:
     done = run("vet", model, "--runtime-option", 'providers=["CudaProvider"]', "--jobs", 1)
     told = " ".join(done.err.split())

@@ -279,8 +279,8 @@ def test_a_small_difference_is_undecided_where_float64_does_not_fit(
         assert "y (the evaluation in float64 gave no answer: " in result.reason
 
 
-def test_a_sensitive_output_costs_few_inferences(vet: Vet, tmp_path: Path) -> None:
-    # What is explained by the first draws needs no more of them: 23 would be made for a fault.
+def floored(vet: Vet, folder: Path) -> VetResult:
+    """Rows that sum to about 1, rounded down: 0.99999994 or 1 by the order of the sum."""
     rng = np.random.default_rng(3)
     rows = rng.uniform(0.1, 1, size=(300, 16)).astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True)
@@ -290,7 +290,12 @@ def test_a_sensitive_output_costs_few_inferences(vet: Vet, tmp_path: Path) -> No
     steps (float[300,16] x) => (float[300,1] y) <float[16,1] w = {ones}>
     {{ s = MatMul(x, w)  y = Floor(s) }}
     """
-    result = vet(text, planted("benign_reassociate"), dataset=(files(tmp_path, x=rows),))
+    return vet(text, planted("benign_reassociate"), dataset=(files(folder, x=rows),))
+
+
+def test_a_sensitive_output_costs_few_inferences(vet: Vet, tmp_path: Path) -> None:
+    # What is explained by the first draws needs no more of them: 23 would be made for a fault.
+    result = floored(vet, tmp_path)
     assert [f.symptom for f in result.findings] == ["sensitivity"]
     assert result.cost.by_purpose["noise"].inferences <= 10
 
@@ -624,17 +629,7 @@ def test_a_label_that_flips_in_a_near_tie_is_a_note_on_the_model(vet: Vet, tmp_p
 
 
 def test_a_floor_at_an_integer_is_sensitivity(vet: Vet, tmp_path: Path) -> None:
-    # Tenths that sum to about 1 per row: 0.99999994 or 1 by the order of the sum.
-    rng = np.random.default_rng(3)
-    rows = rng.uniform(0.1, 1, size=(300, 16)).astype(np.float32)
-    rows /= rows.sum(axis=1, keepdims=True)
-    ones = "{" + ", ".join(["1"] * 16) + "}"
-    text = f"""
-    <ir_version: 8, opset_import: ["" : 17]>
-    steps (float[300,16] x) => (float[300,1] y) <float[16,1] w = {ones}>
-    {{ s = MatMul(x, w)  y = Floor(s) }}
-    """
-    result = vet(text, planted("benign_reassociate"), dataset=(files(tmp_path, x=rows),))
+    result = floored(vet, tmp_path)
     assert faults(result) == []
     assert [f.symptom for f in result.findings] == ["sensitivity"]
 

@@ -1,0 +1,75 @@
+"""Commands as tests run them, in this process or in one of their own, and two models for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+import optvet.cli
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+CLEAN = HEAD + "clean (float[2,3] x) => (float[2,3] y) { z = Relu(x)  y = Identity(z) }"
+FAULTY = (
+    HEAD
+    + """
+faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }
+"""
+)
+"""ONNX Optimizer raises on it, and keeps ``CLEAN`` intact."""
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+Spawn = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process."""
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        code = optvet.cli.main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Start a command as a process of its own; it is killed with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def spawn(
+        *arguments: object, environment: Mapping[str, str] | None = None, **settings: Any
+    ) -> subprocess.Popen[str]:
+        code = "import sys, optvet.cli; sys.exit(optvet.cli.main())"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | settings
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            text=True,
+            env={**os.environ, **(environment or {})},
+            # Whoever runs the tests in the background of a shell has it ignored.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+            **pipes,
+        )
+        started.append(process)
+        return process
+
+    yield spawn
+    for process in started:
+        process.kill()
+        process.communicate()
