@@ -47,18 +47,18 @@ def _case(trial: ReportedTrial, made: Sequence[ReportedFinding]) -> ET.Element:
     counted = [f for f in made if f.counts]
     if counted:
         kinds = " ".join(dict.fromkeys(f.symptom for f in counted))
-        _told(case, "failure", kinds, "; ".join(f.title for f in counted), _texts(counted))
+        _add_outcome(case, "failure", kinds, "; ".join(f.title for f in counted), _texts(counted))
     elif trial.status in ("error", "failed"):
-        _told(case, "error", trial.status, trial.why, trial.error)
+        _add_outcome(case, "error", trial.status, trial.why, trial.error)
     elif trial.status == "undecided":
-        _told(case, "error", "undecided", trial.reason, trial.reason)
+        _add_outcome(case, "error", "undecided", trial.reason, trial.reason)
     elif trial.status in ("queued", "running"):
         ET.SubElement(case, "skipped", {"message": f"{trial.status}; there is no answer yet"})
     ET.SubElement(case, "system-out").text = _out(trial, [f for f in made if not f.counts])
     return case
 
 
-def _told(case: ET.Element, kind: str, type_: str, message: str, text: str) -> None:
+def _add_outcome(case: ET.Element, kind: str, type_: str, message: str, text: str) -> None:
     ET.SubElement(case, kind, {"type": type_, "message": message}).text = text
 
 

@@ -42,8 +42,8 @@ def _lines(report: CampaignReport) -> Iterator[str]:
     without = [t for t in report.trials if t.status in ("undecided", "error", "failed")]
     if without:
         yield f"### Without a verdict: {len(without)}\n"
-        told = [[t.short_name, t.question, t.status, t.why] for t in without]
-        yield from _table(["model", "asked", "", "reason"], told)
+        rows = [[t.short_name, t.question, t.status, t.why] for t in without]
+        yield from _table(["model", "asked", "", "reason"], rows)
     if report.fixed:
         yield f"### Fixed: {len(report.fixed)}\n"
         fixed = [[k.symptom, " → ".join(k.culprit), k.optimizer, k.note] for k in report.fixed]

@@ -67,14 +67,14 @@ def _rule(symptom: str) -> dict[str, Any]:
 
 def _invocation(report: CampaignReport) -> dict[str, Any]:
     unfinished = [t for t in report.trials if t.status in _WITHOUT_VERDICT]
-    told: dict[str, Any] = {
+    invocation: dict[str, Any] = {
         "executionSuccessful": not unfinished,
         "startTimeUtc": _time(report.created),
         "toolExecutionNotifications": [_notification(t) for t in unfinished],
     }
     if report.finished is not None:
-        told["endTimeUtc"] = _time(report.finished)
-    return told
+        invocation["endTimeUtc"] = _time(report.finished)
+    return invocation
 
 
 _WITHOUT_VERDICT = ("error", "failed", "undecided", "queued", "running")

@@ -91,7 +91,7 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
     layer = next(la for la in found.layers if la.name == found.diverges_at)
     line = Text("first difference at ", "bold red")
     yield line.append_text(text(middle(found.diverges_at, _NAME_CHARS)))
-    yield text(_told(layer))
+    yield text(_layer_words(layer))
     if found.agreeing:
         names = ", ".join(middle(n, _NAME_CHARS // 2) for n in found.agreeing)
         yield text(one_line(f"still the same before: {names}", 2 * _NAME_CHARS), "dim")
@@ -102,7 +102,7 @@ def _screen(found: ModelComparison, layers: bool) -> Iterator[RenderableType]:
         yield Padding(text("\n".join([*shown, *more]) or "–"), (0, 0, 0, 2))
 
 
-def _told(layer: Layer) -> str:
+def _layer_words(layer: Layer) -> str:
     """What is different there, in words."""
     words = [layer.detail] if layer.detail else []
     if layer.error is not None:

@@ -194,14 +194,14 @@ def _blame(finding: Finding) -> Text:
         blame.append_text(text(f"\nseen{where}, not again in a fresh process", "yellow"))
     if finding.as_deployed:
         blame.append("\nonly under the runtime's own defaults", "dim")
-    if words := _told(finding):
+    if words := _difference(finding):
         blame.append_text(text(f"\n{_words(words)}"))
     for line in _elsewhere(finding):
         blame.append_text(text(f"\n{line}", "dim"))
     return blame
 
 
-def _told(finding: Finding) -> str:
+def _difference(finding: Finding) -> str:
     """The message, the known limit, the consequence, and partners of the culprit."""
     parts = [finding.known_limit, finding.message]
     parts += [f"also with {' then '.join(partner)}" for partner in finding.partners]
@@ -381,7 +381,7 @@ def _changing_passes(result: VetResult) -> str:
 
 def _note(finding: Finding) -> Text:
     who = " → ".join(finding.culprit) or "round trip"
-    words = [f"{finding.symptom}, {who}: {_words(_told(finding))}", *_elsewhere(finding)]
+    words = [f"{finding.symptom}, {who}: {_words(_difference(finding))}", *_elsewhere(finding)]
     return text("\n".join(words), "dim")
 
 

@@ -110,7 +110,7 @@ def check_reporter(reporter: Reporter) -> None:
 
 def _trial(text: str, outcome: str, state: State) -> ReportedTrial:
     answered = outcome in ("clean", "drift", "faulty", "undecided")
-    told = ReportedTrial(
+    reported = ReportedTrial(
         key=f"{outcome:0<64}",
         model=f"{text}.onnx",
         short_name=text,
@@ -124,7 +124,7 @@ def _trial(text: str, outcome: str, state: State) -> ReportedTrial:
         command="optvet vet m.onnx",
     )
     if not answered:
-        return told
+        return reported
     impact = Impact(
         comparator="pretended",
         chosen_by="task",
@@ -136,7 +136,7 @@ def _trial(text: str, outcome: str, state: State) -> ReportedTrial:
     )
     numbers = {"nodes": 3, "size_bytes": 100, "samples": 4, "wall_s": 0.5, "impact": impact}
     outputs = [OutputRecord(name=text, verdict="same", error=0.0, noise_floor=1e-7)]
-    return told.model_copy(update={**numbers, "outputs": outputs, "judged_by": "pretended 1.0"})
+    return reported.model_copy(update={**numbers, "outputs": outputs, "judged_by": "pretended 1.0"})
 
 
 def _finding(

@@ -70,8 +70,8 @@ def cause_of(finding: Finding) -> Cause:
 
 def _of_words(message: str) -> Cause:
     """Of a failure: what its message names."""
-    told = _WRAPPERS.sub(" ", message)
-    found = {n: match for n, words in _WORDS.items() if (match := words.search(told))}
+    text = _WRAPPERS.sub(" ", message)
+    found = {n: match for n, words in _WORDS.items() if (match := words.search(text))}
     for name in _DECISIVE:
         if name in found:
             return Cause(name, found[name][0])

@@ -75,7 +75,7 @@ def run_job(
     files: tuple[NewArtifact, ...] = ()
     try:
         with unpacked(request, parcel) as here:
-            result = vet_request(here, _plugins(), progress=_told(report))
+            result = vet_request(here, _plugins(), progress=_progress_to(report))
             if bundling is not None:
                 result, files = _bundled(result, here, bundling, report)
         document = as_asked(result, request).to_json() if parcel else result.to_json()
@@ -86,7 +86,7 @@ def run_job(
     return JobAnswer(document, time.monotonic() - started, files)
 
 
-def _told(report: Callable[[str], None]) -> Progress:
+def _progress_to(report: Callable[[str], None]) -> Progress:
     return lambda text, done, total: report(f"{text} {done}/{total}" if total else text)
 
 
@@ -105,7 +105,7 @@ def _bundled(
             Path(folder),
             _plugins(),
             draw=bundling.draw,
-            progress=_told(report),
+            progress=_progress_to(report),
         )
         for bundle in bundles:
             for path in sorted(p for p in bundle.path.rglob("*") if p.is_file()):

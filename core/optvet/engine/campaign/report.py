@@ -103,15 +103,15 @@ class _Names:
     differing: Sequence[Callable[[TrialSummary], str]]
 
     @classmethod
-    def of(cls, told: Sequence[TrialSummary]) -> _Names:
+    def of(cls, summaries: Sequence[TrialSummary]) -> _Names:
         """Names for jobs."""
         parts: list[Callable[[TrialSummary], str]] = [
             lambda t: t.dataset,
             lambda t: t.runtime,
             lambda t: t.comparator,
         ]
-        differing = [part for part in parts if len({part(t) for t in told}) > 1]
-        return cls(Counter(short_model(m) for m in {t.model for t in told}), differing)
+        differing = [part for part in parts if len({part(t) for t in summaries}) > 1]
+        return cls(Counter(short_model(m) for m in {t.model for t in summaries}), differing)
 
     def of_model(self, model: str) -> str:
         short = short_model(model)
@@ -123,7 +123,7 @@ class _Names:
 
 
 def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
-    told = {
+    fields = {
         **dict(summary),
         "short_name": names.of_model(trial.model),
         "question": names.of_question(summary),
@@ -131,10 +131,10 @@ def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
     }
     result = trial.result
     if result is None:
-        return ReportedTrial(**told)
+        return ReportedTrial(**fields)
     impact = result.impact
     return ReportedTrial(
-        **told,
+        **fields,
         task=result.model.task,
         nodes=result.model.nodes,
         size_bytes=result.model.size_bytes,

@@ -59,14 +59,14 @@ class KnownEntry(BaseModel):
         """Whether the entry is about this finding."""
         if self.fingerprint is not None and not fingerprint.startswith(self.fingerprint):
             return False
-        told = {
+        facts = {
             "optimizer": optimizer,
             "symptom": str(finding.symptom),
             "culprit": ",".join(finding.culprit) or "round trip",
             "message": " ".join(finding.message.split()),
         }
         wanted = {name: getattr(self, name) for name in _PATTERNS}
-        return all(fnmatchcase(told[n], str(p)) for n, p in wanted.items() if p is not None)
+        return all(fnmatchcase(facts[n], str(p)) for n, p in wanted.items() if p is not None)
 
 
 class _KnownFile(BaseModel):

@@ -123,7 +123,7 @@ def _structure(facts: Facts) -> Structure:
 def _quantized(session: Session, detected: Detected) -> Quantized | None:
     """How the layers of the whole pipeline's model were judged, if it is a quantized one."""
     examiner, pipeline = detected.examiner, session.case.passes.pipeline
-    if not examiner.layers.apply():
+    if not examiner.layers.applies():
         return None
     trial = detected.lab.trial(pipeline, detected.samples, "detect")
     runs = [

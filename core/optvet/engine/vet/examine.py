@@ -104,19 +104,10 @@ class Examination:
             self.observation = other.observation
 
 
-_FAILURES: dict[tuple[Stage, str], Symptom] = {
-    ("build", "error"): Symptom.OPTIMIZER_ERROR,
-    ("build", "abort"): Symptom.OPTIMIZER_ABORT,
-    ("check", "error"): Symptom.INVALID_MODEL,
-    ("check", "abort"): Symptom.INVALID_MODEL,
-    ("load", "error"): Symptom.LOAD_FAILURE,
-    ("load", "abort"): Symptom.LOAD_FAILURE,
-    ("run", "error"): Symptom.RUN_FAILURE,
-    ("run", "abort"): Symptom.RUN_FAILURE,
-    ("build", "killed"): Symptom.OPTIMIZER_ABORT,
-    ("check", "killed"): Symptom.INVALID_MODEL,
-    ("load", "killed"): Symptom.LOAD_FAILURE,
-    ("run", "killed"): Symptom.RUN_FAILURE,
+_FAILURES: dict[Stage, Symptom] = {
+    "check": Symptom.INVALID_MODEL,
+    "load": Symptom.LOAD_FAILURE,
+    "run": Symptom.RUN_FAILURE,
 }
 
 
@@ -126,7 +117,10 @@ def symptom_of(failure: Failure) -> Symptom:
         return Symptom.TIMEOUT
     if failure.kind == "out-of-memory":
         return Symptom.OUT_OF_MEMORY
-    return _FAILURES[failure.stage, failure.kind]
+    if failure.stage == "build":
+        raised = failure.kind == "error"
+        return Symptom.OPTIMIZER_ERROR if raised else Symptom.OPTIMIZER_ABORT
+    return _FAILURES[failure.stage]
 
 
 class Examiner:
@@ -338,7 +332,7 @@ class Examiner:
                 self._noise[sample.id] = measuring.known(self.lab, sample)
         if self.tolerance(trial.passes) is None:
             doubtful = [(-self._size(trial, s), s) for s in samples if self._doubtful(trial, s)]
-            self.layers.look(trial, doubtful)
+            self.layers.inspect(trial, doubtful)
         while True:
             doubts = [s for s in samples if s.id not in settled and self._doubtful(trial, s)]
             if not doubts:
@@ -396,7 +390,7 @@ class Examiner:
 
     def _refine(self, trial: Trial, sample: Sample) -> None:
         """Before a fault is reported: measure more noise, until nothing is called a fault."""
-        if self.layers.apply() and sample.id not in self._moved:
+        if self.layers.applies() and sample.id not in self._moved:
             self._moved.add(sample.id)
             self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id], more=True)
             if not any(j.call == "fault" for j in self._judge(trial, sample)):

@@ -18,7 +18,7 @@ from optvet.engine.work import noise as measuring
 from optvet.engine.work import quantized
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
-from optvet.engine.work.quantized import Looked
+from optvet.engine.work.quantized import Inspection
 from optvet.engine.work.trial import Outputs
 from optvet.graph.quantized import may_round_to_integers
 from optvet.spec.records import Divergence, LayerRecord, MovedOutput, Quantized
@@ -35,11 +35,11 @@ class Layers:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self._looked: dict[tuple[str, ...], list[Looked]] = {}
+        self._inspections: dict[tuple[str, ...], list[Inspection]] = {}
         self._seen: dict[tuple[str, ...], dict[str, Outputs]] = {}
         self._largest: dict[tuple[str, ...], float] = {}
 
-    def apply(self) -> bool:
+    def applies(self) -> bool:
         """Whether the original has quantizers of activations."""
         facts = self.lab.reference(()).build.facts
         # The names of the operators are known; the analysis takes a worker.
@@ -47,14 +47,14 @@ class Layers:
             return False
         return measuring.analysis(self.lab).quantizers > 0
 
-    def look(self, trial: Trial, doubtful: Sequence[tuple[float, Sample]]) -> None:
+    def inspect(self, trial: Trial, doubtful: Sequence[tuple[float, Sample]]) -> None:
         """Compare the layers of the model of ``trial``, on the samples whose outputs differ most.
 
         Args:
             trial: Runs of the optimized model.
             doubtful: Samples whose outputs may be wrong, each with the size of the difference.
         """
-        if not doubtful or not self.apply():
+        if not doubtful or not self.applies():
             return
         seen = self._seen.setdefault(trial.passes, {})
         ordered = sorted(doubtful, key=lambda d: -d[0])
@@ -64,8 +64,8 @@ class Layers:
         new = [s for s in chosen if s.id in runs and not _same(seen.get(s.id), runs[s.id])]
         if not new:
             return
-        looked = quantized.look(self.lab, trial.passes, new, runs)
-        self._looked.setdefault(trial.passes, []).append(looked)
+        inspection = quantized.inspect(self.lab, trial.passes, new, runs)
+        self._inspections.setdefault(trial.passes, []).append(inspection)
         self._largest[trial.passes] = max(top, ordered[0][0])
         seen.update({s.id: runs[s.id] for s in new})
 
@@ -73,14 +73,14 @@ class Layers:
         """The judgement of the layers if they cover the output, else ``j``."""
         if j.call not in ("unsure", "fault", "sensitivity") or j.structural:
             return j
-        answers = [k for k in self._looked.get(passes, ()) if k.answer is not None]
+        answers = [k for k in self._inspections.get(passes, ()) if k.answer is not None]
         if not answers or not all(_covers(k.answer, j.output) for k in answers if k.answer):
             return j
         wrong = [
             layer
-            for looked in answers
-            for layer in _layers(looked, j.output)
-            if layer.outcome in WRONG and looked.samples[layer.sample] == sample
+            for inspection in answers
+            for layer in _layers(inspection, j.output)
+            if layer.outcome in WRONG and inspection.samples[layer.sample] == sample
         ]
         if wrong:
             worst = max(wrong, key=_size)
@@ -102,16 +102,16 @@ class Layers:
         """The worst layer before ``outputs`` on a sample; None if all are correct."""
         found = [
             layer
-            for looked in self._looked.get(passes, ())
+            for inspection in self._inspections.get(passes, ())
             for output in outputs
-            for layer in _layers(looked, output)
-            if layer.outcome in WRONG and looked.samples[layer.sample] == sample
+            for layer in _layers(inspection, output)
+            if layer.outcome in WRONG and inspection.samples[layer.sample] == sample
         ]
         return _record(max(found, key=_size), sample) if found else None
 
     def place(self, passes: tuple[str, ...], layer: str) -> Divergence | None:
         """Where a wrong layer is in both graphs; None if it was not compared."""
-        places = (k.places[layer] for k in self._looked.get(passes, ()) if layer in k.places)
+        places = (k.places[layer] for k in self._inspections.get(passes, ()) if layer in k.places)
         place = next(places, None)
         if place is None:
             return None
@@ -130,7 +130,7 @@ class Layers:
         This replaces perturbations of inputs and weights: weights are integers, and the first
         quantizer rounds a perturbed input back to the same integers.
         """
-        if not self.apply():
+        if not self.applies():
             return noise
         seeds = quantized.MORE_DRAWS if more else quantized.FIRST_DRAWS
         runs = quantized.moved(self.lab, sample, seeds)
@@ -151,15 +151,15 @@ class Layers:
             passes: The pass sequence.
             runs: Samples with the outputs of the reference and of the optimized model.
         """
-        looked = self._looked.get(passes)
-        if not looked:
+        inspections = self._inspections.get(passes)
+        if not inspections:
             return None
-        answers = [k for k in looked if k.answer is not None]
+        answers = [k for k in inspections if k.answer is not None]
         count = measuring.analysis(self.lab).quantizers
         outputs = self._moved(list(runs))
         if not answers:
             return Quantized(
-                method="whole run", reason=looked[0].reason, quantizers=count, outputs=outputs
+                method="whole run", reason=inspections[0].reason, quantizers=count, outputs=outputs
             )
         worst = _worst(answers).values()
         sound = [v.steps for v, _ in worst if v.outcome == "sound" and v.share is not None]
@@ -258,8 +258,8 @@ def _covers(answer: LocalAnswer | None, output: str) -> bool:
     return bool(answer.reaching.get(output, frozenset()) & compared)
 
 
-def _layers(looked: Looked, output: str) -> list[Layer]:
-    answer = looked.answer
+def _layers(inspection: Inspection, output: str) -> list[Layer]:
+    answer = inspection.answer
     if answer is None:
         return []
     names = answer.reaching.get(output, frozenset())
@@ -270,16 +270,16 @@ def _size(layer: Layer) -> float:
     return layer.steps
 
 
-def _worst(answers: Sequence[Looked]) -> dict[str, tuple[Layer, str]]:
+def _worst(answers: Sequence[Inspection]) -> dict[str, tuple[Layer, str]]:
     """The worst result of each layer, and its sample id, by layer."""
     worst: dict[str, tuple[Layer, str]] = {}
-    for looked in answers:
-        assert looked.answer is not None
-        for layer in (*looked.answer.layers, *looked.answer.ends):
+    for inspection in answers:
+        assert inspection.answer is not None
+        for layer in (*inspection.answer.layers, *inspection.answer.ends):
             known = worst.get(layer.name)
             rank = _SEVERITY.index(layer.outcome), layer.steps
             if known is None or rank > (_SEVERITY.index(known[0].outcome), known[0].steps):
-                worst[layer.name] = layer, looked.samples[layer.sample]
+                worst[layer.name] = layer, inspection.samples[layer.sample]
     return worst
 
 

@@ -69,7 +69,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Looked:
+class Inspection:
     """The judged layers of one optimized model.
 
     Attributes:
@@ -87,7 +87,7 @@ class Looked:
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
-_LOOKED: TypeAdapter[Looked] = TypeAdapter(Looked)
+_INSPECTION: TypeAdapter[Inspection] = TypeAdapter(Inspection)
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class _Task:
     longest_reduction: int
 
 
-def look(
+def inspect(
     lab: Lab, passes: Sequence[str], samples: Sequence[Sample], runs: Mapping[str, Outputs]
-) -> Looked:
+) -> Inspection:
     """Judge the layers of the model after ``passes`` on ``samples``; cached.
 
     Args:
@@ -117,11 +117,11 @@ def look(
     """
     ids = tuple(s.id for s in samples)
     if lab.subject(None).scratch is not None:
-        return Looked("none", ids, reason="the model is too large to be looked into")
+        return Inspection("none", ids, reason="the model is too large to be looked into")
     fed = [lab.sample_digest(s) for s in samples]
     got = sample_digests(Sample(i, runs[i]) for i in ids)
     key = caching.key("layers", VERSION, basis(), lab.identity, list(passes), fed, got)
-    kept = lab.cache.read(key, _LOOKED.validate_json)
+    kept = lab.cache.read(key, _INSPECTION.validate_json)
     if kept is not None:
         return kept
     subject = lab.subject(passes)
@@ -135,13 +135,15 @@ def look(
         tuple(runs[i] for i in ids),
         measuring.analysis(lab).longest_reduction,
     )
-    looked, sure = _look(lab, subject, task, ids)
+    inspection, sure = _inspected(lab, subject, task, ids)
     if sure:
-        lab.cache.put(key, "layers", _LOOKED.dump_json(looked))
-    return looked
+        lab.cache.put(key, "layers", _INSPECTION.dump_json(inspection))
+    return inspection
 
 
-def _look(lab: Lab, subject: Subject, task: _Task, ids: tuple[str, ...]) -> tuple[Looked, bool]:
+def _inspected(
+    lab: Lab, subject: Subject, task: _Task, ids: tuple[str, ...]
+) -> tuple[Inspection, bool]:
     """The answer, and whether it may be cached: another attempt would give the same."""
     reasons: list[str] = []
     shown = lab.submit(subject, _shown, subject).result()
@@ -150,7 +152,7 @@ def _look(lab: Lab, subject: Subject, task: _Task, ids: tuple[str, ...]) -> tupl
         outcome = lab.sandbox.call(_judge_shown, task, shown.value, role="referee")
         lab.ledger.add("noise", inferences=2 * len(ids))
         if isinstance(outcome.value, tuple):
-            return Looked("graph", ids, outcome.value[0], places=outcome.value[1]), True
+            return Inspection("graph", ids, outcome.value[0], places=outcome.value[1]), True
         reasons.append(outcome.value or _words(outcome.failure))
     probed = lab.sandbox.call(_probe, subject, task, role="subject")
     lab.ledger.add("noise", applications=1, inferences=len(ids))
@@ -158,14 +160,14 @@ def _look(lab: Lab, subject: Subject, task: _Task, ids: tuple[str, ...]) -> tupl
         outcome = lab.sandbox.call(_judge_probed, task, *probed.value, role="referee")
         lab.ledger.add("noise", inferences=len(ids))
         if isinstance(outcome.value, tuple):
-            return Looked("probe", ids, outcome.value[0], places=outcome.value[1]), True
+            return Inspection("probe", ids, outcome.value[0], places=outcome.value[1]), True
         reasons.append(outcome.value or _words(outcome.failure))
     elif probed.value is not None:
         reasons.append("its outputs change once inner values are outputs too")
     else:
         reasons.append(_words(probed.failure))
     sure = not any(is_circumstantial(o.failure) for o in (shown, probed))
-    return Looked("none", ids, reason=reasons[-1]), sure
+    return Inspection("none", ids, reason=reasons[-1]), sure
 
 
 def _words(failure: object) -> str:

@@ -112,7 +112,7 @@ def by_task(rows: Sequence[Row]) -> ReportTable:
     for task in sorted(named):
         found = [row for row in rows if row.judged and row.task == task]
         worst = list(by_model(found).values())
-        told = [r.impact for r in found if r.impact is not None]
+        impacts = [r.impact for r in found if r.impact is not None]
         different = [r for r in found if r.outcome == "differs"]
         lines.append(
             [
@@ -121,8 +121,8 @@ def by_task(rows: Sequence[Row]) -> ReportTable:
                 len({r.digest for r in different}),
                 _DIFFERENT_CLASSIFIERS if task == _CLASSIFICATION else None,
                 len({r.digest for r in found if r.impact is not None and r.impact.changed}),
-                sum(i.changed for i in told),
-                sum(i.samples for i in told),
+                sum(i.changed for i in impacts),
+                sum(i.samples for i in impacts),
                 max((r.error for r in different if r.error is not None), default=None),
             ]
         )

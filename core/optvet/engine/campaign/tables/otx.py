@@ -104,8 +104,8 @@ def operators(rows: Sequence[Row]) -> ReportTable:
                 columns[name].update(row.structures.optimized.operators)
     columns = {name: found for name, found in columns.items() if found}
     before: Counter[str] = Counter()
-    for told in originals.values():
-        before.update(told)
+    for operators in originals.values():
+        before.update(operators)
     all_of = before + sum(columns.values(), Counter())
     shown = [name for name, _ in all_of.most_common(_OPERATORS)]
     lines: list[list[Cell]] = [
@@ -128,16 +128,16 @@ def answers(rows: Sequence[Row]) -> ReportTable:
     for name, group in variants(rows).items():
         comparators = dict.fromkeys(r.impact.comparator for r in group if r.impact)
         for comparator in comparators:
-            told = [r.impact for r in group if r.impact and r.impact.comparator == comparator]
-            changed, samples = sum(i.changed for i in told), sum(i.samples for i in told)
+            impacts = [r.impact for r in group if r.impact and r.impact.comparator == comparator]
+            changed, samples = sum(i.changed for i in impacts), sum(i.samples for i in impacts)
             values: dict[str, list[float]] = {}
-            for impact in told:
+            for impact in impacts:
                 for metric, value in impact.metrics.items():
                     if value is not None:
                         values.setdefault(metric, []).append(value)
             first = sorted(values.items(), key=lambda item: not _AGREES.search(item[0]))[:_METRICS]
             shown = ", ".join(f"{m} {sum(v) / len(v):.4g}" for m, v in first)
-            lines.append([name, comparator, len(told), changed, samples, shown])
+            lines.append([name, comparator, len(impacts), changed, samples, shown])
     return ReportTable(
         title="OTX: answers per level",
         note="What changes of the models' answers, as the comparator of their task reads them. "

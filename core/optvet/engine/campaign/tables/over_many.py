@@ -114,9 +114,9 @@ def releases(rows: Iterable[Row]) -> ReportTable:
         versions = sorted({row.version for row in found}, key=_release)
         lines += [_counted([optimizer, v], [r for r in found if r.version == v]) for v in versions]
         shared = _in_all(found, versions)
-        told = _correlation([(versions.index(r.version), len(_of(r))) for r in shared])
+        correlation = _correlation([(versions.index(r.version), len(_of(r))) for r in shared])
         if len(versions) > 1:
-            notes.append(f"{optimizer}, models of every release: {told}")
+            notes.append(f"{optimizer}, models of every release: {correlation}")
     return ReportTable(
         title="Faults per release",
         note=f"{_SPEARMAN.format('release')} {'; '.join(notes)}." if notes else "",
@@ -132,10 +132,10 @@ def operator_sets(rows: Iterable[Row]) -> ReportTable:
         _counted([opset], [r for r in found if r.opset == opset])
         for opset in sorted({row.opset for row in found if row.opset is not None})
     ]
-    told = _correlation([(r.opset, len(_of(r))) for r in found if r.opset is not None])
+    correlation = _correlation([(r.opset, len(_of(r))) for r in found if r.opset is not None])
     return ReportTable(
         title="Faults per operator set",
-        note=f"{_SPEARMAN.format('operator set')} {told}.",
+        note=f"{_SPEARMAN.format('operator set')} {correlation}.",
         columns=["operator set", *_COUNTED],
         rows=lines,
     )
@@ -258,6 +258,6 @@ def _against(a: Mapping[str, Row], b: Mapping[str, Row]) -> str:
     both = compared[True, True]
     if a is b:
         differ, both = both, 0
-    told = f"{differ} of {compared.total()}"
-    told += f", {both}?" if both else ""
-    return told + (f", {crashed} crashed" if crashed else "")
+    words = f"{differ} of {compared.total()}"
+    words += f", {both}?" if both else ""
+    return words + (f", {crashed} crashed" if crashed else "")

@@ -77,7 +77,7 @@ def row_of(trial: Trial) -> Row:
     """What is counted of a trial."""
     request, result = trial.request, trial.result
     options = {**request.optimizer_options}
-    told = json.dumps(options, sort_keys=True) if options else ""
+    given = json.dumps(options, sort_keys=True) if options else ""
     version = result.optimizer.version if result else trial.versions.get(trial.optimizer, "")
     known: dict[str, Any] = {
         "key": trial.key,
@@ -90,7 +90,7 @@ def row_of(trial: Trial) -> Row:
             trial.optimizer,
             version,
             trial.pipeline,
-            told.strip("{}").replace('"', ""),
+            given.strip("{}").replace('"', ""),
             trial.dataset,
             trial.runtime,
             trial.comparator,
@@ -122,8 +122,8 @@ def _worst(result: VetResult, faults: Sequence[Seen]) -> tuple[float | None, flo
     sizes = [(o.error, o.noise_floor) for o in result.outputs]
     if faults:
         sizes = [(s.finding.error, s.finding.noise_floor) for s in faults]
-    told = [size for size in sizes if size[0] is not None]
-    return max(told, key=lambda size: size[0] or 0.0, default=(None, None))
+    known = [size for size in sizes if size[0] is not None]
+    return max(known, key=lambda size: size[0] or 0.0, default=(None, None))
 
 
 def _without_result(trial: Trial) -> Outcome:
@@ -172,8 +172,8 @@ def variants(rows: Iterable[Row]) -> dict[str, list[Row]]:
     differs[_ALWAYS] = True
     found: dict[str, list[Row]] = {}
     for row in listed:
-        told = [p for p, wanted in zip(row.parts, differs, strict=True) if wanted and p]
-        found.setdefault(" ".join(told), []).append(row)
+        words = [p for p, wanted in zip(row.parts, differs, strict=True) if wanted and p]
+        found.setdefault(" ".join(words), []).append(row)
     return found
 
 
