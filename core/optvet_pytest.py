@@ -1,4 +1,4 @@
-"""A pytest plugin: models are tests, and the fixture ``vet`` vets what a test makes.
+"""A pytest plugin: models are collected as tests, and the fixture ``vet`` vets a model in a test.
 
 ::
 
@@ -7,9 +7,8 @@
     def test_the_export_survives(vet):
         vet("model.onnx", optimizer=NAME)
 
-pytest imports this module in every project of an environment that has optvet. So it imports nothing
-that pytest has not loaded already, and stands outside of the package ``optvet``, for importing
-anything of that imports half of its libraries.
+pytest imports this module in every project whose environment has optvet. So it imports only what
+pytest has loaded already, and is not part of the package ``optvet``, whose import takes longer.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _WIDEST = 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the command line; without them the plugin does nothing."""
+    """Add the options; without them the plugin does nothing."""
     group = parser.getgroup("optvet", "vetting of ONNX models")
     group.addoption(
         "--optvet",
@@ -65,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A model, if models are asked for."""
+    """Collect a model, if ``--optvet`` is given."""
     if file_path.suffix == ".onnx" and parent.config.getoption("optvet"):
         model: ModelFile = ModelFile.from_parent(parent, path=file_path)
         return model
@@ -76,8 +75,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def vet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vet:
     """Vet a model: ``vet(model, optimizer=NAME, …)``; the test fails if there are findings.
 
-    The first argument is what ``optvet vet`` takes, a serialized model or a ``ModelProto``; the
-    others are its options. Returned is the answer, an ``optvet.VetResult``.
+    The first argument is a path or name of a model, a serialized model or a ``ModelProto``; the
+    others are the options of ``optvet vet``. Returns an ``optvet.VetResult``.
     """
     config = request.config
 
@@ -96,7 +95,7 @@ def vet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 class ModelFile(pytest.File):
-    """A model; its tests are the optimizers."""
+    """A model file, with one test per optimizer."""
 
     def collect(self) -> Iterator[ModelItem]:
         """One test per optimizer."""
@@ -115,7 +114,7 @@ class ModelFile(pytest.File):
 
 
 class ModelItem(pytest.Item):
-    """A model under an optimizer."""
+    """The test of a model and an optimizer."""
 
     def runtest(self) -> None:
         """Vet it."""
@@ -124,7 +123,7 @@ class ModelItem(pytest.Item):
         _vet(self.config, asked)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """How the test is called in reports."""
+        """File, line and name of the test in reports."""
         return self.path, None, f"{self.path.name} under {self.name}"
 
 
@@ -132,7 +131,7 @@ class ModelItem(pytest.Item):
 
 
 def _vet(config: pytest.Config, asked: Mapping[str, Any]) -> VetResult:
-    """The answer, if it has no findings; else the outcome of the test, raised."""
+    """The answer, if it has no findings; else raises the outcome of the test."""
     import optvet
     from optvet.cli.errors import FINDINGS, UNDECIDED, exit_code
     from optvet.spec.request import request_of
@@ -161,7 +160,7 @@ def _vet(config: pytest.Config, asked: Mapping[str, Any]) -> VetResult:
 def _leave_out(
     config: pytest.Config, reason: str, outcome: Callable[..., BaseException]
 ) -> NoReturn:
-    """End a test that says nothing about the optimizer; it neither passes nor fails."""
+    """End a test without a verdict on the optimizer: it is skipped or, if strict, fails."""
     if config.getoption("optvet_strict"):
         raise pytest.fail.Exception(reason, pytrace=False) from None
     # Not by pytest.xfail(), which does nothing under --runxfail: then it would have passed.
@@ -169,7 +168,7 @@ def _leave_out(
 
 
 def _message(result: VetResult, request: VetRequest) -> str:
-    """What ``optvet vet`` shows, and the command that repeats it; the first line says it all."""
+    """The output of ``optvet vet`` below a one-line summary, and the command that repeats it."""
     from optvet.cli.render import headline, next_command, screen, text
     from optvet.cli.terminal import plain
 
@@ -190,7 +189,7 @@ def _message(result: VetResult, request: VetRequest) -> str:
 
 
 def _options(config: pytest.Config) -> dict[str, Any]:
-    """Options by name, of ``KEY=VALUE``, where a value may be JSON.
+    """Options by name, parsed from ``KEY=VALUE``; a value may be JSON.
 
     Raises:
         UsageError: One is not of this form.
@@ -210,10 +209,10 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An option as a command line can repeat it."""
+    """An option as text that a command line can repeat."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _relative(path: Path) -> str:
-    """A path as it would be typed."""
+    """A path relative to the working directory, if it is below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

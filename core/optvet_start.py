@@ -1,6 +1,6 @@
-"""Where the command ``optvet`` begins: Ctrl-C ends it without a traceback while it is loading, too.
+"""The entry point of the command ``optvet``: Ctrl-C during its imports ends it without a traceback.
 
-Outside of the package ``optvet``, for importing anything of that imports half of its libraries.
+Not part of the package ``optvet``, whose import takes longer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import FrameType
 
 
 def main() -> int:
-    """Run the command line; the exit code."""
+    """Run the command line; returns the exit code."""
     before = signal.getsignal(signal.SIGINT)
     # A shell has it ignored for what runs in the background; that stays so.
     if before is signal.default_int_handler:

@@ -1,8 +1,8 @@
-"""Jobs as tasks of a Ray cluster that is there already.
+"""Runs jobs as tasks of an existing Ray cluster.
 
-A task that loses its node or its worker raises ``WorkerLost``, and is run again by the campaign,
-which counts how often: Ray's own retries are off. What crashes, hangs or fills memory under test is
-a process below the worker, and an answer.
+A task that loses its node or its worker raises ``WorkerLost``; the campaign runs it again and
+counts its attempts, so Ray's own retries are off. Crashes, hangs and full memory under test happen
+in a child process of the worker, and are answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class RayOptions(BaseModel):
-    """Where the cluster is, and what one job takes of it."""
+    """The address of the cluster, and the resources of one job."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -56,7 +56,7 @@ class RayExecutor:
         return version_of("ray", extra="optvet[ray]")
 
     def start(self, options: BaseModel, *, jobs: int | None) -> Workers:
-        """Tasks on the cluster; as many at a time as it has processors for.
+        """Start workers on the cluster, at most one per processor.
 
         Raises:
             InfrastructureError: There is no such cluster, or it has no room for a single job.
@@ -77,7 +77,7 @@ class RayExecutor:
 
 
 def _room(options: RayOptions) -> int:
-    """How many jobs the cluster has resources for."""
+    """The number of jobs that the cluster has resources for."""
     import ray
 
     has = ray.cluster_resources()
@@ -111,7 +111,7 @@ class RayWorkers:
     def submit(
         self, function: Callable[..., T], /, *arguments: Any, report: Report | None = None
     ) -> Future[T]:
-        """Run ``function`` as a task; its progress stays where it is."""
+        """Run ``function`` as a task; progress is not reported."""
         reference = self._task.remote(function, arguments)
         future: Future[Any] = Future()
         self._running[future] = reference
@@ -127,7 +127,7 @@ class RayWorkers:
             future.set_exception(_translated(error))
 
     def close(self) -> None:
-        """Cancel what runs, and leave the cluster if ``start`` joined it."""
+        """Cancel running tasks, and disconnect if ``start`` connected."""
         import ray
 
         for reference in list(self._running.values()):
@@ -138,12 +138,12 @@ class RayWorkers:
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """What a task does."""
+    """Run ``function`` in a task."""
     return function(*arguments, lambda text: None)
 
 
 def _translated(error: BaseException) -> BaseException:
-    """What a task raised; ``WorkerLost`` where it did not come to raise anything."""
+    """The exception of a task; ``WorkerLost`` if the task died without one."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

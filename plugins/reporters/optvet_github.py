@@ -10,7 +10,7 @@ _MODELS = 5
 
 
 class GitHubReporter:
-    """What counts is an error, what has no verdict a warning, all else a notice.
+    """Counted findings are errors, jobs without a verdict warnings, other findings notices.
 
     GitHub shows the first ten of each kind.
     """
@@ -19,7 +19,7 @@ class GitHubReporter:
     suffix = ""
 
     def render(self, report: CampaignReport, files: FindingFiles) -> str:
-        """One line for each annotation."""
+        """One line per annotation."""
         return "".join(f"{line}\n" for line in _lines(report))
 
 
@@ -48,7 +48,7 @@ def _without(trial: ReportedTrial) -> str:
 
 
 def _command(kind: str, title: str, text: str) -> str:
-    """A workflow command; its line ends where ``text`` does not."""
+    """A workflow command on one line, with ``text`` escaped."""
     escaped = _escaped(title).replace(":", "%3A").replace(",", "%2C")
     return f"::{kind} title={escaped}::{_escaped(text)}"
 

@@ -1,4 +1,4 @@
-"""The report as it is, for programs: document ``optvet.report/1``."""
+"""The report as JSON, for programs: document ``optvet.report/1``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from optvet import CampaignReport, FindingFiles, Reporter, hookimpl
 
 
 class JsonReporter:
-    """All of the report, in its own words."""
+    """The whole report as JSON."""
 
     name = "json"
     suffix = ".json"

@@ -1,4 +1,4 @@
-"""JUnit's XML, which CI systems show as tests: a suite is a model, a case what was asked of it."""
+"""JUnit XML, which CI systems show as tests: a suite per model, a case per job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial,
 
 
 class JUnitReporter:
-    """What counts is a failure, what has no verdict an error, what was not run is skipped."""
+    """Findings are failures, jobs without a verdict errors; jobs that did not run are skipped."""
 
     name = "junit"
     suffix = ".xml"

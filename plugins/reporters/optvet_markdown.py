@@ -15,7 +15,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
 
 
 class MarkdownReporter:
-    """Counts, findings, and what has no verdict."""
+    """Counts, findings, and jobs without a verdict."""
 
     name = "markdown"
     suffix = ".md"
@@ -97,7 +97,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _cell(text: str, limit: int = _CHARS) -> str:
-    """``text`` on one line, cut, with nothing in it that Markdown or HTML understands."""
+    """``text`` shortened to one line, with the special characters of Markdown and HTML escaped."""
     line = " ".join(text.split())
     cut = line if len(line) <= limit else f"{line[: limit - 1]}…"
     return _SPECIAL.sub(r"\\\1", html.escape(cut, quote=False)).replace("@", "&#64;")

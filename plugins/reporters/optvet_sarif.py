@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, which code scanning shows: one result for each finding and model.
+"""SARIF 2.1.0, for code scanning: one result per finding and model.
 
 Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0", 2020.
 """
@@ -28,7 +28,7 @@ _HOME = "https://pypi.org/project/optvet/"
 
 
 class SarifReporter:
-    """Rules are symptoms; a fingerprint of ours is one of SARIF's."""
+    """Symptoms become rules, and fingerprints SARIF's fingerprints."""
 
     name = "sarif"
     suffix = ".sarif"
@@ -123,7 +123,7 @@ def _level(finding: ReportedFinding) -> str:
 
 
 def _finite(value: float | None) -> float | str | None:
-    """``value`` as JSON has it: there is no infinity."""
+    """``value``; None for infinity and NaN, which JSON does not have."""
     if value is None or abs(value) < float("inf"):
         return value
     return str(value)

@@ -1,8 +1,8 @@
-"""One HTML file that a person reads: no network, no file beside it, nothing that runs but its own.
+"""A report as one HTML file, which loads nothing else.
 
-Whatever comes from models is escaped by the template. Pictures are embedded as images, in which
-nothing runs; a content security policy allows the script and the style of this file, by their
-hashes, and no connection.
+The template escapes all text from models. Pictures are embedded as images, so scripts in them do
+not run. A content security policy allows only the script and the style of this file, by their
+hashes, and no connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the page shows, in the order in which it is shown."""
+"""Makes the content of the page from a report, in the order of the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = 9
 
 @dataclass(frozen=True)
 class Cell:
-    """What one question came to for one model: outcome, words, and where more is told."""
+    """A cell of the heat map: outcome, text, and the link to its section."""
 
     status: str
     words: str
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Scale:
-    """Error and noise floor on a logarithmic scale, from 0 to 100."""
+    """Positions of error and noise floor on a logarithmic scale from 0 to 100."""
 
     error: float
     noise: float | None
@@ -55,14 +55,14 @@ class Shown:
     """A finding as the page shows it.
 
     Attributes:
-        anchor: Of its section.
+        anchor: Anchor of its section.
         state: "new", "known" or "note".
         models: Numbers of models in the filter.
-        words: What the filter of texts looks in.
-        scale: None where there is no error of a size.
-        pictures: Before and after, if there are any.
-        bundle: Its archive as a ``data:`` URL; empty where there is none.
-        bundle_remark: Why there is none, if one could be expected.
+        words: Text that the text filter searches.
+        scale: None if there is no error with a size.
+        pictures: Graphs before and after, if there are any.
+        bundle: Its archive as a ``data:`` URL; empty if there is none.
+        bundle_remark: Why there is no bundle, if one could be expected.
     """
 
     finding: ReportedFinding
@@ -95,7 +95,7 @@ class View:
 
     @classmethod
     def of(cls, report: CampaignReport, files: FindingFiles) -> View:
-        """What to show of ``report``."""
+        """The content of the page for ``report``."""
         models = list(dict.fromkeys(t.short_name for t in report.trials))
         questions = list(dict.fromkeys(t.question for t in report.trials))
         findings = list(_shown(report, files, models))
@@ -123,7 +123,7 @@ class View:
 
 
 def _counts(trials: Sequence[ReportedTrial]) -> list[tuple[str, int, float, float]]:
-    """Outcome, number of jobs, and start and width of its part of a bar of 100."""
+    """Per outcome: number of jobs, and start and width of its part of a bar of length 100."""
     counted = Counter(t.status for t in trials)
     parts, start = [], 0.0
     for status in STATUSES:
@@ -214,7 +214,7 @@ def _scale(error: float | None, noise: float | None) -> Scale | None:
 
 
 def _pictures(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-    """Before and after: of the region at fault where that is but a part of the graph."""
+    """Pictures before and after; of the region at fault if that is a part of the graph."""
     found = []
     for when in ("before", "after"):
         content = files.get(f"region-{when}.svg") or files.get(f"{when}.svg")
@@ -224,7 +224,7 @@ def _pictures(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
-    """A ZIP archive that is the same for the same files."""
+    """A ZIP archive; equal files give equal bytes."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
@@ -242,7 +242,7 @@ def _url(kind: str, content: bytes) -> str:
 
 
 def _metrics(trials: Sequence[ReportedTrial]) -> Iterator[ReportTable]:
-    """What differences mean on the tasks of models: a table for each comparator."""
+    """The effect on the tasks of models: a table per comparator."""
     groups: dict[str, list[ReportedTrial]] = {}
     for trial in trials:
         if trial.impact is not None:

@@ -1,4 +1,4 @@
-"""What may have caused a finding, proposed from its evidence.
+"""Proposes the cause of a finding from its evidence.
 
 The kinds are those that studies of failing model converters use. A kind is proposed only where the
 evidence names one; where it names none, or several, the cause is "unclear".
@@ -21,7 +21,7 @@ CauseName = Literal[
 
 @dataclass(frozen=True)
 class Cause:
-    """A proposed cause, and what speaks for it."""
+    """A proposed cause, and the evidence for it."""
 
     name: CauseName
     evidence: str = ""
@@ -60,7 +60,7 @@ _RESOURCES = frozenset({Symptom.OUT_OF_MEMORY})
 
 
 def cause_of(finding: Finding) -> Cause:
-    """What may have caused ``finding``."""
+    """The proposed cause of ``finding``; "unclear" if the evidence names none or several."""
     if finding.symptom in _RESOURCES:
         return Cause("other", "memory")
     if finding.stage == "compare" and finding.symptom == Symptom.WRONG_OUTPUT:
@@ -69,7 +69,7 @@ def cause_of(finding: Finding) -> Cause:
 
 
 def _of_words(message: str) -> Cause:
-    """Of a failure: what its message names."""
+    """The cause of a failure, proposed from its message."""
     text = _WRAPPERS.sub(" ", message)
     found = {n: match for n, words in _WORDS.items() if (match := words.search(text))}
     for name in _DECISIVE:
@@ -82,7 +82,7 @@ def _of_words(message: str) -> Cause:
 
 
 def _of_values(finding: Finding) -> Cause:
-    """Of wrong values: whose they are, and where they begin."""
+    """The cause of wrong values, proposed from the operators that compute them first."""
     judged = [c for c in finding.cross_check if c.outcome in ("fault", "no-fault")]
     if judged and all(c.outcome == "no-fault" for c in judged):
         return Cause("incompatibility", f"no fault on {', '.join(c.runtime for c in judged)}")
@@ -104,7 +104,7 @@ _CALLED = re.compile(r"= *([\w.]+)")
 
 
 def _operators(nodes: list[str]) -> list[str]:
-    """Operators of nodes that are written as text."""
+    """Operator types of nodes given as text."""
     return [match[1] for node in nodes if (match := _CALLED.search(node))]
 
 

@@ -1,4 +1,4 @@
-"""Findings that a team knows already, with a link to where it tracks each.
+"""Known findings, with a link to the issue of each.
 
 ::
 
@@ -34,7 +34,7 @@ _PATTERNS = ("optimizer", "symptom", "culprit", "message")
 
 
 class KnownEntry(BaseModel):
-    """One entry: a fingerprint, or patterns that must all match; and the link."""
+    """One known finding: a fingerprint, or patterns that must all match; and its link."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,7 +56,7 @@ class KnownEntry(BaseModel):
         return self
 
     def means(self, fingerprint: str, optimizer: str, finding: Finding) -> bool:
-        """Whether the entry is about this finding."""
+        """Whether the entry matches this finding."""
         if self.fingerprint is not None and not fingerprint.startswith(self.fingerprint):
             return False
         facts = {
@@ -79,7 +79,7 @@ def read_known(path: Path) -> tuple[KnownEntry, ...]:
     """The entries of the file ``path``.
 
     Raises:
-        InputError: It cannot be read or says what cannot be; the message tells where.
+        InputError: It cannot be read or a value is wrong; the message says where.
     """
     document = read_toml(path, "listing")
     try:
@@ -119,5 +119,5 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def link_of(
     entries: Iterable[KnownEntry], fingerprint: str, optimizer: str, finding: Finding
 ) -> KnownEntry | None:
-    """The first entry that is about a finding; None if it is new."""
+    """The first entry that matches a finding; None if the finding is new."""
     return next((e for e in entries if e.means(fingerprint, optimizer, finding)), None)

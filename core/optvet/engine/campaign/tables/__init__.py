@@ -1,7 +1,7 @@
-"""Tables of stored campaigns: what findings are over many models, and those of published studies.
+"""Tables of stored campaigns: findings over many models, and the tables of published studies.
 
-Pure functions of trials, as the store's read API gives them, to titled tables that the terminal and
-every report show alike.
+Each table is a function of trials, as ``results`` reads them from a store. The terminal and all
+reports show the same tables.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def tables_of(
     known: Sequence[KnownEntry] | None = None,
     theirs: Sequence[str] = (),
 ) -> list[ReportTable]:
-    """Tables of a campaign; those that compare releases are of all campaigns of its store.
+    """Tables of a campaign; tables that compare releases cover all campaigns of its store.
 
     Args:
         store: An open store.
         campaign: One of its campaigns.
-        study: The study whose tables are wanted; without one, those of findings.
-        known: Findings that the team tracks; see ``tracker``.
+        study: The study whose tables to make; None for the tables of findings.
+        known: Known findings; see ``tracker``.
         theirs: References of the models that the study ran.
     """
     rows = [row_of(trial) for trial in trials(store, campaign)]
@@ -62,7 +62,7 @@ def tables_of(
 def tables_of_findings(
     rows: Sequence[Row], all_rows: Sequence[Row], known: Sequence[KnownEntry] | None = None
 ) -> list[ReportTable]:
-    """What findings are over many models; ``all_rows`` are those of earlier campaigns too."""
+    """Findings over many models; ``all_rows`` includes the rows of earlier campaigns."""
     models = {row.digest for row in rows}
     comparable = [row for row in all_rows if row.digest in models]
     tables = [

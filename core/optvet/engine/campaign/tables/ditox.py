@@ -1,4 +1,4 @@
-"""The tables of DiTOX (Louloudakis and Rajan, arXiv:2505.01892), of a campaign of one's own.
+"""The tables of DiTOX (Louloudakis and Rajan, arXiv:2505.01892) for a stored campaign.
 
 The study ran models of the ONNX Model Hub before and after ONNX Optimizer, with all passes and with
 each alone. A figure of it stands beside ours only where it is certain: from the data that its
@@ -53,7 +53,7 @@ def ditox(rows: Sequence[Row], theirs: Sequence[str] = ()) -> list[ReportTable]:
 
 
 def outcomes(rows: Sequence[Row], theirs: Sequence[str]) -> ReportTable:
-    """What can be optimized: every model is in one row, by the worst of its jobs."""
+    """How many models can be optimized; each model counts once, by the worst of its jobs."""
     optimizers = grouped(rows)
     worst = {name: list(by_model(group).values()) for name, group in optimizers.items()}
     lines: list[list[Cell]] = [
@@ -75,7 +75,7 @@ def outcomes(rows: Sequence[Row], theirs: Sequence[str]) -> ReportTable:
 
 
 def _set_of_models(rows: Sequence[Row], theirs: Sequence[str]) -> str:
-    """What differs in the set of models."""
+    """How the campaign's set of models differs from the study's."""
     ours = {row.source for row in rows}
     if not theirs:
         return f"The models are {len(ours)} of your own; the study's are not listed here."
@@ -87,7 +87,7 @@ def _set_of_models(rows: Sequence[Row], theirs: Sequence[str]) -> str:
 
 
 def by_symptom(rows: Sequence[Row]) -> ReportTable:
-    """Issues by symptom: models that show it, and how many issues that is."""
+    """Per symptom: the number of models that show it, and the number of issues."""
     optimizers = grouped(rows)
     present = {str(s.finding.symptom) for row in rows for s in row.faults}
     lines: list[list[Cell]] = []
@@ -106,7 +106,7 @@ def by_symptom(rows: Sequence[Row]) -> ReportTable:
 
 
 def by_task(rows: Sequence[Row]) -> ReportTable:
-    """Per task: models whose results differ."""
+    """Per task: the number of models whose results differ."""
     lines: list[list[Cell]] = []
     named = {row.task for row in rows if row.judged}
     for task in sorted(named):
@@ -145,7 +145,7 @@ def by_task(rows: Sequence[Row]) -> ReportTable:
 
 
 def different_models(rows: Sequence[Row]) -> ReportTable:
-    """The models whose results differ, and by how much."""
+    """Each model whose results differ, and by how much."""
     found = [r for r in rows if r.outcome == "differs" or (r.impact and r.impact.changed)]
     return ReportTable(
         title="DiTOX: models whose results differ",
@@ -166,7 +166,7 @@ def different_models(rows: Sequence[Row]) -> ReportTable:
 
 
 def by_pass(rows: Sequence[Row]) -> ReportTable:
-    """Per pass: models that it changes or fails on alone, and models in which it is blamed."""
+    """Per pass: the models that it changes or fails on alone, and those in which it is blamed."""
     alone: dict[tuple[str, str], dict[str, PassRecord]] = {}
     guilty: dict[tuple[str, str], set[str]] = {}
     for row in rows:
@@ -204,7 +204,7 @@ def by_pass(rows: Sequence[Row]) -> ReportTable:
 
 
 def blamed(rows: Iterable[Row]) -> ReportTable:
-    """Whether passes are to blame, or the import and export that all of them share."""
+    """Models by culprit: the round trip that all passes share, one pass, or several."""
     kinds: dict[str, set[str]] = {n: set() for n in ("round trip", "one pass", "several passes")}
     for row in rows:
         for seen in row.faults:

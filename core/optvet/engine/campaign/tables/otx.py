@@ -1,4 +1,4 @@
-"""The tables of OTX, a study of a compiler's optimization levels, of a campaign of one's own.
+"""The tables of OTX, a study of a compiler's optimization levels, for a stored campaign.
 
 Each level is a variant: a pipeline, or a value of an option of the optimizer. None of the study's
 figures was at hand, so none stands beside ours.
@@ -29,7 +29,7 @@ def otx(rows: Sequence[Row]) -> list[ReportTable]:
 
 
 def levels(rows: Sequence[Row]) -> ReportTable:
-    """Per level: what becomes of the models."""
+    """Per level: how many models are clean, drift, are faulty, or have no verdict."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
         counted = Counter(row.outcome for row in group)
@@ -66,7 +66,7 @@ def levels(rows: Sequence[Row]) -> ReportTable:
 
 
 def structure(rows: Sequence[Row]) -> ReportTable:
-    """Per level: how many nodes the models have before and after."""
+    """Per level: the number of nodes of the models before and after."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
         pairs = [(r.structures.original, r.structures.optimized) for r in group if r.structures]
@@ -92,7 +92,7 @@ def structure(rows: Sequence[Row]) -> ReportTable:
 
 
 def operators(rows: Sequence[Row]) -> ReportTable:
-    """Per level: which operators the optimized models have."""
+    """Per level: the operator types of the optimized models."""
     groups = variants(rows)
     originals: dict[str, Mapping[str, int]] = {}
     columns: dict[str, Counter[str]] = {}

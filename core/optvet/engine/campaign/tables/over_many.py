@@ -1,4 +1,4 @@
-"""What findings are, over many models: kinds, known ones, releases, variants against each other."""
+"""Tables of findings over many models: by kind, by issue, by release, and between variants."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def kinds(rows: Iterable[Row]) -> ReportTable:
 
 
 def issues(rows: Iterable[Row], known: Sequence[KnownEntry] | None) -> ReportTable:
-    """Every issue once: what it is, why that may be, and where it is tracked.
+    """Each issue once: its symptom, its proposed cause, and its link.
 
     Args:
         rows: Trials.
-        known: What the team knows already; None if that is not told.
+        known: Known findings; None leaves out the column.
     """
     groups: dict[str, list[tuple[Row, Seen]]] = {}
     for row, seen in _faults(rows):
@@ -105,7 +105,7 @@ def _culprit(seen: Seen) -> str:
 
 
 def releases(rows: Iterable[Row]) -> ReportTable:
-    """Faults per release of each optimizer, among all campaigns that are given."""
+    """Faults per release of each optimizer, over all given campaigns."""
     lines: list[list[Cell]] = []
     notes = []
     ordered = sorted((r for r in rows if r.judged), key=lambda r: r.optimizer)
@@ -126,7 +126,7 @@ def releases(rows: Iterable[Row]) -> ReportTable:
 
 
 def operator_sets(rows: Iterable[Row]) -> ReportTable:
-    """Faults per operator set that models use."""
+    """Faults per version of the operator set that models import."""
     found = [row for row in rows if row.judged and row.opset is not None]
     lines = [
         _counted([opset], [r for r in found if r.opset == opset])
@@ -157,7 +157,7 @@ def _of(row: Row) -> set[str]:
 
 
 def _in_all(rows: Sequence[Row], versions: Sequence[str]) -> list[Row]:
-    """Rows of what was vetted under every release; else other models would look like progress."""
+    """Rows of models that were vetted under every release, so that the releases are comparable."""
     seen: dict[tuple[str, ...], set[str]] = {}
     for row in rows:
         seen.setdefault(_question(row), set()).add(row.version)
@@ -170,7 +170,7 @@ def _question(row: Row) -> tuple[str, ...]:
 
 
 def _release(version: str) -> tuple[bool, Any]:
-    """Releases in their order; what is no version of Python's kind comes first, by its letters."""
+    """Sort key of a release; names that are not Python versions come first, by their letters."""
     try:
         return True, Version(version)
     except InvalidVersion:
@@ -178,7 +178,7 @@ def _release(version: str) -> tuple[bool, Any]:
 
 
 def _correlation(pairs: Sequence[tuple[int, int]]) -> str:
-    """Spearman's rho with its p-value, in words; or why there is none.
+    """Spearman's rho with its p-value, as text; or the reason why it is not defined.
 
     >>> _correlation([(1, 3), (2, 2), (3, 1), (4, 0)])
     'rho -1.00, p 0, n 4'
@@ -200,7 +200,7 @@ _FEWEST = 3
 
 
 def each_model(rows: Iterable[Row]) -> ReportTable:
-    """Every model under every variant: how far it moves, or how it fails."""
+    """Each model under each variant: its error, or how it fails."""
     columns = variants(rows)
     models: dict[str, str] = {}
     for row in (r for group in columns.values() for r in group):
@@ -230,7 +230,7 @@ def _moved(row: Row | None) -> str:
 
 
 def against_each_other(rows: Iterable[Row]) -> ReportTable | None:
-    """Variants against each other: on how many models they differ; None if there is only one."""
+    """Pairs of variants: on how many models they differ; None if there is only one variant."""
     groups = {name: by_model(group) for name, group in variants(rows).items()}
     if len(groups) < 2:
         return None

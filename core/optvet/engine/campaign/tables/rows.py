@@ -1,4 +1,4 @@
-"""What tables are made of: one row per trial, with what is counted of its answer."""
+"""The rows that tables are made of: one per trial, with the counted parts of its answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 
 @dataclass(frozen=True)
 class Seen:
-    """One fault. ``issue`` is one for the same crash: of a stage and the words of its message."""
+    """One fault; ``issue`` is equal for crashes of one stage and normalized message."""
 
     fingerprint: str
     issue: str
@@ -38,9 +38,9 @@ class Seen:
 class Row:
     """One trial.
 
-    ``parts`` are what may set it apart from other trials of its model: optimizer, version,
-    pipeline, options, dataset, runtime, comparator. ``error`` and ``noise`` are those of the worst
-    output. What is not known is None, or empty.
+    ``parts`` are the parts of its request in which trials of one model can differ: optimizer,
+    version, pipeline, options, dataset, runtime, comparator. ``error`` and ``noise`` are those of
+    the worst output. Unknown values are None, or empty.
     """
 
     key: str
@@ -64,17 +64,17 @@ class Row:
 
     @property
     def judged(self) -> bool:
-        """Whether it is known whether the optimizer keeps the model intact."""
+        """Whether there is a verdict on the optimizer."""
         return self.outcome in ("same", "rounded", "differs", "crashes")
 
     @property
     def faulty(self) -> bool:
-        """Whether it does not."""
+        """Whether outputs differ, or a stage fails."""
         return self.outcome in ("differs", "crashes")
 
 
 def row_of(trial: Trial) -> Row:
-    """What is counted of a trial."""
+    """The row of a trial."""
     request, result = trial.request, trial.result
     options = {**request.optimizer_options}
     given = json.dumps(options, sort_keys=True) if options else ""
@@ -161,7 +161,7 @@ _ALWAYS, _VERSION = 0, 1
 
 
 def variants(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows by what sets them apart from others of their model, under the shortest clear names."""
+    """Rows by variant, under the shortest names that are distinct."""
     listed = list(rows)
     differs = [len({row.parts[i] for row in listed}) > 1 for i in range(7)]
     # Versions of two optimizers always differ; what matters is one optimizer's.
@@ -202,7 +202,7 @@ _RANK: Mapping[Outcome, int] = {name: rank for rank, name in enumerate(_FROM_BES
 
 
 def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows by optimizer, in their order."""
+    """Rows by optimizer, in order of first appearance."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.optimizer, []).append(row)
