@@ -137,19 +137,13 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     from optvet.engine.models.sources import resolve_model
     from optvet.engine.vet.run import vet_model
     from optvet.engine.vet.session import default_jobs
+    from optvet.engine.work.preload import preload_for
     from optvet.engine.work.sandbox import Limits, Sandbox
     from optvet.spec.request import VetRequest
 
     plugins = Plugins()
     jobs = jobs or default_jobs()
-    preload = (
-        "numpy",
-        "onnx",
-        "onnx.checker",
-        "onnxoptimizer",
-        "onnxruntime",
-        "optvet.engine.vet.run",
-    )
+    preload = preload_for(plugins.optimizer("onnxoptimizer"), plugins.reference_runtime())
     with Sandbox(jobs=jobs, limits=Limits(), preload=preload) as sandbox:
         for future in [sandbox.submit(time.sleep, 0.3) for _ in range(jobs)]:
             future.result()

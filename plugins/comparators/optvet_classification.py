@@ -367,19 +367,21 @@ def kendall_tau(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
     ``scipy.stats.kendalltau``.
     """
     if np.array_equal(ours, theirs, equal_nan=True):
-        return 1.0  # Before scipy is imported, which takes longer than vetting a small model.
-    from scipy import stats
-
+        return 1.0
     union = sorted({*ranking(ours)[:k].tolist(), *ranking(theirs)[:k].tolist()})
-    ranks = [
-        stats.rankdata(-np.where(np.isnan(s), -np.inf, s), method="min")[union]
-        for s in (ours, theirs)
-    ]
-    if np.array_equal(*ranks):
+    ranks = [_ranks(np.where(np.isnan(s), -np.inf, s))[union] for s in (ours, theirs)]
+    if np.array_equal(ranks[0], ranks[1]):
         return 1.0
     if any(np.ptp(r) == 0 for r in ranks):
         return 0.0
+    from scipy import stats  # Only now: importing it takes longer than vetting a small model.
+
     return float(stats.kendalltau(*ranks).statistic)
+
+
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    """How many scores are higher, for each of ``scores``; equal ones have equal ranks."""
+    return np.searchsorted(np.sort(-scores), -scores, side="left")
 
 
 def is_firm_flip(ours: np.ndarray, theirs: np.ndarray, noise: float) -> bool | None:

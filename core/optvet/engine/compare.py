@@ -11,6 +11,7 @@ from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.vet.divergence import compare_models, compare_with_file
 from optvet.engine.work.inputs import Inputs, Slice
 from optvet.engine.work.lab import Progress
+from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trial import RuntimeConfig, Subject, TrialSpec, probe
 from optvet.spec.errors import UsageError
@@ -52,7 +53,7 @@ def compare_files(
     first = _one(a, plugins, cache_dir)
     second = _one(b, plugins, cache_dir) if other is None else None
     config = RuntimeConfig(chosen, chosen.options)
-    preload = ("numpy", "onnx", *chosen.preload, *(other.preload if other else ()))
+    preload = preload_for(None, chosen, *([other] if other else ()))
     limits = Limits(timeout_s, memory_bytes)
     with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
         progress("making inputs", 0, None)

@@ -90,8 +90,9 @@ class ChecksOptions(Protocol[OptionsT_contra]):
     def check_options(self, options: OptionsT_contra) -> None:
         """Refuse options under which no model could be optimized or run, such as an unknown device.
 
-        Called once in a worker process, before anything is applied or run. Checks that do not need
-        the library belong into the pydantic model of the options.
+        Called once in a worker process, before anything is applied or run; for the defaults, once
+        per version of plugin and library. Checks that do not need the library belong into the
+        pydantic model of the options.
 
         Raises:
             UsageError: The message names the option and its value.

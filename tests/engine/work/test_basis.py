@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -11,6 +12,7 @@ import pytest
 
 import optvet
 from optvet.engine.work import basis
+from optvet.spec.errors import UsageError
 from optvet.spec.records import VetResult
 
 MODEL = """<ir_version: 8, opset_import: ["" : 18]>
@@ -26,7 +28,14 @@ def _forgotten() -> Iterator[None]:
 
 def forget() -> None:
     """A new process knows nothing of what was installed when the last one started."""
-    known = (basis.basis, basis.installed, basis._builds, basis._owners, basis._source)
+    known = (
+        basis.basis,
+        basis.installed,
+        basis._builds,
+        basis._owners,
+        basis._owners_of,
+        basis._source,
+    )
     for function in known:
         function.cache_clear()
 
@@ -82,3 +91,27 @@ def test_another_build_of_one_version_is_another_one(
     assert len(set(found)) == 2
     assert all(name.startswith("1.0 ") for name in found)
     assert "acme" not in sys.modules
+
+
+def test_every_distribution_of_a_module_is_found() -> None:
+    for module, names in metadata.packages_distributions().items():
+        assert set(names) <= set(basis._owners_of(module)), module
+
+
+def test_an_answer_from_the_cache_starts_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = vetted(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    again = vetted(tmp_path)
+    assert (again.verdict, again.findings) == (first.verdict, first.findings)
+    monkeypatch.undo()
+    options = {"providers": ["NoSuchProvider"]}
+    with pytest.raises(UsageError, match="NoSuchProvider"):
+        optvet.vet(
+            str(tmp_path / "model.onnx"), runtime_options=options, cache_dir=tmp_path / "cache"
+        )

@@ -12,6 +12,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import ObservedFault
 from optvet.engine.work.case import case_from
+from optvet.engine.work.preload import preload_for
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError, OptvetError
@@ -21,7 +22,6 @@ from optvet.spec.types import Symptom
 
 RECORD = "finding.json"
 _LONGEST_S = 7 * 24 * 3600.0
-_PRELOAD = ("numpy", "onnx", "onnx.checker")
 
 
 def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Replayed:
@@ -54,7 +54,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
         if record.finding.symptom == Symptom.TIMEOUT:
             case = case.under(timeout_s=record.timeout_s)
         feeds = read_arrays(bundle / "inputs.npz", record.inputs)
-        preload = (*_PRELOAD, *case.optimizer.preload, *case.candidate.runtime.preload)
+        preload = preload_for(case.optimizer, case.candidate.runtime)
         limits = Limits(record.timeout_s, record.memory_bytes)
         culprit = tuple(record.finding.culprit)
         with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:

@@ -18,6 +18,7 @@ from optvet.engine.work.cache import Cache, cache_root
 from optvet.engine.work.case import Case, case_of
 from optvet.engine.work.inputs import Inputs, Slice
 from optvet.engine.work.lab import Lab, Progress
+from optvet.engine.work.preload import preload_for
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import Witness
@@ -96,8 +97,7 @@ def open_session(
     model = with_suggestion(model, plugins)
     case = case_of(request, plugins, model)
     _check_names(request, plugins, model)
-    preload = ("numpy", "onnx", "onnx.checker", *case.optimizer.preload)
-    preload += tuple(case.candidate.runtime.preload)
+    preload = preload_for(case.optimizer, case.candidate.runtime)
     wanted = request.jobs or default_jobs()
     jobs, fewer = large.jobs_that_fit(model, case.optimizer, wanted)
     root = request.cache_dir or cache_root()
@@ -108,8 +108,8 @@ def open_session(
     if sandbox is None or single_task:
         sandbox = Sandbox(jobs=jobs, limits=limits, preload=preload)
     try:
-        check_options(sandbox, case.optimizer, case.options)
-        check_options(sandbox, case.candidate.runtime, case.candidate.options)
+        check_options(sandbox, case.optimizer, case.options, cache)
+        check_options(sandbox, case.candidate.runtime, case.candidate.options, cache)
         with large.scratch_folder(model, root / "scratch") as scratch:
             lab = Lab(case, sandbox, cache, jobs=jobs, progress=progress, scratch=scratch)
             session = Session(request, plugins, lab)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -54,15 +54,34 @@ def installed(distribution: str) -> str:
 
 @cache
 def _builds(modules: tuple[str, ...], named: tuple[str, ...]) -> tuple[str, ...]:
-    owners = _owners()
-    names = {name for module in modules for name in owners.get(module, ())}
+    names = {name for module in modules for name in _owners_of(module)}
     return tuple(f"{name} {installed(name)}" for name in sorted({*names, *named}))
 
 
 @cache
-def _owners() -> Mapping[str, Iterable[str]]:
-    """The distributions of each module; it takes a look at all that is installed."""
-    return metadata.packages_distributions()
+def _owners() -> Mapping[str, Sequence[metadata.Distribution]]:
+    """The distributions of each module, also of what else they install at the top.
+
+    ``metadata.packages_distributions`` makes a path of every installed file and parses the metadata
+    of every distribution, which takes longer than vetting a small model.
+    """
+    owners: dict[str, list[metadata.Distribution]] = {}
+    for distribution in metadata.distributions():
+        declared = (distribution.read_text("top_level.txt") or "").split()
+        lines = (distribution.read_text("RECORD") or "").splitlines() if not declared else ()
+        for name in set(declared) or {_top(line) for line in lines}:
+            owners.setdefault(name, []).append(distribution)
+    return owners
+
+
+def _top(line: str) -> str:
+    """The module that a line of a RECORD is a file of."""
+    return line.partition(",")[0].partition("/")[0].partition(".")[0]
+
+
+@cache
+def _owners_of(module: str) -> tuple[str, ...]:
+    return tuple(sorted({distribution.name for distribution in _owners().get(module, ())}))
 
 
 @cache
@@ -71,9 +90,14 @@ def _registered() -> Mapping[str, str]:
 
     What is installed from a checkout lists no modules, but what it registers.
     """
-    points = [p for p in metadata.entry_points(group="optvet") if p.dist is not None]
-    names = {id(p.dist): p.dist.name for p in {id(p.dist): p for p in points}.values() if p.dist}
-    return {p.value.partition(":")[0].partition(".")[0]: names[id(p.dist)] for p in points}
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        # Most distributions register nothing; parsing what they do register takes longer.
+        if "[optvet]" in (distribution.read_text("entry_points.txt") or ""):
+            name = distribution.name
+            for point in distribution.entry_points.select(group="optvet"):
+                found.setdefault(point.value.partition(":")[0].partition(".")[0], name)
+    return found
 
 
 @cache
@@ -83,7 +107,7 @@ def _source(plugin: type) -> str:
     registered = _registered()
     names = {registered[root] for root in roots & registered.keys()}
     unknown = roots - registered.keys() - sys.stdlib_module_names - {"optvet"}
-    names |= {name for root in unknown for name in _owners().get(root, ())}
+    names |= {name for root in unknown for name in _owners_of(root)}
     digest = hashlib.sha256()
     for kind in plugin.__mro__:
         module = sys.modules.get(kind.__module__)

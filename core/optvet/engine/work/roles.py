@@ -5,8 +5,11 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.work import cache as caching
+from optvet.engine.work.basis import about_plugin, basis
+from optvet.engine.work.cache import Cache
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trial import RuntimeConfig, complaint
 from optvet.spec.errors import InputError, PluginError, UsageError
 from optvet.spec.protocols import (
     ChecksOptions,
@@ -68,8 +71,16 @@ def reference_for(plugins: Plugins, optimizer: Optimizer, config: RuntimeConfig)
     return config if original is config.runtime else RuntimeConfig(original, original.options)
 
 
-def check_options(sandbox: Sandbox, plugin: Optimizer | Runtime, options: BaseModel) -> None:
+def check_options(
+    sandbox: Sandbox,
+    plugin: Optimizer | Runtime,
+    options: BaseModel,
+    cache: Cache | None = None,
+) -> None:
     """Let ``plugin`` check ``options`` in a worker; see ``ChecksOptions``.
+
+    If all are the defaults, an approval is kept in ``cache``, so that an answer from the cache
+    needs no process. Others may name devices and files, which come and go.
 
     Raises:
         UsageError: The plugin refuses the options.
@@ -77,17 +88,17 @@ def check_options(sandbox: Sandbox, plugin: Optimizer | Runtime, options: BaseMo
     """
     if not isinstance(plugin, ChecksOptions):
         return
-    outcome = sandbox.call(_complaint, plugin, options)
+    key = None
+    given = options.model_dump(mode="json")
+    if cache is not None and given == type(options).model_construct().model_dump(mode="json"):
+        key = caching.key("options", basis(), about_plugin(plugin), given)
+        if cache.get(key) is not None:
+            return
+    outcome = sandbox.call(complaint, plugin, options)
     if (failure := outcome.failure) is not None:
         how = failure.signal or failure.error_type or failure.kind
         raise PluginError(f"{plugin.name}: check_options() failed: {how}: {failure.message}")
     if outcome.value is not None:
         raise UsageError(outcome.value)
-
-
-def _complaint(plugin: ChecksOptions, options: BaseModel) -> str | None:
-    try:
-        plugin.check_options(options)
-    except UsageError as error:
-        return str(error)
-    return None
+    if cache is not None and key is not None:
+        cache.put(key, "options", b"approved")

@@ -33,6 +33,7 @@ from optvet.graph.walk import is_onnx
 from optvet.spec.errors import ContractError, InfrastructureError, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.protocols import (
+    ChecksOptions,
     Decodes,
     Feeds,
     LoadsFiles,
@@ -180,6 +181,15 @@ def _digest_of(subject: Subject, artifact: Artifact) -> str:
         return content_digest(artifact.data)
     name = f"{subject.digest}|{subject.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
     return hashlib.sha256(name.encode()).hexdigest()
+
+
+def complaint(plugin: ChecksOptions, options: BaseModel) -> str | None:
+    """Why ``plugin`` refuses ``options``; None if it does not."""
+    try:
+        plugin.check_options(options)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 def build(subject: Subject) -> Artifact:

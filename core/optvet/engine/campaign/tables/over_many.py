@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
-from scipy import stats
 
 from optvet.engine.campaign.tables.rows import Row, Seen, by_model, variants
 from optvet.engine.campaign.tracker import KnownEntry, link_of
@@ -190,6 +189,8 @@ def _correlation(pairs: Sequence[tuple[int, int]]) -> str:
     first, second = zip(*pairs, strict=True)
     if len({*first}) < 2 or len({*second}) < 2:
         return "not defined, since all of one side are equal"
+    from scipy import stats  # Here, since importing it takes a second.
+
     found = stats.spearmanr(first, second)
     return f"rho {found.statistic:.2f}, p {found.pvalue:.2g}, n {len(pairs)}"
 
