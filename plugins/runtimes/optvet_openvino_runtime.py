@@ -23,7 +23,18 @@ import onnx
 from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Artifact, Feeds, Inner, Runtime, Session, Unsupported, hookimpl, version_of
+from optvet import (
+    Artifact,
+    Feeds,
+    Inner,
+    NodeTime,
+    Profile,
+    Runtime,
+    Session,
+    Unsupported,
+    hookimpl,
+    version_of,
+)
 from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
 
 # From every process that imports it OpenVINO sends an event, and it writes to the home folder,
@@ -74,6 +85,26 @@ class OpenVinoRuntime:
 
     def load(self, artifact: Artifact, options: OpenVinoOptions) -> Session:
         """Import where that has not been done, and compile; import alone runs no transformation."""
+        return self._load(artifact, options, {})
+
+    def profile(
+        self, artifact: Artifact, feeds: Sequence[Feeds], options: OpenVinoOptions, folder: Path
+    ) -> Profile:
+        """The counters of the compiled model's nodes, without those that were optimized away."""
+        session = self._load(artifact, options, {"PERF_COUNT": True})
+        times: dict[tuple[str, str], list[float]] = {}
+        for number, each in enumerate((feeds[0], *feeds)):
+            session.run(each)
+            for name, operator, seconds in session.node_times() if number else ():
+                total = times.setdefault((name, operator), [0, 0.0])
+                total[0] += 1
+                total[1] += seconds
+        nodes = [NodeTime(*key, "CPU", int(n), seconds) for key, (n, seconds) in times.items()]
+        return Profile("CPU", len(feeds), tuple(nodes))
+
+    def _load(
+        self, artifact: Artifact, options: OpenVinoOptions, more: Mapping[str, Any]
+    ) -> OpenVinoSession:
         source = onnx.load_from_string(artifact.data)
         _refuse_types(source.graph)
         _refuse_random(source.graph)
@@ -81,7 +112,8 @@ class OpenVinoRuntime:
             model, properties = artifact.handle["model"], artifact.handle["properties"]
         else:
             model, properties = _core().read_model(artifact.data), {}
-        compiled = _core().compile_model(model, "CPU", {**_properties(options), **properties})
+        given = {**_properties(options), **properties, **more}
+        compiled = _core().compile_model(model, "CPU", given)
         return OpenVinoSession(compiled, source.graph)
 
     def snippet(self, options: OpenVinoOptions) -> str:
@@ -169,6 +201,14 @@ class OpenVinoSession:
             name: _array(self._request.get_output_tensor(i), dtype)
             for i, (name, dtype) in enumerate(self._outputs.items())
         }
+
+    def node_times(self) -> list[tuple[str, str, float]]:
+        """Name, operator and seconds of each node that the last run executed."""
+        return [
+            (counter.node_name, counter.node_type, counter.real_time.total_seconds())
+            for counter in self._request.get_profiling_info()
+            if counter.status.name == "EXECUTED"
+        ]
 
     def _check(self, feeds: Feeds) -> None:
         for name, dtype in self._dtypes.items():

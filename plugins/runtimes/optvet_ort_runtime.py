@@ -18,11 +18,15 @@ from optvet import (
     Collision,
     Feeds,
     Installation,
+    NodeTime,
+    Profile,
     Runtime,
     Session,
     Unmet,
+    Unsupported,
     UsageError,
     hookimpl,
+    read_json,
 )
 
 _CPU = "CPUExecutionProvider"
@@ -104,41 +108,22 @@ class OrtRuntime:
 
     def load(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from the serialized model."""
-        return self._session(artifact, artifact.data, options)
+        return OrtSession(_created(artifact, artifact.data, options))
 
     def load_file(self, artifact: Artifact, options: OrtOptions) -> Session:
         """Create a session from a file; weights that lie beside it are mapped."""
-        return self._session(artifact, str(artifact.path), options)
+        return OrtSession(_created(artifact, str(artifact.path), options))
 
-    def _session(self, artifact: Artifact, model: bytes | str, options: OrtOptions) -> Session:
-        import onnxruntime as ort
-
-        settings = ort.SessionOptions()
-        wanted = artifact.handle or {}
-        number = wanted.get("level", _LEVELS.index(options.optimization))
-        settings.graph_optimization_level = _level(number)
-        settings.intra_op_num_threads = options.threads
-        settings.inter_op_num_threads = 1
-        settings.use_deterministic_compute = options.deterministic
-        settings.log_severity_level = 3
-        if not options.prepacking:
-            settings.add_session_config_entry("session.disable_prepacking", "1")
-        for key, value in wanted.get("config", {}).items():
-            settings.add_session_config_entry(key, value)
-        accelerators = [p for p in options.providers if p != _CPU]
-        if accelerators:
-            _prepare(accelerators)
-            settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        device = {"device_id": str(options.device_id)}
-        session = ort.InferenceSession(
-            model,
-            settings,
-            providers=[p if p == _CPU else (p, device) for p in options.providers],
-            disabled_optimizers=wanted.get("disabled", []),
-        )
-        if accelerators:
-            check_placement(accelerators, session.get_providers(), _placed(session))
-        return OrtSession(session)
+    def profile(
+        self, artifact: Artifact, feeds: Sequence[Feeds], options: OrtOptions, folder: Path
+    ) -> Profile:
+        """The session's own profile of its nodes, as they are after its optimizations."""
+        model = artifact.data if artifact.path is None else str(artifact.path)
+        session = _created(artifact, model, options, folder / "profile")
+        for each in (feeds[0], *feeds):
+            session.run(None, dict(each))
+        events = read_json(Path(session.end_profiling()), "listing")
+        return Profile(options.providers[0], len(feeds), _node_times(events, skip=1))
 
     def snippet(self, options: OrtOptions) -> str:
         """A session with the same options; a session that is given in place of a model is taken."""
@@ -183,6 +168,95 @@ class OrtRuntime:
                 )
             )
         ]
+
+
+def _created(
+    artifact: Artifact, model: bytes | str, options: OrtOptions, profile: Path | None = None
+) -> Any:
+    """A session under ``options``; it writes a profile to files that begin with ``profile``."""
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    wanted = artifact.handle or {}
+    number = wanted.get("level", _LEVELS.index(options.optimization))
+    settings.graph_optimization_level = _level(number)
+    settings.intra_op_num_threads = options.threads
+    settings.inter_op_num_threads = 1
+    settings.use_deterministic_compute = options.deterministic
+    settings.log_severity_level = 3
+    if profile is not None:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = str(profile)
+    if not options.prepacking:
+        settings.add_session_config_entry("session.disable_prepacking", "1")
+    for key, value in wanted.get("config", {}).items():
+        settings.add_session_config_entry(key, value)
+    accelerators = [p for p in options.providers if p != _CPU]
+    if accelerators:
+        _prepare(accelerators)
+        settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    device = {"device_id": str(options.device_id)}
+    session = ort.InferenceSession(
+        model,
+        settings,
+        providers=[p if p == _CPU else (p, device) for p in options.providers],
+        disabled_optimizers=wanted.get("disabled", []),
+    )
+    if accelerators:
+        check_placement(accelerators, session.get_providers(), _placed(session))
+    return session
+
+
+_KERNEL = "_kernel_time"
+
+
+def _node_times(events: Any, skip: int) -> tuple[NodeTime, ...]:
+    """Nodes of a profile, which is a list of trace events, without the first ``skip`` runs.
+
+    Raises:
+        Unsupported: The profile is not of the form that is known.
+    """
+    try:
+        runs = [e["ts"] for e in events if e["name"] == "model_run"]
+        begin = sorted(runs)[skip]
+        kernels = [
+            e
+            for e in events
+            if e["cat"] == "Node" and e["name"].endswith(_KERNEL) and e["ts"] >= begin
+        ]
+        found: dict[tuple[str, str, str, str], list[float]] = {}
+        for event, own_us in _without_inner(kernels):
+            about = event["args"]
+            name = str(event["name"]).removesuffix(_KERNEL)
+            key = (name, str(about["op_name"]), str(about["provider"]), str(about["node_index"]))
+            total = found.setdefault(key, [0, 0.0])
+            total[0] += 1
+            total[1] += own_us / 1e6
+    except (IndexError, KeyError, TypeError, AttributeError) as error:
+        raise Unsupported(
+            f"ONNX Runtime's profile cannot be read: {type(error).__name__} {error}"
+        ) from error
+    return tuple(
+        NodeTime(name, operator, provider, int(calls), seconds)
+        for (name, operator, provider, _), (calls, seconds) in found.items()
+    )
+
+
+def _without_inner(kernels: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
+    """Each event with its time without that of events inside it: nodes in the graph of a Loop."""
+    own: list[tuple[Mapping[str, Any], float]] = []
+    open_: dict[Any, list[tuple[float, int]]] = {}  # by thread: ends, and places in ``own``
+    for event in sorted(kernels, key=lambda e: (e["ts"], -e["dur"])):
+        around = open_.setdefault(event["tid"], [])
+        end = event["ts"] + event["dur"]
+        while around and around[-1][0] < max(end, event["ts"] + 1):
+            around.pop()
+        if around:
+            outer, left = own[around[-1][1]]
+            own[around[-1][1]] = (outer, max(left - event["dur"], 0.0))
+        around.append((end, len(own)))
+        own.append((event, float(event["dur"])))
+    return own
 
 
 def _prepare(accelerators: Sequence[str]) -> None:

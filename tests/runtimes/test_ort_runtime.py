@@ -2,17 +2,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
 
-from optvet import Artifact, Session, UsageError, vet
+from optvet import Artifact, Session, Unsupported, UsageError, vet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
-from optvet_ort_runtime import OrtOptions, OrtRuntime, _placed, check_placement
+from optvet_ort_runtime import OrtOptions, OrtRuntime, _node_times, _placed, check_placement
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -112,3 +113,53 @@ def test_a_model_runs_on_the_gpu() -> None:
     except UsageError as error:
         pytest.skip(f"no GPU can be used: {error}")
     assert session.run({"x": np.array([-1, 2], np.float32)})["y"].tolist() == [0, 2]
+
+
+LOOP = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[64,64] x) => (float[64,64] y) <int64 trips = {9}, bool go = {1}> {
+    y = Loop (trips, go, x) <
+        body = b (int64 i, bool c, float[64,64] a) => (bool d, float[64,64] e)
+            { d = Identity(c)  m = MatMul(a, a)  e = Tanh(m) }
+    >
+}"""
+
+
+def test_the_profile_tells_each_node_and_counts_the_nodes_of_a_loop_apart(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(LOOP)
+    model.graph.node[0].name = 'a "name"\\ of\nparts'
+    feeds = {"x": np.full((64, 64), 0.01, np.float32)}
+    runtime = OrtRuntime()
+    source = Artifact("onnx", model.SerializeToString())
+    found = runtime.profile(source, [feeds] * 3, runtime.options, tmp_path)
+    assert (found.wanted, found.runs) == (CPU, 3)
+    calls = {node.operator: node.calls for node in found.nodes}
+    assert calls == {"Loop": 3, "MatMul": 27, "Tanh": 27, "Identity": 27}
+    assert found.nodes[0].name == 'a "name"\\ of\nparts'
+
+
+def event(name: str, ts: int, dur: int, tid: int = 1) -> dict[str, Any]:
+    about = {"op_name": name, "provider": CPU, "node_index": "0"}
+    kind = "Session" if name == "model_run" else "Node"
+    shown = name if kind == "Session" else f"{name}_kernel_time"
+    return {"cat": kind, "name": shown, "ts": ts, "dur": dur, "tid": tid, "args": about}
+
+
+def test_times_of_a_profile_are_without_the_first_run_and_without_inner_nodes() -> None:
+    events = [
+        event("model_run", 0, 99),
+        event("Loop", 1, 90),
+        event("model_run", 100, 99),
+        event("Loop", 101, 90),
+        event("Exp", 101, 30),  # begins in the same microsecond
+        event("Log", 131, 20),
+        event("Neg", 131, 20, tid=2),  # another thread
+        event("Relu", 191, 5),
+    ]
+    times = {n.operator: round(n.seconds * 1e6) for n in _node_times(events, skip=1)}
+    assert times == {"Loop": 40, "Exp": 30, "Log": 20, "Neg": 20, "Relu": 5}
+
+
+@pytest.mark.parametrize("events", [[], {}, [{"name": "model_run"}], [1], None])
+def test_a_profile_of_another_form_is_refused_in_words(events: Any) -> None:
+    with pytest.raises(Unsupported, match="profile cannot be read"):
+        _node_times(events, skip=1)

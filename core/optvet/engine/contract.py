@@ -38,7 +38,9 @@ from optvet.spec.types import (
     Comparison,
     Deferred,
     ModelCard,
+    NodeTime,
     Pass,
+    Profile,
     Sample,
     Suggestion,
     Summary,
@@ -322,6 +324,39 @@ def outputs(runtime: Runtime, value: Any) -> Mapping[str, Any]:
     if wrong is not None:
         raise blame("runtime", runtime, wrong)
     return value  # type: ignore[no-any-return]  # checked above
+
+
+def profile(runtime: Any, value: Any) -> Profile:
+    """``value``, which ``profile`` gave; ContractError if it is no Profile of whole parts."""
+    wrong = mismatch("profile()", value, Profile, "a Profile")
+    wrong = wrong or mismatch("profile()", value.wanted, str, "a text as what was wanted")
+    wrong = wrong or mismatch("profile()", value.runs, int, "a whole number of runs")
+    nodes: list[Any] = []
+    if wrong is None:
+        wrong = mismatch("profile()", value.nodes, (list, tuple), "a list of NodeTime")
+        nodes = list(value.nodes) if wrong is None else []
+    for node in nodes:
+        wrong = wrong or mismatch("profile()", node, NodeTime, "NodeTime as nodes")
+        for name, kind, words in _NODE_TIME:
+            wrong = wrong or mismatch(
+                f"profile(), {name} of a node,", getattr(node, name), kind, words
+            )
+    if wrong is not None:
+        raise blame("runtime", runtime, wrong)
+    plain = tuple(
+        NodeTime(_plain(n.name), _plain(n.operator), _plain(n.provider), n.calls, float(n.seconds))
+        for n in nodes
+    )
+    return Profile(_plain(value.wanted), value.runs, plain)
+
+
+_NODE_TIME: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
+    ("name", str, "a text"),
+    ("operator", str, "a text"),
+    ("provider", str, "a text"),
+    ("calls", int, "a whole number"),
+    ("seconds", (int, float), "a number"),
+)
 
 
 # --- datasets ------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, he
 from optvet.graph.walk import graphs, inner_nodes
 from optvet.graph.weights import SHAPE_ELEMENTS, constant_tensors, without_large_weights
 
+Shapes = Mapping[str, Sequence[int]]
+"""Shapes of values by name."""
+
 
 def count_nodes(bodies: Iterable[GraphProto | FunctionProto]) -> int:
     """Number of nodes of graphs or functions, including those of nested graphs."""
@@ -38,7 +41,7 @@ def longest_reduction(model: ModelProto) -> int:
     return longest
 
 
-def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> int | None:
+def macs(model: ModelProto, shapes: Shapes | None = None) -> int | None:
     """Multiply-accumulates of all convolutions and matrix products, each subgraph counted once.
 
     Args:
@@ -49,29 +52,23 @@ def macs(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -
         The count, or None if shape inference does not give the shapes of such an operator.
     """
     try:
-        inferred = onnx.shape_inference.infer_shapes(_fed(model, shapes or {}))
+        inferred = onnx.shape_inference.infer_shapes(fed_shapes(model, shapes or {}))
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return None
-    known: dict[str, list[int]] = {}
-    for graph in graphs(inferred.graph):
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            if (dims := _static_shape(value.type)) is not None:
-                known[value.name] = dims
-        known.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
-        known.update((tensor.name, list(tensor.dims)) for tensor in constant_tensors(graph))
+    known = static_shapes(inferred)
     total = 0
     for graph in graphs(inferred.graph):
         for node in graph.node:
-            if node.op_type not in _MACS:
+            if node.op_type not in MACS:
                 continue
             try:
-                total += _MACS[node.op_type](known, node)
+                total += MACS[node.op_type](known, node)
             except KeyError:
                 return None
     return total
 
 
-def _fed(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
+def fed_shapes(model: ModelProto, shapes: Shapes) -> ModelProto:
     """``model`` without large weights, with inputs of the given shapes."""
     light = ModelProto()
     light.CopyFrom(without_large_weights(model, SHAPE_ELEMENTS))
@@ -83,6 +80,18 @@ def _fed(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
     return light
 
 
+def static_shapes(model: ModelProto) -> dict[str, list[int]]:
+    """The declared shapes of all values that have one without unknown dimensions."""
+    known: dict[str, list[int]] = {}
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if (dims := _static_shape(value.type)) is not None:
+                known[value.name] = dims
+        known.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
+        known.update((tensor.name, list(tensor.dims)) for tensor in constant_tensors(graph))
+    return known
+
+
 def _static_shape(kind: TypeProto) -> list[int] | None:
     if not kind.tensor_type.HasField("shape"):
         return None
@@ -90,27 +99,29 @@ def _static_shape(kind: TypeProto) -> list[int] | None:
     return [d.dim_value for d in dims] if all(d.HasField("dim_value") for d in dims) else None
 
 
-def _conv_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+def _conv_macs(shapes: Shapes, node: NodeProto) -> int:
     return math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
 
 
-def _conv_transpose_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+def _conv_transpose_macs(shapes: Shapes, node: NodeProto) -> int:
     return math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
 
 
-def _matmul_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+def _matmul_macs(shapes: Shapes, node: NodeProto) -> int:
     return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
 
 
-def _gemm_macs(shapes: Mapping[str, list[int]], node: NodeProto) -> int:
+def _gemm_macs(shapes: Shapes, node: NodeProto) -> int:
     a = shapes[node.input[0]]
     transposed = any(each.name == "transA" and each.i for each in node.attribute)
     return math.prod(shapes[node.output[0]]) * a[0 if transposed else 1]
 
 
-_MACS: dict[str, Callable[[Mapping[str, list[int]], NodeProto], int]] = {
+Rule = Callable[[Shapes, NodeProto], int]
+MACS: Mapping[str, Rule] = {
     "Conv": _conv_macs,
     "ConvTranspose": _conv_transpose_macs,
     "Gemm": _gemm_macs,
     "MatMul": _matmul_macs,
 }
+"""Multiply-accumulates of a node of these operators; KeyError where a shape is not known."""

@@ -46,24 +46,28 @@ class Facts:
 
 def facts(model: ModelProto, size_bytes: int) -> Facts:
     """Structure of ``model``, whose serialized size is ``size_bytes``."""
-    operators = Counter(
-        qualified(n.domain, n.op_type)
-        for body in (*graphs(model.graph), *model.functions)
-        for n in body.node
-    )
     nodes = node_count(model)
     inputs, outputs = graph_inputs(model), graph_outputs(model)
     return Facts(
         inputs,
         outputs,
         _metadata(model),
-        dict(operators),
+        dict(operator_counts(model)),
         nodes,
         size_bytes,
         draws_random(model),
         dict(Counter("::".join(operator_of(node)) for node in foreign_nodes(model))),
         optional_inputs(model),
         lists_weights(model),
+    )
+
+
+def operator_counts(model: ModelProto) -> Counter[str]:
+    """Nodes by operator, those of nested graphs and of functions too."""
+    return Counter(
+        qualified(n.domain, n.op_type)
+        for body in (*graphs(model.graph), *model.functions)
+        for n in body.node
     )
 
 

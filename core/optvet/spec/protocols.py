@@ -20,6 +20,7 @@ from optvet.spec.types import (
     Model,
     ModelCard,
     Pass,
+    Profile,
     Sample,
     Traits,
 )
@@ -362,6 +363,27 @@ class ReadsFiles(Protocol[OptionsT_contra]):
 
         Called in a worker process by ``optvet compare``. Names are those of the source model of the
         file, if the format keeps them; the names in ``feeds`` are those of the source model.
+        """
+        ...
+
+
+@runtime_checkable
+class Profiles(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: it tells where each node is executed, and how long that takes."""
+
+    def profile(
+        self,
+        artifact: Artifact,
+        feeds: Sequence[Feeds],
+        options: OptionsT_contra,
+        folder: Path,
+    ) -> Profile:
+        """Load the artifact as ``load`` does, run it once on each of ``feeds``, and tell of it.
+
+        Called in a worker process, by ``optvet bench`` and never for a verdict: profiling may slow
+        a model down. A run that is not counted comes first. The artifact has ``data``, or a
+        ``path`` if the runtime loads files. ``folder`` is empty, for files of the runtime's own; it
+        is removed afterwards.
         """
         ...
 

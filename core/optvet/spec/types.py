@@ -302,6 +302,40 @@ class Inner:
 
 
 @dataclass(frozen=True)
+class NodeTime:
+    """A node as it was executed, which may stand for several of the model that were fused.
+
+    Attributes:
+        name: The runtime's name of it.
+        operator: Its operator, preceded by its domain if that is not ONNX's, as far as it is known.
+        provider: What executed it: an execution provider, or a device.
+        calls: How often, over all runs.
+        seconds: How long, over all runs, without the nodes of graphs inside it.
+    """
+
+    name: str
+    operator: str
+    provider: str
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a runtime tells about its execution of a model.
+
+    Attributes:
+        wanted: The provider that was asked for first; nodes elsewhere have no kernel on it.
+        runs: Number of runs.
+        nodes: All nodes that were executed, in the order of their first execution.
+    """
+
+    wanted: str
+    runs: int
+    nodes: tuple[NodeTime, ...]
+
+
+@dataclass(frozen=True)
 class Sample:
     """One set of inputs. ``feeds`` maps input names to arrays (strings as dtype object)."""
 

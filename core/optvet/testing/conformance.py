@@ -10,9 +10,11 @@ the plugin's library runs in a sandboxed worker, so a crash is a message too::
 from __future__ import annotations
 
 import pickle
+import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +23,7 @@ import onnx.checker
 import onnx.parser
 from pydantic import BaseModel
 
+from optvet.engine import contract
 from optvet.engine.discovery import set_environment
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.spec.protocols import (
@@ -29,10 +32,11 @@ from optvet.spec.protocols import (
     ExplainsRuntime,
     ExplainsSimply,
     Optimizer,
+    Profiles,
     Runtime,
 )
 from optvet.spec.sensitive import unmarked_options
-from optvet.spec.types import Artifact, Pass
+from optvet.spec.types import Artifact, Pass, Profile
 
 LIMITS = Limits(timeout_s=60.0, memory_bytes=8 << 30)
 UNKNOWN_PASS = "no_such_pass_of_any_optimizer"
@@ -366,6 +370,29 @@ def check_runtime(
             _check_refusals(runtime, options, convert, sandbox)
             if isinstance(runtime, ExplainsRuntime) and "onnx" in accepts:
                 _check_runtime_snippet(runtime, options, sandbox)
+            if isinstance(runtime, Profiles) and "onnx" in accepts:
+                _check_profile(runtime, options, sandbox)
+
+
+def _check_profile(runtime: Runtime, options: BaseModel, sandbox: Sandbox) -> None:
+    for model, feeds in _FEEDS.items():
+        title = f"profile() under {options!r} on model {model!r}"
+        found = _value(runtime, title, sandbox.call(_profile, runtime, options, model, feeds))
+        require(runtime, found.runs == 2, f"{title}: 2 runs are told as {found.runs}")
+        require(runtime, len(found.nodes) > 0, f"{title}: there is no node")
+        for node in found.nodes:
+            plausible = node.calls >= 1 and 0 <= node.seconds < LIMITS.timeout_s
+            require(runtime, plausible, f"{title}: {node!r} cannot be")
+
+
+def _profile(
+    runtime: Runtime, options: BaseModel, model: str, feeds: Mapping[str, np.ndarray]
+) -> Profile:
+    assert isinstance(runtime, Profiles)
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = Artifact("onnx", tiny_models()[model])
+        found = runtime.profile(artifact, [feeds, feeds], options, Path(folder))
+    return contract.profile(runtime, found)
 
 
 def _check_runtime_snippet(runtime: Runtime, options: BaseModel, sandbox: Sandbox) -> None:

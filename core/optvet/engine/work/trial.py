@@ -220,15 +220,25 @@ def visible(subject: Subject) -> ModelProto | None:
 
     Raises whatever the optimizer raises.
     """
-    artifact, optimizer = build(subject), subject.optimizer
+    artifact = build(subject)
     if artifact.format == "onnx":
         path = artifact.path
         return onnx.load(path) if path else onnx.load_from_string(artifact.data)
-    if isinstance(optimizer, Saves):
-        assert subject.options is not None
-        saved = optimizer.saved(_source(subject), subject.passes, subject.options)
-        return onnx.load_from_string(contract.saved(optimizer, saved).data)
-    return None
+    saved = saved_artifact(subject)
+    return None if saved is None else onnx.load_from_string(saved.data)
+
+
+def saved_artifact(subject: Subject) -> Artifact | None:
+    """What ``build`` makes, exported as ONNX; None if the optimizer cannot do that.
+
+    Raises whatever the optimizer raises.
+    """
+    optimizer = subject.optimizer
+    if not isinstance(optimizer, Saves):
+        return None
+    assert subject.options is not None
+    saved = optimizer.saved(_source(subject), subject.passes, subject.options)
+    return contract.saved(optimizer, saved)
 
 
 def run_poisoned_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
@@ -382,15 +392,19 @@ def infer(
     alignment: Alignment | None = None,
 ) -> Outputs:
     """Outputs of one run, named as in the original; ``feeds`` are not changed."""
-    given: dict[str, np.ndarray] = {}
-    for name, value in feeds.items():
-        target = alignment.inputs.get(name, name) if alignment else name
-        # A copy: a runtime may write into its inputs, which are used again.
-        casts = alignment.casts if alignment else {}
-        given[target] = np.array(value, dtype=casts.get(name))
-    outputs = contract.outputs(runtime, session.run(given))
+    outputs = contract.outputs(runtime, session.run(fed(feeds, alignment)))
     names = alignment.outputs if alignment else {}
     return flatten({names.get(name, name): value for name, value in outputs.items()})
+
+
+def fed(feeds: Feeds, alignment: Alignment | None = None) -> dict[str, np.ndarray]:
+    """Copies of ``feeds`` under the names and types of the aligned model.
+
+    Copies, since a runtime may write into its inputs, which are used again.
+    """
+    names = alignment.inputs if alignment else {}
+    casts = alignment.casts if alignment else {}
+    return {names.get(n, n): np.array(v, dtype=casts.get(n)) for n, v in feeds.items()}
 
 
 def alignment_of(order: TrialSpec, artifact: Artifact) -> Alignment | None:

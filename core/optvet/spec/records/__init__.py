@@ -38,12 +38,19 @@ from optvet.spec.records.listing import (
     PulledModel,
     PulledModels,
 )
+from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement
 from optvet.spec.records.report import (
     CampaignReport,
     ReportedFinding,
     ReportedTrial,
     ReportTable,
     Sighting,
+)
+from optvet.spec.records.structure import (
+    Inventory,
+    InventoryChange,
+    Structure,
+    Structures,
 )
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.records.vet import (
@@ -66,8 +73,6 @@ from optvet.spec.records.vet import (
     RuntimeRecord,
     Skipped,
     StageCost,
-    Structure,
-    Structures,
     Verdict,
     VetResult,
     Witness,
@@ -130,6 +135,8 @@ __all__ = [
     "FindingGroup",
     "FixedTolerance",
     "Impact",
+    "Inventory",
+    "InventoryChange",
     "KnownFinding",
     "Layer",
     "LayerRecord",
@@ -140,10 +147,13 @@ __all__ = [
     "ModelList",
     "ModelRecord",
     "MovedOutput",
+    "OperatorTime",
     "OptimizerRecord",
     "OutputRecord",
     "Parameter",
     "PassRecord",
+    "PlacedNode",
+    "Placement",
     "PluginDescription",
     "PluginDescriptions",
     "PluginEntry",

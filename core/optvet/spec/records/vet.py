@@ -8,6 +8,7 @@ from pydantic import Field
 
 from optvet.spec.records.base import Record
 from optvet.spec.records.layers import LayerRecord, Quantized
+from optvet.spec.records.structure import Structures
 from optvet.spec.types import Stage, Symptom
 
 Verdict = Literal["clean", "drift", "faulty", "undecided"]
@@ -24,21 +25,6 @@ class ModelRecord(Record):
     nodes: int
     size_bytes: int
     task: str | None = None
-
-
-class Structure(Record):
-    """What a graph is made of; ``operators`` counts nodes by operator, in nested graphs too."""
-
-    nodes: int
-    size_bytes: int
-    operators: dict[str, int]
-
-
-class Structures(Record):
-    """The graph before and after the whole pipeline."""
-
-    original: Structure
-    optimized: Structure
 
 
 class OptimizerRecord(Record):

@@ -49,12 +49,12 @@ class Structural(Property):
 
 @dataclass(frozen=True)
 class Bloat(Structural):
-    """The optimized model is much larger than the original."""
+    """The optimized model has many more nodes than the original."""
 
     symptom = Symptom.BLOAT
 
     def shows(self, facts: Facts) -> bool:
-        """Whether nodes or bytes exceed the limits of ``structure.is_bloated``."""
+        """Whether the number of nodes reaches the limit of ``structure.is_bloated``."""
         return structure.is_bloated(self.original, facts)
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding | None:
