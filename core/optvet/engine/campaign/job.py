@@ -19,6 +19,7 @@ from optvet.engine.campaign.parcels import Parcel, as_asked, unpacked
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, VetResult
 from optvet.spec.records.error import ErrorSource
@@ -123,7 +124,8 @@ def _kept(number: int, name: str, content: bytes, folder: Path | None) -> NewArt
 
 @cache
 def _plugins() -> Plugins:
-    """The installed plugins; searched once per worker."""
+    """The installed plugins; searched once per worker, which keeps servers for its next jobs."""
+    keep_servers()
     return Plugins()
 
 

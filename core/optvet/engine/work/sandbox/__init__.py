@@ -37,14 +37,26 @@ SIGKILL, SIGTERM or SIGHUP is repeated, at most twice, and an idle process runs 
 is a failure of the task only if the task dies each time while the idle process lives. A task during
 which the server died is repeated with a server of its own.
 
+A process that vets one model after the other keeps its servers for the next sandbox (``kept``).
+
 Callers use ``pool``. ``remote`` and ``forks`` are the caller's side of a worker and of the server;
 ``server`` and ``worker`` run in these processes; ``messages`` is the protocol between them.
 """
 
 from __future__ import annotations
 
+from optvet.engine.work.sandbox.kept import keep_servers
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.pool import Sandbox
 from optvet.engine.work.sandbox.worker import enter, entered, poison_memory
 
-__all__ = ["Limits", "Outcome", "Role", "Sandbox", "enter", "entered", "poison_memory"]
+__all__ = [
+    "Limits",
+    "Outcome",
+    "Role",
+    "Sandbox",
+    "enter",
+    "entered",
+    "keep_servers",
+    "poison_memory",
+]

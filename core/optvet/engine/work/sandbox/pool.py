@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from optvet.engine.work.sandbox.forks import Server, Servers
+from optvet.engine.work.sandbox.kept import leave_servers, take_servers
 from optvet.engine.work.sandbox.messages import text_of
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.remote import OUTSIDE, Worker
@@ -64,6 +65,7 @@ class Sandbox:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._running = 0
         self._owner = os.getpid()
         self._preload = tuple(preload)
         self._servers: Servers | None = None
@@ -101,7 +103,7 @@ class Sandbox:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
             # Not before the first task: if all answers are cached, no process is needed.
-            self._servers = self._servers or Servers(self._preload, self.limits)
+            self._servers = self._servers or take_servers(self._preload, self.limits)
             self._tasks.put(task)
             # A thread for each task up to the number of jobs: few tasks, few processes.
             if len(self._threads) < self._jobs:
@@ -132,6 +134,7 @@ class Sandbox:
             if self._closed:
                 return
             self._closed = True
+            idle = not self._running
         atexit.unregister(self.close)
         with contextlib.suppress(queue.Empty):
             while True:
@@ -141,8 +144,13 @@ class Sandbox:
                     waiting.future.set_running_or_notify_cancel()
         for _ in self._threads:
             self._tasks.put(None)
+        if idle:  # Workers end with their threads, before anybody else gets the server.
+            self._join()
         if self._servers is not None:
-            self._servers.stop()
+            leave_servers(self._preload, self.limits, self._servers, idle=idle)
+        self._join()
+
+    def _join(self) -> None:
         for thread in self._threads:
             thread.join(timeout=5)
 
@@ -167,8 +175,19 @@ class Sandbox:
 
     def _finish(self, task: _Task, kept: _Kept) -> None:
         """Set the outcome of the task, or the exception, on its future."""
+        with self._lock:
+            closed = self._closed
+            self._running += not closed
+        if closed:
+            task.future.set_exception(self._ended())
+            return
         try:
-            outcome = _Attempts(task, kept).outcome()
+            try:
+                outcome = _Attempts(task, kept).outcome()
+            finally:
+                # Before its result is known, upon which the caller may close the sandbox.
+                with self._lock:
+                    self._running -= 1
         except BaseException as error:
             task.future.set_exception(self._ended() if self._closed else error)
         else:

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from optvet import VetRequest
+from optvet.engine.campaign import job
+from optvet.engine.work.sandbox import Limits, Sandbox, keep_servers, kept
+from optvet.engine.work.sandbox.forks import Servers
+from optvet.spec.records import VetResult
+
+
+@pytest.fixture(autouse=True)
+def _keeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(kept, "_kept", None)
+    keep_servers()
+    yield
+    assert kept._kept is not None
+    kept._kept.close()
+
+
+def where(sandbox: Sandbox) -> tuple[int, int]:
+    """Process ids of a server and of its worker."""
+    server, worker = sandbox.call(os.getppid).value, sandbox.call(os.getpid).value
+    assert server is not None
+    assert worker is not None
+    return server, worker
+
+
+def test_the_next_sandbox_has_the_same_server_and_new_workers() -> None:
+    with Sandbox(jobs=1) as sandbox:
+        server, worker = where(sandbox)
+    with Sandbox(jobs=1) as sandbox:
+        again, another = where(sandbox)
+    assert server == again
+    assert worker != another
+    with Sandbox(jobs=1, preload=("json",)) as sandbox:
+        assert where(sandbox)[0] != server
+    with Sandbox(jobs=1, limits=Limits(timeout_s=7.0)) as sandbox:
+        assert where(sandbox)[0] != server
+
+
+def test_two_sandboxes_at_once_share_no_server() -> None:
+    with Sandbox(jobs=1) as first, Sandbox(jobs=1) as second:
+        assert where(first)[0] != where(second)[0]
+
+
+def test_a_sandbox_that_is_closed_at_work_leaves_no_server() -> None:
+    with Sandbox(jobs=1) as sandbox:
+        server, worker = where(sandbox)
+        sandbox.submit(time.sleep, 600.0)
+        while not sandbox._running:
+            time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{worker}")
+    with Sandbox(jobs=1) as sandbox:
+        assert where(sandbox)[0] != server
+
+
+def test_a_server_that_died_while_it_waited_is_replaced() -> None:
+    with Sandbox(jobs=1) as sandbox:
+        server, _ = where(sandbox)
+    os.kill(server, 9)
+    with Sandbox(jobs=1) as sandbox:
+        assert where(sandbox)[0] != server
+
+
+def test_servers_that_wait_take_bounded_memory() -> None:
+    shelf = kept.KeptServers(most_bytes=1 << 20)
+    servers = shelf.take((), Limits())
+    servers.get()
+    assert servers.shared.own_bytes() > 1 << 20
+    shelf.put_back((), Limits(), servers)
+    assert servers.shared.is_dead()
+
+
+def test_jobs_of_one_worker_share_a_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    started: list[Servers] = []
+
+    class Counted(Servers):
+        def __init__(self, preload: tuple[str, ...], limits: Limits) -> None:
+            super().__init__(preload, limits)
+            started.append(self)
+
+    monkeypatch.setattr(kept, "Servers", Counted)
+    cache = tmp_path_factory.mktemp("cache")
+    for model in ("zoo:wine-logreg", "zoo:digits-mlp"):
+        request = VetRequest(
+            model=model, optimizer="onnxoptimizer", limit=1, jobs=1, cache_dir=cache
+        )
+        answer = VetResult.model_validate_json(
+            job.run_job(request, None, None, lambda _: None).document
+        )
+        assert answer.verdict == "clean"
+        assert answer.cost.inferences > 0
+    assert len(started) == 1
