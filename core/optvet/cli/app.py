@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from optvet import UnknownName, __version__
+from optvet.cli.bench import command as bench
 from optvet.cli.cache import app as cache
 from optvet.cli.campaign import app as campaign
 from optvet.cli.campaign_tables import command as campaign_tables
@@ -97,6 +98,7 @@ def _schema(
 add(app, "vet", no_args_is_help=True)(vet)
 add(app, "reduce", no_args_is_help=True)(reduce)
 add(app, "compare", no_args_is_help=True)(compare)
+add(app, "bench", no_args_is_help=True)(bench)
 add(app, "replay", no_args_is_help=True)(replay)
 add(campaign, "tables")(campaign_tables)
 app.add_typer(campaign, name="campaign")

@@ -10,6 +10,7 @@ from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examination, Examiner
 from optvet.engine.vet.session import Session
+from optvet.engine.work.case import Case
 from optvet.engine.work.inputs import Inputs
 from optvet.graph.structure import Facts
 from optvet.spec.protocols import Explains
@@ -70,8 +71,8 @@ def assemble(
     runtime = session.case.candidate.runtime
     return VetResult(
         schema="optvet.vet/3",
-        model=_model(session.case.model),
-        optimizer=_optimizer(session),
+        model=model_record(session.case.model),
+        optimizer=optimizer_record(session.case),
         runtime=RuntimeRecord(
             name=runtime.name,
             version=runtime.version(),
@@ -135,7 +136,8 @@ def _quantized(session: Session, detected: Detected) -> Quantized | None:
     return examiner.layers.record(pipeline, runs)
 
 
-def _model(model: Model) -> ModelRecord:
+def model_record(model: Model) -> ModelRecord:
+    """A model as documents name it."""
     return ModelRecord(
         source=model.source,
         digest=model.digest,
@@ -147,8 +149,8 @@ def _model(model: Model) -> ModelRecord:
     )
 
 
-def _optimizer(session: Session) -> OptimizerRecord:
-    case = session.case
+def optimizer_record(case: Case) -> OptimizerRecord:
+    """The optimizer of a case, with its options and the pipeline."""
     return OptimizerRecord(
         name=case.optimizer.name,
         version=case.optimizer.version(),

@@ -93,6 +93,11 @@ class Lab:
         """The original model."""
         return self.case.model
 
+    @property
+    def scratch(self) -> Path | None:
+        """The folder for results of a large model; None for other models."""
+        return self._original.scratch
+
     def on(self, case: Case) -> Lab:
         """A lab for another case that shares sandbox, cache and costs."""
         lab = Lab(

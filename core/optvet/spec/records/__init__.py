@@ -4,6 +4,14 @@ A document of an earlier version is read by ``reading.read_document``, which bri
 """
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.bench import (
+    BenchResult,
+    BenchVariant,
+    MachineRecord,
+    StepFailure,
+    TimedSide,
+    Timing,
+)
 from optvet.spec.records.bundle import Replayed, ReplayOutcome, Replays, Reproduction
 from optvet.spec.records.campaign import (
     Baseline,
@@ -82,6 +90,7 @@ from optvet.spec.records.vets import VetResults
 DOCUMENTS: dict[str, type[Record]] = {
     "vet": VetResult,
     "vets": VetResults,
+    "bench": BenchResult,
     "finding": Reproduction,
     "replay": Replayed,
     "replays": Replays,
@@ -110,6 +119,8 @@ __all__ = [
     "STATUSES",
     "Activation",
     "Baseline",
+    "BenchResult",
+    "BenchVariant",
     "CacheCleared",
     "CacheContents",
     "CacheKind",
@@ -140,6 +151,7 @@ __all__ = [
     "KnownFinding",
     "Layer",
     "LayerRecord",
+    "MachineRecord",
     "ModelComparison",
     "ModelDescription",
     "ModelDescriptions",
@@ -177,8 +189,11 @@ __all__ = [
     "Skipped",
     "StageCost",
     "Status",
+    "StepFailure",
     "Structure",
     "Structures",
+    "TimedSide",
+    "Timing",
     "TrialExport",
     "TrialSummary",
     "Verdict",

@@ -36,6 +36,7 @@ class _Task:
     fresh: bool
     timeout_s: float
     role: Role
+    alone: bool = False
     future: Future[Outcome[Any]] = field(default_factory=Future)
 
 
@@ -69,6 +70,7 @@ class Sandbox:
         self._owner = os.getpid()
         self._preload = tuple(preload)
         self._servers: Servers | None = None
+        self._gate = _Gate()
         atexit.register(self.close)
 
     def submit(
@@ -79,6 +81,7 @@ class Sandbox:
         fresh: bool = False,
         timeout_s: float | None = None,
         role: Role = "subject",
+        alone: bool = False,
     ) -> Future[Outcome[T]]:
         """Start ``function(*args)`` in a worker as soon as one is free.
 
@@ -89,6 +92,8 @@ class Sandbox:
             timeout_s: Time limit in seconds, in place of the sandbox's.
             role: "referee" for a task that runs no code under test. Its worker never serves a
                 "subject", so that no subject can change the answer through its process.
+            alone: Wait for the tasks that run, and start no other until this one is done: for
+                timing.
 
         Returns:
             The outcome. The future raises only errors that the task does not cause: PluginError if
@@ -98,7 +103,7 @@ class Sandbox:
             InfrastructureError: The sandbox is closed.
         """
         limit = self.limits.timeout_s if timeout_s is None else timeout_s
-        task = _Task(function, args, fresh or self.limits.single_task, limit, role)
+        task = _Task(function, args, fresh or self.limits.single_task, limit, role, alone)
         with self._lock:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
@@ -121,9 +126,12 @@ class Sandbox:
         fresh: bool = False,
         timeout_s: float | None = None,
         role: Role = "subject",
+        alone: bool = False,
     ) -> Outcome[T]:
         """Run ``function(*args)`` in a worker and wait for the outcome; see ``submit``."""
-        return self.submit(function, *args, fresh=fresh, timeout_s=timeout_s, role=role).result()
+        return self.submit(
+            function, *args, fresh=fresh, timeout_s=timeout_s, role=role, alone=alone
+        ).result()
 
     def close(self) -> None:
         """Kill all workers, cancel waiting tasks, and free all resources; may be called twice."""
@@ -169,7 +177,8 @@ class Sandbox:
             kept = stack.enter_context(_Kept(self._servers))
             while (task := self._tasks.get()) is not None:
                 if task.future.set_running_or_notify_cancel():
-                    self._finish(task, kept)
+                    with self._gate.passed(task.alone):
+                        self._finish(task, kept)
                 # Else arguments and result of a finished task stay in memory until the next task.
                 del task
 
@@ -199,6 +208,35 @@ class Sandbox:
 
     def _ended(self) -> InfrastructureError:
         return InfrastructureError("the sandbox was closed while the task ran")
+
+
+class _Gate:
+    """Lets tasks run side by side, or one alone; who waits to be alone holds back newer tasks."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._waiting = 0
+        self._alone = False
+
+    @contextlib.contextmanager
+    def passed(self, alone: bool) -> Iterator[None]:
+        """Within the block a task runs, ``alone`` or beside others."""
+        with self._changed:
+            self._waiting += alone
+            self._changed.wait_for(
+                lambda: not self._alone and (not self._running if alone else not self._waiting)
+            )
+            self._waiting -= alone
+            self._alone = alone
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._alone = False
+                self._changed.notify_all()
 
 
 class _Kept:

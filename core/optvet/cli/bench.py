@@ -1,0 +1,172 @@
+"""``optvet bench``: what optimizers cost and gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+
+from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, worst
+from optvet.cli.options import Debug, cache_folder
+from optvet.cli.output import Json, write_document
+from optvet.cli.render import count, size, table_of, text
+from optvet.cli.request import takes
+from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.bench import BenchRequest
+
+if TYPE_CHECKING:
+    from optvet.spec.records.bench import BenchResult, BenchVariant, TimedSide, Timing
+
+_COLOURS = {"slower": "red", "faster": "green", "no-difference": "", "undecided": "yellow"}
+_DETAIL_CHARS = 300
+
+
+@takes(BenchRequest, "model")
+def command(
+    context: typer.Context,
+    request: BenchRequest,
+    json_to: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Time what optimizers make of a model, beside the original."""
+    from optvet.engine.bench import bench
+    from optvet.engine.discovery import Plugins
+
+    terminal = context.ensure_object(Terminal)
+    request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
+    with terminal.progress() as progress:
+        result = bench(request, Plugins(), progress=progress)
+    if json_to is not None:
+        write_document(terminal, json_to, result.to_json())
+    if json_to != "-":
+        terminal.show(*screen(result))
+    raise typer.Exit(exit_code(result))
+
+
+def exit_code(result: BenchResult) -> int:
+    """1 if a variant failed or is slower, else 4 if one is undecided, else 0."""
+    return worst(_code(variant) for variant in result.variants)
+
+
+def _code(variant: BenchVariant) -> int:
+    timing = variant.timing
+    if timing is None or timing.verdict == "slower":
+        return FINDINGS
+    return UNDECIDED if timing.verdict == "undecided" else CLEAN
+
+
+def screen(result: BenchResult) -> Iterator[RenderableType]:
+    """All parts of the screen, in order."""
+    yield text(_subject(result), "dim")
+    yield Padding(_speeds(result), (1, 0))
+    costs = _costs(result)
+    if costs.row_count:
+        yield Padding(costs, (0, 0, 1, 0))
+    for variant in result.variants:
+        timing, failure = variant.timing, variant.failure
+        if failure is not None:
+            words = f"{_name(variant)}: {failure.symptom} ({failure.stage}): {failure.message}"
+            yield text(one_line(words, _DETAIL_CHARS), "red")
+        elif timing is not None and timing.detail:
+            yield text(one_line(f"{_name(variant)}: {timing.detail}", _DETAIL_CHARS), "yellow")
+    yield text(_noise(result), "dim")
+
+
+def _subject(result: BenchResult) -> str:
+    machine, model = result.machine, result.model
+    first = result.variants[0].runtime
+    return (
+        f"{model.source}: {count(model.nodes, 'node')}, {size(model.size_bytes)}; "
+        f"{count(result.samples, 'sample')}; {first.name} {first.version}; {machine.processor}"
+    )
+
+
+def _speeds(result: BenchResult) -> Table:
+    """Latency of each variant beside that of what it was compared with."""
+    table = table_of(
+        ("variant", ""),
+        ("verdict", ""),
+        ("ratio", ""),
+        ("interval", "dim"),
+        ("latency", ""),
+        ("reference", "dim"),
+    )
+    for variant in result.variants:
+        timing = variant.timing
+        name = text(_name(variant))
+        if timing is None:
+            table.add_row(name, text("failed", "red"), *["–"] * 4)
+            continue
+        verdict = text(timing.verdict, _COLOURS[timing.verdict])
+        if timing.candidate is None or timing.reference is None:
+            table.add_row(name, verdict, "1", *["–"] * 3)
+            continue
+        table.add_row(
+            name,
+            verdict,
+            f"{timing.ratio:.3f}",
+            f"{timing.low:.3f}–{timing.high:.3f}",
+            seconds(timing.candidate.latency_s),
+            seconds(timing.reference.latency_s),
+        )
+    return table
+
+
+def _costs(result: BenchResult) -> Table:
+    """What else differs: throughput, time to create a session and to optimize, peak memory."""
+    table = table_of(
+        ("variant", ""),
+        ("runs per s", ""),
+        ("session", ""),
+        ("optimization", ""),
+        ("memory", ""),
+    )
+    shown: set[str] = set()
+    for variant in result.variants:
+        timing = variant.timing
+        if timing is None or timing.candidate is None or timing.reference is None:
+            continue
+        if timing.baseline not in shown:
+            table.add_row(timing.baseline, *_side(timing.reference, None))
+            shown.add(timing.baseline)
+        table.add_row(text(_name(variant)), *_side(timing.candidate, variant.optimization_s))
+    return table
+
+
+def _side(side: TimedSide, optimization_s: float | None) -> list[str]:
+    memory = "–" if side.memory_bytes is None else size(side.memory_bytes)
+    cost = seconds(optimization_s)
+    return [f"{side.throughput:,.0f}", seconds(side.load_s), cost, memory]
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that fits, with three digits."""
+    if value is None:
+        return "–"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if value * factor >= 1 or unit == "µs":
+            return f"{value * factor:.3g} {unit}"
+    raise AssertionError
+
+
+def _name(variant: BenchVariant) -> str:
+    return f"{variant.optimizer.name} {variant.pipeline}"
+
+
+def _noise(result: BenchResult) -> str:
+    """How steady the machine was."""
+    machine = result.machine
+    timings: list[Timing] = [v.timing for v in result.variants if v.timing is not None]
+    spreads = [t.spread for t in timings if t.spread is not None]
+    redone = sum(t.redone for t in timings)
+    words = (
+        f"load {machine.load_before:g} before and {machine.load_after:g} after, on "
+        f"{count(machine.cores, 'core')}"
+    )
+    if spreads:
+        words += f"; ratios vary by {max(spreads):.1%} from process to process at most"
+    return f"{words}; {count(redone, 'round')} redone"

@@ -1,0 +1,167 @@
+"""Timing optimizers on one model: each variant beside the original, under deployed settings."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.environment.machine import environment
+from optvet.engine.models import large
+from optvet.engine.models.sources import resolve_model
+from optvet.engine.vet.assemble import model_record, optimizer_record
+from optvet.engine.vet.session import Session, open_session
+from optvet.engine.vet.speed import deployed, failure_record, stopwatch, timing_record
+from optvet.engine.work.cache import cache_root
+from optvet.engine.work.case import Case, case_of
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.spec.bench import EACH, BenchRequest
+from optvet.spec.errors import UsageError
+from optvet.spec.records.bench import BenchResult, BenchVariant, MachineRecord
+from optvet.spec.records.vet import DatasetRecord, RuntimeRecord
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Model, Sample
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One optimizer with one pipeline, as a question to ``vet``, and as the case of that."""
+
+    request: VetRequest
+    case: Case
+
+
+def bench(
+    request: BenchRequest,
+    plugins: Plugins,
+    *,
+    progress: Progress = lambda text, done, total: None,
+) -> BenchResult:
+    """Time each variant of ``request`` against the original.
+
+    Raises:
+        UsageError: A name or an option is wrong; raised before any work.
+        NothingTested: The original cannot be loaded or run.
+    """
+    started, load_before = time.perf_counter(), os.getloadavg()[0]
+    root = request.cache_dir or cache_root()
+    models = resolve_model(request.model, plugins, root)
+    if len(models) != 1:
+        raise UsageError(f"{request.model}: {len(models)} models; time them one at a time")
+    (model,) = models
+    variants = list(_variants(request, plugins, model))
+    rows: list[BenchVariant] = []
+    inputs: tuple[tuple[Sample, ...], list[DatasetRecord]] | None = None
+    with _sandbox(request, variants, model) as sandbox:
+        for number, variant in enumerate(variants, 1):
+            told = _within(f"{number}/{len(variants)} {_name(variant)}: ", progress)
+            with open_session(
+                model, variant.request, plugins, progress=told, sandbox=sandbox
+            ) as session:
+                inputs = inputs or _samples(session)
+                rows.append(_timed(session, variant, inputs[0], request, told))
+    assert inputs is not None
+    return BenchResult(
+        schema="optvet.bench/1",
+        model=model_record(model),
+        machine=_machine(load_before),
+        variants=rows,
+        samples=len(inputs[0]),
+        datasets=inputs[1],
+        seed=request.seed,
+        wall_s=round(time.perf_counter() - started, 3),
+    )
+
+
+def _variants(request: BenchRequest, plugins: Plugins, model: Model) -> Iterator[Variant]:
+    """Each optimizer with each pipeline; two names of one list of passes are one variant."""
+    for name in request.optimizer or (plugins.default("optimizer"),):
+        seen: set[tuple[str, ...]] = set()
+        for pipeline in _pipelines(request, plugins, name):
+            asked = request.of(name, pipeline)
+            case = deployed(case_of(asked, plugins, model), asked.runtime_options)
+            if case.passes.pipeline not in seen:
+                seen.add(case.passes.pipeline)
+                yield Variant(asked, case)
+
+
+def _pipelines(request: BenchRequest, plugins: Plugins, optimizer: str) -> Sequence[str]:
+    named = plugins.optimizer(optimizer).pipelines()
+    # "default" names passes that another name may name too, and that one says more.
+    each = sorted((n for n, passes in named.items() if passes), key=lambda n: n == "default")
+    return [p for asked in request.pipeline for p in (each if asked == EACH else (asked,))]
+
+
+def _sandbox(request: BenchRequest, variants: Sequence[Variant], model: Model) -> Sandbox:
+    preload = ["numpy", "onnx"]
+    for variant in variants:
+        preload += [*variant.case.optimizer.preload, *variant.case.candidate.runtime.preload]
+    limits = Limits(request.timeout, request.memory, large.is_large(model))
+    return Sandbox(jobs=1, limits=limits, preload=tuple(dict.fromkeys(preload)))
+
+
+def _samples(session: Session) -> tuple[tuple[Sample, ...], list[DatasetRecord]]:
+    inputs = session.inputs()
+    session.lab.progress("making inputs", 0, None)
+    samples = tuple(islice(inputs, session.request.limit))
+    return samples, inputs.records()
+
+
+def _timed(
+    session: Session,
+    variant: Variant,
+    samples: tuple[Sample, ...],
+    request: BenchRequest,
+    progress: Progress,
+) -> BenchVariant:
+    """One row: the variant's timing, or why there is none."""
+    case = variant.case
+    runtime = case.candidate.runtime
+    with stopwatch(
+        session,
+        case,
+        samples,
+        threshold=request.threshold,
+        repeats=request.repeats,
+        progress=progress,
+    ) as watch:
+        timed = watch.time(case.passes.pipeline)
+        failure = failure_record(timed)
+        record = timing_record(watch, timed) if failure is None else None
+    return BenchVariant(
+        optimizer=optimizer_record(case),
+        pipeline=variant.request.pipeline,
+        runtime=RuntimeRecord(
+            name=runtime.name,
+            version=runtime.version(),
+            options=case.candidate.options.model_dump(mode="json"),
+        ),
+        optimization_s=timed.build_s,
+        failure=failure,
+        timing=record,
+    )
+
+
+def _machine(load_before: float) -> MachineRecord:
+    about = environment()
+    return MachineRecord(
+        processor=about["processor"],
+        memory=about["memory"],
+        platform=about["platform"],
+        python=about["python"],
+        cores=len(os.sched_getaffinity(0)),
+        load_before=round(load_before, 2),
+        load_after=round(os.getloadavg()[0], 2),
+    )
+
+
+def _name(variant: Variant) -> str:
+    return f"{variant.case.optimizer.name} {variant.request.pipeline}"
+
+
+def _within(prefix: str, progress: Progress) -> Progress:
+    return lambda text, done, total: progress(prefix + text, done, total)

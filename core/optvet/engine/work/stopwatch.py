@@ -1,0 +1,314 @@
+"""Times pass sequences against the original, in processes of their own, while nothing else runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from optvet.engine.numerics import timing
+from optvet.engine.numerics.timing import Call, Interval
+from optvet.engine.work.case import Case
+from optvet.engine.work.from_file import stamp_of
+from optvet.engine.work.lab import Progress, refuse_misuse
+from optvet.engine.work.measure import (
+    Product,
+    Repeat,
+    RepeatSpec,
+    Side,
+    SideFailure,
+    facts_of,
+    footprint,
+    make,
+    repeat,
+)
+from optvet.engine.work.sandbox import Outcome, Role, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trial import Subject
+from optvet.graph.interface import align
+from optvet.graph.structure import Facts
+from optvet.spec.errors import InfrastructureError, NothingTested
+from optvet.spec.types import Failure, Sample
+
+Passes = tuple[str, ...]
+_LOCK = "optvet-timing.lock"
+_REPEAT_S = 0.5
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured of one pass sequence.
+
+    Attributes:
+        passes: The pass sequence.
+        failure: The step that failed, so that it could not be timed; None if none did.
+        interface_problem: How its inputs or outputs differ, so that it could not be fed as the
+            reference is; empty if they do not.
+        facts: Structure of what was made; None if that is hidden.
+        identical: Whether the candidate is the reference, byte for byte; it is not timed then.
+        build_s: Time to apply the passes.
+        repeats: The repeats.
+        interval: Of the ratio; None without repeats.
+        confidence: Of the interval.
+        call: What the interval says.
+    """
+
+    passes: Passes
+    failure: Failure | None = None
+    interface_problem: str = ""
+    facts: Facts | None = None
+    identical: bool = False
+    build_s: float | None = None
+    repeats: tuple[Repeat, ...] = ()
+    interval: Interval | None = None
+    confidence: float = timing.CONFIDENCE
+    call: Call = "undecided"
+
+
+@dataclass
+class Stopwatch:
+    """Times pass sequences of one case.
+
+    Sequences that make the same bytes share their timing. Timings are kept as long as this object,
+    never in the cache: they say how fast this machine was at that time.
+
+    Attributes:
+        case: Who is timed, under which runtimes; see ``deployed``.
+        sandbox: Runs the tasks.
+        samples: Inputs.
+        folder: Where products are kept while they are timed; removed by the caller.
+        threshold: Relative difference that matters.
+        repeats: Repeats at most, each in a process of its own.
+        large: Whether the model is used from its file.
+        progress: Told what is done.
+        timed: How many timings were made, of which several may be of one sequence.
+    """
+
+    case: Case
+    sandbox: Sandbox
+    samples: tuple[Sample, ...]
+    folder: Path
+    threshold: float
+    repeats: int
+    large: bool = False
+    progress: Progress = lambda text, done, total: None
+    timed: int = 0
+    _products: dict[Passes | None, Product | Failure] = field(default_factory=dict)
+    _footprints: dict[str, Outcome[int]] = field(default_factory=dict)
+    _facts: dict[str, Facts | None] = field(default_factory=dict)
+    _known: dict[tuple[str, bool], Timed] = field(default_factory=dict)
+
+    @property
+    def base(self) -> Passes | None:
+        """What candidates are timed against: None for the original, else the empty pipeline.
+
+        Where the optimization takes place in a session, or makes another format, the original is
+        what the same session, or the same lowering, does without any optional pass.
+        """
+        traits = self.case.optimizer.traits
+        own = traits.optimizes_on_load or self.case.lowers
+        return self.case.passes.base if own else None
+
+    def time(self, passes: Passes, *, sequential: bool = False) -> Timed:
+        """Time ``passes``.
+
+        Args:
+            passes: The pass sequence.
+            sequential: Stop as soon as it is clear whether it is slower by the threshold.
+
+        Raises:
+            NothingTested: The reference itself cannot be loaded or run.
+        """
+        candidate = self._made(passes)
+        if isinstance(candidate, Failure):
+            return Timed(passes, candidate)
+        reference = self._reference()
+        facts, built_s = self._facts_of(candidate), candidate.build_s
+        if (candidate.digest, candidate.format) == (reference.digest, reference.format):
+            return Timed(passes, facts=facts, identical=True, build_s=built_s, call="no-difference")
+        key = candidate.digest, sequential
+        if key not in self._known:
+            self._known[key] = self._timed(passes, reference, candidate, sequential)
+        return replace(self._known[key], passes=passes, build_s=built_s)
+
+    def again(self, passes: Passes) -> Timed:
+        """Time ``passes`` once more: what is built and timed anew shares nothing with before."""
+        for known in (passes, self.base):
+            product = self._products.pop(known, None)
+            if isinstance(product, Product):
+                self._known = {k: v for k, v in self._known.items() if k[0] != product.digest}
+        return self.time(passes)
+
+    def memory(self, passes: Passes | None) -> int | None:
+        """Peak memory in bytes that loading and running adds; None if that failed."""
+        product = self._made(passes)
+        return None if isinstance(product, Failure) else self._footprint(product).value
+
+    def _reference(self) -> Product:
+        """What candidates are timed against, after it was run alone once."""
+        product = self._made(self.base)
+        failure = product if isinstance(product, Failure) else self._footprint(product).failure
+        if failure is not None:
+            refuse_misuse(failure)
+            raise NothingTested(f"the original cannot be timed: {describe(failure)}")
+        assert isinstance(product, Product)
+        return product
+
+    def _footprint(self, product: Product) -> Outcome[int]:
+        if product.digest not in self._footprints:
+            side = self._side(product)
+            self._footprints[product.digest] = self.sandbox.call(
+                footprint, side, self.samples, fresh=True, role=_role(side), alone=True
+            )
+        return self._footprints[product.digest]
+
+    def _timed(
+        self, passes: Passes, reference: Product, candidate: Product, sequential: bool
+    ) -> Timed:
+        self.timed += 1
+        facts = self._facts_of(candidate)
+        sides = self._side(reference), self._side(candidate)
+        problem = sides[1].alignment.problem if sides[1].alignment else ""
+        if problem:
+            return Timed(passes, interface_problem=problem, facts=facts)
+        looks = timing.looks(self.repeats) if sequential else (self.repeats,)
+        confidence = timing.confidence_of_a_look(len(looks))
+        repeats: list[Repeat] = []
+        with machine_to_ourselves(self.progress):
+            for number in range(self.repeats):
+                self.progress("timing", number, self.repeats)
+                measured = self._repeat(*sides, number)
+                if isinstance(measured, SideFailure):
+                    return Timed(passes, self._of_candidate(measured), facts=facts)
+                repeats.append(measured)
+                if number + 1 in looks and self._is_clear(repeats, confidence):
+                    break
+        interval = timing.interval_of([r.log_ratios for r in repeats], confidence)
+        call = timing.call_of(interval, self.threshold)
+        return Timed(
+            passes,
+            facts=facts,
+            repeats=tuple(repeats),
+            interval=interval,
+            confidence=confidence,
+            call=call,
+        )
+
+    def _is_clear(self, repeats: Sequence[Repeat], confidence: float) -> bool:
+        found = timing.interval_of([r.log_ratios for r in repeats], confidence)
+        return not found.low <= 1 + self.threshold <= found.high
+
+    def _repeat(self, reference: Side, candidate: Side, number: int) -> Repeat | SideFailure:
+        timeout_s = self.case.checks.timeout_s or self.sandbox.limits.timeout_s
+        spec = RepeatSpec(
+            reference, candidate, self.samples, _REPEAT_S, bool(number % 2), timeout_s
+        )
+        outcome = self.sandbox.call(
+            repeat,
+            spec,
+            fresh=True,
+            timeout_s=timeout_s,
+            role=_role(reference, candidate),
+            alone=True,
+        )
+        if outcome.value is not None:
+            return outcome.value
+        # The reference was run alone before, so what kills the process is the candidate.
+        assert outcome.failure is not None
+        return SideFailure(True, outcome.failure)
+
+    def _of_candidate(self, found: SideFailure) -> Failure:
+        """The failure; raises if it is the reference's, or a refusal of an option."""
+        refuse_misuse(found.failure)
+        if found.failure.kind == "killed":
+            raise InfrastructureError(
+                f"a timing was killed from outside: {found.failure.message}; find out who kills "
+                "processes here and run again"
+            )
+        if not found.of_candidate:
+            raise NothingTested(f"the original cannot be timed: {describe(found.failure)}")
+        return found.failure
+
+    def _side(self, product: Product) -> Side:
+        case = self.case
+        if product.subject.optimizer is None:
+            return Side(product, case.reference)
+        facts, allowed = self._facts_of(product), case.passes.interface(product.subject.passes)
+        alignment = None if facts is None else align(case.model, facts, allowed)
+        return Side(product, case.candidate, alignment)
+
+    def _facts_of(self, product: Product) -> Facts | None:
+        if product.digest not in self._facts:
+            outcome = self.sandbox.call(facts_of, product, role="referee")
+            self._facts[product.digest] = outcome.value
+        return self._facts[product.digest]
+
+    def _made(self, passes: Passes | None) -> Product | Failure:
+        if passes not in self._products:
+            self._products[passes] = self._build(passes)
+        return self._products[passes]
+
+    def _build(self, passes: Passes | None) -> Product | Failure:
+        case, model = self.case, self.case.model
+        scratch = Path(tempfile.mkdtemp(dir=self.folder)) if self.large else None
+        stamp = stamp_of(model.blob) if self.large else None
+        subject = Subject(model.blob, model.digest, scratch=scratch, stamp=stamp)
+        if passes is None:
+            return Product(subject, model.digest, model.format, None)
+        subject = replace(subject, optimizer=case.optimizer, options=case.options, passes=passes)
+        handle, name = tempfile.mkstemp(dir=self.folder)
+        os.close(handle)
+        outcome = self.sandbox.call(make, subject, Path(name), fresh=True, alone=True)
+        failure = outcome.value if isinstance(outcome.value, Failure) else outcome.failure
+        refuse_misuse(failure)
+        if failure is not None:
+            return failure
+        assert isinstance(outcome.value, Product)
+        return outcome.value
+
+
+def _role(*sides: Side) -> Role:
+    """A process in which an optimizer runs is a "subject"'s, and never serves a referee."""
+    built = any(s.product.path is None and s.product.subject.optimizer is not None for s in sides)
+    return "subject" if built else "referee"
+
+
+@contextmanager
+def machine_to_ourselves(progress: Progress) -> Iterator[None]:
+    """Within the block no other optvet process of this machine times anything.
+
+    Raises:
+        InfrastructureError: The lock file cannot be opened.
+    """
+    path = Path(tempfile.gettempdir()) / _LOCK
+    try:
+        lock = _opened(path)
+    except OSError as error:
+        raise InfrastructureError(
+            f"cannot open {path}, by which timings wait for each other: {error.strerror}; remove "
+            "it, or set TMPDIR to another folder"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting: another process is timing", 0, None)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _opened(path: Path) -> int:
+    """The lock file, which users share; its content is never read or written."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        # Without O_CREAT first: in a folder such as /tmp, Linux may refuse it for a file of
+        # another user (fs.protected_regular).
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644)
