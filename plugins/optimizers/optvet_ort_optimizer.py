@@ -276,7 +276,7 @@ def _create(
 
     session = ort.SessionOptions()
     session.graph_optimization_level = _level(settings["level"])
-    session.log_severity_level = 0 if save is None else 3
+    session.log_severity_level = 0 if save is None else 2
     for key, value in settings["config"].items():
         session.add_session_config_entry(key, value)
     if save is not None:

@@ -18,6 +18,7 @@ from optvet import (
     Collision,
     Feeds,
     Installation,
+    LogFormat,
     NodeTime,
     Profile,
     Runtime,
@@ -81,6 +82,9 @@ class OrtRuntime:
         "nvidia-ml-py": "pynvml",
     }
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
+    log_format = LogFormat(
+        r"(?:[\d-]+ [\d:.]+ )?\[(?P<severity>[VIWEF]):[^\]]*\] (?P<text>.*)", frozenset("WEF")
+    )
     options: OrtOptions = OrtOptions()
     deployed: OrtOptions = OrtOptions(
         optimization="all", prepacking=True, threads=0, deterministic=False
@@ -183,7 +187,7 @@ def _created(
     settings.intra_op_num_threads = options.threads
     settings.inter_op_num_threads = 1
     settings.use_deterministic_compute = options.deterministic
-    settings.log_severity_level = 3
+    settings.log_severity_level = 2
     if profile is not None:
         settings.enable_profiling = True
         settings.profile_file_prefix = str(profile)

@@ -16,6 +16,7 @@ from rich.text import Text
 from optvet import Finding, VetResult
 from optvet.cli.layers import layers_text
 from optvet.cli.terminal import one_line
+from optvet.cli.warned import warnings_table, warnings_text
 from optvet.engine.work.inputs import NOT_ASKED
 from optvet.spec.records import (
     Control,
@@ -113,6 +114,8 @@ def screen(result: VetResult, asked: VetRequest) -> Iterator[RenderableType]:
         yield Padding(_where(finding, len(faults) > 1), (0, 0, 1, 0))
     if result.passes is not None:
         yield Padding(_passes(result), (0, 0, 1, 0))
+    if asked.warnings and result.warnings:
+        yield Padding(warnings_table(result.warnings), (0, 0, 1, 0))
     yield _facts(result, asked)
 
 
@@ -311,6 +314,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("changed by", text(_changing_passes(result))))
     if asked.fixed_tolerances and result.fixed_tolerances:
         rows.append(("fixed", text("\n".join(map(_fixed, result.fixed_tolerances)))))
+    if words := warnings_text(result.warnings, in_table=asked.warnings):
+        rows.append(("warnings", text(words, "dim")))
     rows.append(("safe", text(_safe(result, asked))))
     if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
         rows.append(("as code", text(_code(result.safe_code))))

@@ -19,6 +19,7 @@ from optvet.spec.protocols import (
     Comparator,
     Dataset,
     Decodes,
+    Logs,
     ModelSource,
     NeedsNetwork,
     Optimizer,
@@ -37,6 +38,7 @@ from optvet.spec.types import (
     Artifact,
     Comparison,
     Deferred,
+    LogFormat,
     ModelCard,
     NodeTime,
     Pass,
@@ -155,6 +157,8 @@ def attributes(family: str, plugin: Any) -> str | None:
         expected["needs_network"] = (bool, "True or False")
     if isinstance(plugin, SetsEnvironment):
         expected["environment"] = (Mapping, "a mapping to texts")
+    if isinstance(plugin, Logs):
+        expected["log_format"] = (LogFormat, "LogFormat")
     for name, (types, words) in expected.items():
         wrong = mismatch(f"attribute {name!r}", getattr(plugin, name), types, words)
         if wrong is not None:

@@ -17,6 +17,7 @@ from optvet.spec.types import (
     Artifact,
     Deferred,
     Inner,
+    LogFormat,
     Model,
     ModelCard,
     Pass,
@@ -132,6 +133,20 @@ class SetsEnvironment(Protocol):
     """
 
     environment: Mapping[str, str]
+
+
+@runtime_checkable
+class Logs(Protocol):
+    """Optional part of an optimizer or runtime: the format of its library's log.
+
+    What libraries write to stderr is searched for warnings. Without this part every line is one,
+    except for continuations, progress bars and lines of a common level such as ``INFO``.
+
+    Attributes:
+        log_format: The format.
+    """
+
+    log_format: LogFormat
 
 
 @runtime_checkable

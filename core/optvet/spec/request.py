@@ -214,6 +214,8 @@ class VetRequest(BaseModel):
 
     fixed_tolerances: bool = option(False, group=_ANSWER)
     """Show how many samples exceed tolerances of papers and other tools; the JSON always tells."""
+    warnings: bool = option(False, group=_ANSWER)
+    """Show what optimizer and runtime warned of, before and after; the JSON always tells."""
     reduce: bool = option(False, group=_ANSWER)
     """Reduce each finding to a minimal model, and write a bundle."""
     out: Path | None = option(

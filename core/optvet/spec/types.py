@@ -377,6 +377,25 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class LogFormat:
+    """How a library writes its log to stderr.
+
+    Attributes:
+        line: Regular expression of a line's beginning, with the groups ``severity`` and ``text``.
+        warnings: Severities that are warnings, or worse. Other lines that match are none.
+    """
+
+    line: str
+    warnings: frozenset[str]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no such expression."""
+        missing = {"severity", "text"} - re.compile(self.line).groupindex.keys()
+        if missing:
+            raise ValueError(f"log format {self.line!r} has no group {min(missing)!r}")
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """A model source's description of one of its models, before it is fetched."""
 

@@ -10,6 +10,7 @@ from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examination, Examiner
 from optvet.engine.vet.session import Session
+from optvet.engine.vet.warned import warnings_of
 from optvet.engine.work.case import Case
 from optvet.engine.work.inputs import Inputs
 from optvet.graph.structure import Facts
@@ -89,6 +90,7 @@ def assemble(
         quantized=_quantized(session, detected),
         structures=_structures(session, detected),
         fixed_tolerances=fixed,
+        warnings=warnings_of(detected.lab, examiner.base, detected.samples),
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
         safe_code=_safe_code(session, safe),

@@ -113,7 +113,7 @@ def submit(
                 second = sandbox.submit(
                     _take_then, value, parcel.path, then, args, role=role, **limits
                 )
-                _forward(second, result, after_build=True)
+                _forward(second, result, built=outcome)
         except BaseException as error:
             result.set_exception(error)
 
@@ -124,9 +124,15 @@ def submit(
 
 
 def _forward(
-    source: Future[Outcome[Any]], target: Future[Outcome[Any]], *, after_build: bool = False
+    source: Future[Outcome[Any]],
+    target: Future[Outcome[Any]],
+    *,
+    built: Outcome[Any] | None = None,
 ) -> None:
-    """Set ``target`` to the outcome of ``source``; a returned Failure becomes its failure."""
+    """Set ``target`` to the outcome of ``source``; a returned Failure becomes its failure.
+
+    ``built`` is the outcome of the task before, which has built the artifact.
+    """
 
     def copy(done: Future[Outcome[Any]]) -> None:
         try:
@@ -136,10 +142,11 @@ def _forward(
             return
         failure = outcome.value if isinstance(outcome.value, Failure) else outcome.failure
         if failure is None:
-            target.set_result(outcome)
+            before = built.stderr if built is not None else ()
+            target.set_result(replace(outcome, stderr=before + outcome.stderr))
             return
         # Every task begins in stage "build", but here the build is over.
-        early = after_build and failure.stage == "build"
+        early = built is not None and failure.stage == "build"
         target.set_result(Outcome(None, replace(failure, stage="check") if early else failure))
 
     source.add_done_callback(copy)

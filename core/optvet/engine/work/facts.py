@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from optvet.engine.work import cache as caching
 from optvet.engine.work.sandbox import Outcome
 from optvet.engine.work.trial import Outputs, TrialReport
+from optvet.engine.work.warned import Warned
 from optvet.graph.interface import Alignment
 from optvet.graph.structure import Facts
 from optvet.spec.records import Cost, StageCost
@@ -46,7 +47,10 @@ FINDING: AbstractSet[Purpose] = frozenset(
 
 @dataclass(frozen=True)
 class Build:
-    """The result of applying a pass sequence to the model."""
+    """The result of applying a pass sequence to the model.
+
+    ``warned`` is what came before the model was loaded.
+    """
 
     digest: str = ""
     canonical: str = ""
@@ -54,6 +58,7 @@ class Build:
     failure: Failure | None = None
     changing_passes: tuple[str, ...] | None = None
     loads: bool = False
+    warned: tuple[Warned, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,7 @@ def read_outcome(
 
 _BUILD: TypeAdapter[Build] = TypeAdapter(Build)
 _FAILURE: TypeAdapter[Failure] = TypeAdapter(Failure)
+_WARNED: TypeAdapter[tuple[Warned, ...]] = TypeAdapter(tuple[Warned, ...])
 
 
 def build_to_json(build: Build) -> bytes:
@@ -204,16 +210,23 @@ def replay_from_bytes(
     return build_from_json(meta["build"].encode()), runs
 
 
-def run_to_bytes(run: Outputs | Failure) -> bytes:
-    """A run in its form in the cache."""
+def run_to_bytes(run: Outputs | Failure, warned: Sequence[Warned] = ()) -> bytes:
+    """A run in its form in the cache, with the warnings that came when it was made."""
+    about: dict[str, object] = {"warned": [asdict(w) for w in warned]} if warned else {}
     if isinstance(run, Failure):
-        return caching.dump_arrays({}, {"failure": asdict(run)})
-    return caching.dump_arrays(run, {"failure": None})
+        return caching.dump_arrays({}, {"failure": asdict(run), **about})
+    return caching.dump_arrays(run, {"failure": None, **about})
 
 
 def run_from_bytes(data: bytes) -> Outputs | Failure:
+    """Read the output of ``run_to_bytes``, without warnings."""
+    return warned_run_from_bytes(data)[0]
+
+
+def warned_run_from_bytes(data: bytes) -> tuple[Outputs | Failure, tuple[Warned, ...]]:
     """Read the output of ``run_to_bytes``."""
     arrays, meta = caching.load_arrays(data)
+    warned = _WARNED.validate_python(meta.get("warned", ()))
     if meta["failure"] is not None:
-        return _FAILURE.validate_python(meta["failure"])
-    return arrays
+        return _FAILURE.validate_python(meta["failure"]), warned
+    return arrays, warned

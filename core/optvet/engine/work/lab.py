@@ -30,8 +30,8 @@ from optvet.engine.work.facts import (
     read_outcome,
     replay_from_bytes,
     replay_to_bytes,
-    run_from_bytes,
     run_to_bytes,
+    warned_run_from_bytes,
 )
 from optvet.engine.work.from_file import stamp_of
 from optvet.engine.work.sandbox import Outcome, Sandbox
@@ -47,10 +47,17 @@ from optvet.engine.work.trial import (
     run_trial,
     sample_digests,
 )
+from optvet.engine.work.warned import (
+    Warned,
+    by_sample,
+    formats_of,
+    together,
+    without_warnings,
+)
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
 from optvet.spec.protocols import ReportsChanges
-from optvet.spec.types import Failure, Model, Sample
+from optvet.spec.types import Failure, LogFormat, Model, Sample
 
 Progress = Callable[[str, int, int | None], None]
 T = TypeVar("T")
@@ -74,6 +81,7 @@ class Lab:
         self.ledger = ledger or Ledger()
         self.progress = progress
         self._memory = _Memory(live=case.optimizer.traits.produces != "onnx")
+        self._formats = formats_of(case.optimizer, case.candidate.runtime, case.reference.runtime)
         model = case.model
         stamp = None if scratch is None else stamp_of(model.blob)
         self._original = Subject(model.blob, model.digest, scratch=scratch, stamp=stamp)
@@ -185,7 +193,7 @@ class Lab:
         order = self.order(subject, samples, known=frozenset())
         # Poisoned memory shows whether running the original reads uninitialized memory.
         task = run_trial if subject.optimizer else run_poisoned_trial
-        outcome = self.submit(subject, task, order, fresh=True).result()
+        outcome = _result(self.submit(subject, task, order, fresh=True), self._formats)
         refuse_misuse(_failure_in(outcome))
         self._count(purpose, subject, outcome)
         build, runs = read_outcome(outcome, samples, self._build_key(subject))
@@ -332,12 +340,12 @@ class Lab:
     def _finish(self, pending: _Pending) -> Trial:
         subject, samples = pending.subject, pending.samples
         if pending.future is not None:
-            outcome = pending.future.result()
+            outcome = _result(pending.future, self._formats)
             refuse_misuse(_failure_in(outcome))
             if subject.optimizer is None:
                 _refuse_killed(outcome.failure)
             self._count(pending.purpose, subject, outcome)
-            if _died_running(outcome) and len(samples) > 1 and not self._is_second(outcome):
+            if _died_running(outcome) and len(samples) > 1 and not self._memory.is_second(outcome):
                 return self._one_by_one(pending)
             self._remember(subject, samples, outcome)
         build = self._recall_build(subject)
@@ -345,18 +353,11 @@ class Lab:
         runs = self._recall_runs(subject, build, samples) or {}
         return self._compose(subject, build, runs, samples)
 
-    def _is_second(self, outcome: Outcome[TrialReport]) -> bool:
-        """Whether a trial timed out before; then the samples are not tried one by one again."""
-        if outcome.failure is None or outcome.failure.kind != "timeout":
-            return False
-        self._memory.late += 1
-        return self._memory.late > 1
-
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Find the sample that killed the worker: try the build first, then each sample alone."""
         subject = pending.subject
         order = replace(self.order(subject, (), frozenset()), config=None)
-        outcome = self.submit(subject, run_trial, order).result()
+        outcome = _result(self.submit(subject, run_trial, order), self._formats)
         self._count(pending.purpose, subject, outcome)
         self._remember(subject, (), outcome)
         runs: dict[str, Outputs | Failure] = {}
@@ -387,6 +388,14 @@ class Lab:
         made = int(subject.optimizer is not None)
         self.ledger.add(purpose, applications=made, inferences=_inferences(outcome))
 
+    def warned(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> list[Warned]:
+        """The warnings of a trial that was made: of one build, one load, and a run per sample."""
+        build = self._recall_build(subject := self.subject(passes))
+        if build is None:
+            return []
+        keys = {self._run_key(subject, build.canonical, s) for s in samples}
+        return [*build.warned, *self._memory.warnings_of(keys)]
+
     # --- memory ------------------------------------------------------------------------------
 
     def _recall_build(self, subject: Subject) -> Build | None:
@@ -413,10 +422,10 @@ class Lab:
         for sample in samples:
             key = self._run_key(subject, build.canonical, sample)
             if key not in self._memory.runs:
-                run = self.cache.read(key, run_from_bytes)
-                if run is None or not fits(run, self.model, build):
+                kept = self.cache.read(key, warned_run_from_bytes)
+                if kept is None or not fits(kept[0], self.model, build):
                     return None
-                self._memory.runs[key] = run
+                self._memory.runs[key], self._memory.warned[key] = kept
             runs[sample.id] = self._memory.runs[key]
             if isinstance(self._memory.runs[key], Failure):
                 break
@@ -430,18 +439,14 @@ class Lab:
     ) -> None:
         key = self._build_key(subject)
         build, runs = read_outcome(outcome, samples, key)
-        report = outcome.value
+        before, during = by_sample(outcome.stderr, samples, self._formats)
+        build, report = replace(build, warned=before), outcome.value
         if report is not None and report.known:
             # A known artifact with the same bytes, or with other bytes that compute the same.
             twin = self._by_digest.get(build.digest) or next(
                 b for b in self._by_digest.values() if b.canonical == build.canonical
             )
-            build = replace(
-                twin,
-                digest=build.digest,
-                changing_passes=build.changing_passes,
-                facts=build.facts or twin.facts,
-            )
+            build = _completed(build, twin)
         # An error of the original is cached; the death of its process may be by chance.
         died = build.failure is not None and build.failure.kind != "error"
         chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
@@ -449,13 +454,13 @@ class Lab:
         if not chance:
             self.cache.put(key, "build", build_to_json(build))
         for sample in samples:
-            run = runs.get(sample.id)
-            if run is None or not build.canonical:
+            if (run := runs.get(sample.id)) is None or not build.canonical:
                 continue
             run_key = self._run_key(subject, build.canonical, sample)
-            self._memory.runs[run_key] = run
+            warned = during.get(sample.id, ())
+            self._memory.runs[run_key], self._memory.warned[run_key] = run, warned
             if not (isinstance(run, Failure) and is_circumstantial(run)):
-                self.cache.put(run_key, "run", run_to_bytes(run))
+                self.cache.put(run_key, "run", run_to_bytes(run, warned))
 
 
 def isolated(lab: Lab) -> Lab:
@@ -468,6 +473,30 @@ def isolated(lab: Lab) -> Lab:
     alone._about_build = (*lab._about_build, "isolated")
     alone._about_run = (*lab._about_run, "isolated")
     return alone
+
+
+def _completed(build: Build, twin: Build) -> Build:
+    """A build that was recognized and not looked at further, with what is known of its twin."""
+    return replace(
+        twin,
+        digest=build.digest,
+        changing_passes=build.changing_passes,
+        facts=build.facts or twin.facts,
+        warned=(*build.warned, *(w for w in twin.warned if w.stage == "check")),
+    )
+
+
+def _result(
+    future: Future[Outcome[TrialReport]], formats: Mapping[str, LogFormat]
+) -> Outcome[TrialReport]:
+    """The outcome; a message of a crash has no warnings, which would stand for its cause."""
+    outcome = future.result()
+    failure = outcome.failure
+    if failure is None:
+        return outcome
+    words = without_warnings(failure.message, formats)
+    words = words or f"died of {failure.signal} without a message"
+    return replace(outcome, failure=replace(failure, message=words))
 
 
 def _inferences(outcome: Outcome[TrialReport]) -> int:
@@ -485,6 +514,7 @@ class _Memory:
     late: int = 0
     builds: dict[str, Build] = field(default_factory=dict)
     runs: dict[str, Outputs | Failure] = field(default_factory=dict)
+    warned: dict[str, tuple[Warned, ...]] = field(default_factory=dict)
     run_keys: dict[tuple[object, ...], str] = field(default_factory=dict)
     sample_digests: dict[int, tuple[Sample, str]] = field(default_factory=dict)
     changing_passes: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
@@ -497,13 +527,26 @@ class _Memory:
             self.sample_digests[id(sample)] = known
         return known[1]
 
+    def is_second(self, outcome: Outcome[TrialReport]) -> bool:
+        """Whether a trial timed out before; then the samples are not tried one by one again."""
+        if outcome.failure is None or outcome.failure.kind != "timeout":
+            return False
+        self.late += 1
+        return self.late > 1
+
+    def warnings_of(self, run_keys: Iterable[str]) -> list[Warned]:
+        """The warnings of one load, and of all these runs."""
+        return together([self.warned.get(key, ()) for key in run_keys])
+
     def forget(self, samples: Sequence[Sample]) -> None:
         """Drop the results of ``samples``."""
         gone = {self.digest_of(s) for s in samples}
         for sample in samples:
             self.sample_digests.pop(id(sample), None)
         for name in [n for n in self.run_keys if n[-1] in gone]:
-            self.runs.pop(self.run_keys.pop(name), None)
+            key = self.run_keys.pop(name)
+            self.runs.pop(key, None)
+            self.warned.pop(key, None)
 
 
 def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:

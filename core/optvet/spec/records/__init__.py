@@ -83,6 +83,7 @@ from optvet.spec.records.vet import (
     StageCost,
     Verdict,
     VetResult,
+    WarningRecord,
     Witness,
 )
 from optvet.spec.records.vets import VetResults
@@ -199,5 +200,6 @@ __all__ = [
     "Verdict",
     "VetResult",
     "VetResults",
+    "WarningRecord",
     "Witness",
 ]

@@ -231,6 +231,27 @@ class FixedTolerance(Record):
     outputs: dict[str, int]
 
 
+class WarningRecord(Record):
+    """A warning of a library, and how often it came on both sides.
+
+    ``by`` is the plugin whose library warned; ``message`` is the first of several that differ in
+    names and numbers alone. ``candidate`` counts those of the optimized model, one of ``stage``
+    "build" came from the optimizer at work; ``reference`` counts those of what it is compared with,
+    None if that is not known because it wrote too much.
+    """
+
+    stage: Stage
+    by: str
+    message: str
+    reference: int | None
+    candidate: int
+
+    @property
+    def new(self) -> int:
+        """How many more came after optimization."""
+        return 0 if self.reference is None else max(0, self.candidate - self.reference)
+
+
 class DatasetRecord(Record):
     """Where inputs came from.
 
@@ -288,7 +309,8 @@ class VetResult(Record):
     a call of the optimizer's own library: the Python body of a function of ``model`` (empty if the
     optimizer gives none). ``structures`` tells how the graph changed; None if the pipeline made no
     model, or one that hides its graph. ``quantized`` tells how a quantized model was judged whose
-    outputs differ; None otherwise.
+    outputs differ; None otherwise. ``warnings`` are what libraries wrote to stderr for original and
+    optimized model, on the first samples; no verdict rests on them.
     """
 
     schema_: Literal["optvet.vet/3"] = Field("optvet.vet/3", alias="schema")
@@ -306,6 +328,7 @@ class VetResult(Record):
     quantized: Quantized | None = None
     structures: Structures | None = None
     fixed_tolerances: list[FixedTolerance] = Field(default_factory=list)
+    warnings: list[WarningRecord] = Field(default_factory=list)
     safe_pipeline: list[str]
     safe_option: str = ""
     safe_code: str = ""

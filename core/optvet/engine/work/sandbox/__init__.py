@@ -17,7 +17,7 @@ Processes and how they end::
 
     caller ──socket── server (own session; imports preload)
       │                 └── fork: worker (own session, dies with the server)
-      └──── socket, output file, stage file, status pipe ────┘
+      └── socket, stdout, stderr and stage file, status pipe ─┘
 
 The server kills a worker's whole process group when the caller requests it, when the worker dies,
 and when the caller's end of the socket closes (the kernel closes it even if the caller gets a
@@ -28,9 +28,9 @@ server gets a SIGKILL, and the task has started a process with a changed environ
 its own. A PID namespace would cover it, but few machines grant the privileges for one, and a result
 must not depend on them.
 
-No file has a name: output, stage and large messages are memory files (``memfd_create``), which end
-with the last process that has them open. No worker can make the caller wait: the caller reads
-without blocking, and each message has the ticket (a random number) of its task.
+No file has a name: stdout, stderr, stage and large messages are memory files (``memfd_create``),
+which end with the last process that has them open. No worker can make the caller wait: the caller
+reads without blocking, and each message has the ticket (a random number) of its task.
 
 A worker that another process killed says nothing about its task. A task whose process was killed by
 SIGKILL, SIGTERM or SIGHUP is repeated, at most twice, and an idle process runs as the control. This

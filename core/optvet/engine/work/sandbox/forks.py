@@ -76,7 +76,7 @@ class Server:
         self.ready = True
 
     def fork(self, fds: Sequence[int]) -> None:
-        """Ask for a worker that owns copies of ``fds``: socket, output, stage, status.
+        """Ask for a worker that owns copies of ``fds``: socket, stdout, stderr, stage, status.
 
         Raises:
             OSError: The server has died.

@@ -30,7 +30,7 @@ NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 
-_MAX_FDS = 4
+_MAX_FDS = 5
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 

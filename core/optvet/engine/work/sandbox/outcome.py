@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from optvet.spec.types import Failure
+from optvet.spec.types import Failure, Stage
 
 T = TypeVar("T")
 
@@ -31,10 +31,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What a task returned, or how it failed: ``failure`` is None if it returned ``value``."""
+    """What a task returned, or how it failed: ``failure`` is None if it returned ``value``.
+
+    ``stderr`` is what a task that returned has written there: one text per stage that it entered,
+    in order; empty if it wrote nothing.
+    """
 
     value: T | None
     failure: Failure | None
+    stderr: tuple[tuple[Stage, str], ...] = ()
 
     @property
     def ok(self) -> bool:

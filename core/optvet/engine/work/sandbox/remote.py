@@ -16,6 +16,7 @@ import pickle
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import Any, Literal, get_args
 
@@ -23,6 +24,7 @@ from optvet.engine.work.sandbox.forks import START_S, Server
 from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
     STATUS,
+    TEXT_CHARS,
     MalformedMessage,
     memory_file,
     receive,
@@ -46,6 +48,7 @@ _TAIL_CHARS = 2000
 _DEATH_S = 1.0  # How long the report of a death may take.
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 _NOT_BEGUN = b"not begun".ljust(16)
+LEFT_OUT = "[... the rest is left out ...]"
 OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
 """Signals that no crash raises: another process sent them, or the task did so itself."""
 
@@ -62,9 +65,10 @@ class Worker:
             self._socket, socket_w = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.callback(self._socket.close)
             theirs.callback(socket_w.close)
-            self._output = memory_file(ours)
-            # Appending, so that truncating it between tasks leaves no hole before the next write.
-            fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)
+            self._stdout, self._stderr = memory_file(ours), memory_file(ours)
+            for output in (self._stdout, self._stderr):
+                # Appending: truncating it between tasks leaves no hole before the next write.
+                fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)
             self._stage = memory_file(ours, sealable=True)
             os.pwrite(self._stage, _NOT_BEGUN, 0)
             fixed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -73,7 +77,7 @@ class Worker:
             os.set_blocking(self._status_r, False)
             ours.callback(os.close, self._status_r)
             theirs.callback(os.close, status_w)
-            server.fork([socket_w.fileno(), self._output, self._stage, status_w])
+            server.fork([socket_w.fileno(), self._stdout, self._stderr, self._stage, status_w])
             theirs.close()
             self._pid = self._started()
             self._resources = ours.pop_all()
@@ -124,7 +128,8 @@ class Worker:
         Raises:
             PluginError: A new worker cannot unpickle the task.
         """
-        os.ftruncate(self._output, 0)
+        os.ftruncate(self._stdout, 0)
+        os.ftruncate(self._stderr, 0)
         os.pwrite(self._stage, _NOT_BEGUN, 0)
         ticket = os.urandom(16)
         try:
@@ -172,8 +177,9 @@ class Worker:
             if left <= 0:
                 self._kill()
                 return "timeout"
-            if os.fstat(self._output).st_size > _OUTPUT_BYTES:
-                os.ftruncate(self._output, 0)
+            for output in (self._stdout, self._stderr):
+                if os.fstat(output).st_size > _OUTPUT_BYTES:
+                    os.ftruncate(output, 0)
 
     def _read(self, ticket: bytes) -> _Silence | Missing | _Reply:
         """The message that has come; BlockingIOError if there is none."""
@@ -203,7 +209,8 @@ class Worker:
 
     def _value(self, data: bytes | mmap.mmap) -> Outcome[Any]:
         try:
-            return Outcome(pickle.loads(data), None)
+            value, marks = pickle.loads(data)
+            return Outcome(value, None, self._by_stage(marks) if marks else ())
         except Exception as error:
             text = f"the task's result cannot be unpickled: {text_of(error)}"
             return self._failed("error", text, error_type=type_name(error))
@@ -262,11 +269,29 @@ class Worker:
         stage = os.pread(self._stage, 16, 0).decode("ascii", "replace").strip()
         return next((s for s in _STAGES if s == stage), "build")
 
+    def _by_stage(self, marks: Sequence[tuple[Stage, int]]) -> tuple[tuple[Stage, str], ...]:
+        """What the task wrote to stderr, per stage; what is beyond ``TEXT_CHARS`` is left out."""
+        data = os.pread(self._stderr, TEXT_CHARS, 0)
+        left_out = os.fstat(self._stderr).st_size - len(data)
+        ends = [start for _, start in marks[1:]]
+        texts = [
+            data[start:end].decode("utf-8", "replace")
+            for (_, start), end in zip(marks, [*ends, None], strict=True)
+        ]
+        if left_out > 0:
+            texts[-1] += f"\n{LEFT_OUT}\n"
+        return tuple((stage, text) for (stage, _), text in zip(marks, texts, strict=True))
+
     def _tail(self) -> str:
-        """The last characters that the task's process wrote to its stdout and stderr."""
-        size = os.fstat(self._output).st_size
-        data = os.pread(self._output, 4 * _TAIL_CHARS, max(0, size - 4 * _TAIL_CHARS))
-        return data.decode("utf-8", "replace")[-_TAIL_CHARS:].strip()
+        """The last characters that the task's process wrote to its stdout and to its stderr."""
+        ends = [_end_of(output) for output in (self._stdout, self._stderr)]
+        return "\n".join(end for end in ends if end)[-_TAIL_CHARS:].strip()
+
+
+def _end_of(output: int) -> str:
+    size = os.fstat(output).st_size
+    data = os.pread(output, 4 * _TAIL_CHARS, max(0, size - 4 * _TAIL_CHARS))
+    return data.decode("utf-8", "replace")[-_TAIL_CHARS:].strip()
 
 
 def _signal_name(number: int) -> str:

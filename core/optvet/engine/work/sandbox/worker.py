@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 
 from optvet.engine.work.sandbox.messages import (
@@ -34,6 +35,10 @@ CHANNEL_LOST = 79
 
 _stage: Stage = "build"
 _stage_fd: int | None = None
+_stderr_fd: int | None = None
+_marks: list[tuple[Stage, int]] = []
+"""The stages of this task, each with the size of its stderr when it began."""
+_WARNING_CHARS = 2000
 
 
 def enter(stage: Stage) -> None:
@@ -43,6 +48,19 @@ def enter(stage: Stage) -> None:
     if _stage_fd is not None:
         # Padded to one length: the file is overwritten, never truncated in between.
         os.pwrite(_stage_fd, f"{stage:<16}".encode("ascii"), 0)
+    _marks.append((stage, _stderr_size()))
+
+
+def _stderr_size() -> int:
+    """How many bytes this task has written to its stderr."""
+    if _stderr_fd is None:
+        return 0
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    try:
+        return os.fstat(_stderr_fd).st_size
+    except OSError:  # The task has closed it.
+        return 0
 
 
 def entered() -> Stage:
@@ -61,17 +79,18 @@ def work(
     """Serve tasks until the caller ends.
 
     Args:
-        fds: Descriptors of the socket, of the file for output, and of the file for the stage.
+        fds: Descriptors of the socket, of the files for stdout, stderr, and for the stage.
         folder: The current folder of tasks.
         path: Their ``sys.path``.
         memory_bytes: As in ``Limits``.
         server: Process id of the server.
     """
-    socket_fd, output_fd, stage_fd = fds
-    if not _settle(output_fd, server):
+    socket_fd, stdout_fd, stderr_fd, stage_fd = fds
+    if not _settle(stdout_fd, stderr_fd, server):
         return
-    global _stage_fd
-    _stage_fd = stage_fd
+    global _stage_fd, _stderr_fd
+    _stage_fd, _stderr_fd = stage_fd, stderr_fd
+    warnings.formatwarning = _warning_line
     sys.path[:] = path
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -82,6 +101,9 @@ def work(
             _, ticket, data = receive(channel)
         except (EOFError, ConnectionResetError):
             return
+        _marks.clear()
+        with warnings.catch_warnings():
+            pass  # Python gives each warning once; this makes it forget those of earlier tasks.
         enter("build")
         tag, answer = _answer(data, memory_bytes)
         del data
@@ -97,7 +119,19 @@ def work(
             return
 
 
-def _settle(output_fd: int, server: int) -> bool:
+def _warning_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning of Python on one line, as ``warnings.formatwarning`` but without source code."""
+    words = cut(" ".join(str(message).split()), _WARNING_CHARS)
+    return f"{filename}:{lineno}: {category.__name__}: {words}\n"
+
+
+def _settle(stdout_fd: int, stderr_fd: int, server: int) -> bool:
     """Become a worker: own session, own output, killed when the server dies; False if it has."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -110,9 +144,9 @@ def _settle(output_fd: int, server: int) -> bool:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    os.dup2(output_fd, 1)
-    os.dup2(output_fd, 2)
-    os.close(output_fd)
+    os.dup2(stdout_fd, 1)
+    os.dup2(stderr_fd, 2)
+    os.close(stdout_fd)
     # Line buffering: into a file, C's stdout is buffered in blocks, which are lost in a crash.
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
     return True
@@ -204,8 +238,10 @@ def _answer(data: bytes | mmap.mmap, memory_bytes: int) -> tuple[bytes, bytes]:
 
 
 def _pickled(value: object) -> tuple[bytes, bytes]:
+    """The value and, if the task wrote to stderr, where in it each stage began."""
+    marks = tuple(_marks) if _stderr_size() else ()
     try:
-        return b"v", pickle.dumps(value, protocol=5)
+        return b"v", pickle.dumps((value, marks), protocol=5)
     except MemoryError as error:
         return b"f", _described(error)
     except Exception as error:
