@@ -354,3 +354,15 @@ def test_every_hook_is_in_the_guide_for_plugin_authors() -> None:
 def test_every_public_name_exists_and_is_listed_once() -> None:
     assert len(set(optvet.__all__)) == len(optvet.__all__)
     assert [n for n in optvet.__all__ if not hasattr(optvet, n)] == []
+
+
+def test_public_names_are_those_that_type_checkers_see() -> None:
+    tree = ast.parse(Path(optvet.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    for statement in block.body:
+        assert isinstance(statement, ast.ImportFrom)
+        home = importlib.import_module(str(statement.module))
+        for alias in statement.names:
+            found = getattr(optvet, alias.asname or alias.name)
+            assert found is getattr(home, alias.name, found), alias.name
+            assert getattr(found, "__module__", home.__name__) != "builtins", alias.name

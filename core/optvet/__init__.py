@@ -3,108 +3,108 @@
 Everything that plugins and library users may import is here.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from optvet.spec.environment import Collision, Installation, Ran, Unmet
-from optvet.spec.errors import (
-    ContractError,
-    InfrastructureError,
-    InputError,
-    NothingTested,
-    OptvetError,
-    PluginError,
-    UnknownName,
-    Unsupported,
-    UsageError,
-)
-from optvet.spec.executor import Executor, Report, WorkerLost, Workers
-from optvet.spec.files import file_sha256, write_file
-from optvet.spec.hooks import hookimpl
-from optvet.spec.memory import announced_bytes, check_size
-from optvet.spec.parsing import parse_json, read_json, read_toml
-from optvet.spec.protocols import (
-    Calibrates,
-    CarriesFiles,
-    ChecksOptions,
-    Comparator,
-    Dataset,
-    Decodes,
-    DependsOnOptions,
-    Diagnoses,
-    Explains,
-    ExplainsRuntime,
-    ExplainsRuntimeSimply,
-    ExplainsSimply,
-    Feeds,
-    FindingFiles,
-    LoadsFiles,
-    Logs,
-    ModelSource,
-    NeedsNetwork,
-    Optimizer,
-    Pins,
-    Preferred,
-    Probe,
-    Profiles,
-    Ragged,
-    ReadsFiles,
-    Reporter,
-    ReportsChanges,
-    Run,
-    Runtime,
-    Saves,
-    Session,
-    SetsEnvironment,
-    Suits,
-    TakesFiles,
-    TakesSuggestions,
-    TellsMetrics,
-    TellsProvenance,
-    UsesLibraries,
-    Wants,
-)
-from optvet.spec.records import (
-    CampaignReport,
-    Check,
-    Finding,
-    ReportedFinding,
-    ReportedTrial,
-    ReportTable,
-    Sighting,
-    VetResult,
-)
-from optvet.spec.request import VetRequest
-from optvet.spec.sensitive import Harmless, Sensitive
-from optvet.spec.types import (
-    NOTES,
-    Artifact,
-    Comparison,
-    Deferred,
-    Failure,
-    Inner,
-    InterfaceChange,
-    KnownLimit,
-    LogFormat,
-    Model,
-    ModelCard,
-    ModelConfig,
-    NodeTime,
-    Pass,
-    Profile,
-    Reference,
-    Sample,
-    Stage,
-    Suggestion,
-    Summary,
-    Symptom,
-    Traits,
-    ValueInfo,
-)
-from optvet.spec.versions import version_of
 
 if TYPE_CHECKING:
     from optvet.engine.api import compare, reduce, replay, vet, write_bundles
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
+    from optvet.spec.environment import Collision, Installation, Ran, Unmet
+    from optvet.spec.errors import (
+        ContractError,
+        InfrastructureError,
+        InputError,
+        NothingTested,
+        OptvetError,
+        PluginError,
+        UnknownName,
+        Unsupported,
+        UsageError,
+    )
+    from optvet.spec.executor import Executor, Report, WorkerLost, Workers
+    from optvet.spec.files import file_sha256, write_file
+    from optvet.spec.hooks import hookimpl
+    from optvet.spec.memory import announced_bytes, check_size
+    from optvet.spec.parsing import parse_json, read_json, read_toml
+    from optvet.spec.protocols import (
+        Calibrates,
+        CarriesFiles,
+        ChecksOptions,
+        Comparator,
+        Dataset,
+        Decodes,
+        DependsOnOptions,
+        Diagnoses,
+        Explains,
+        ExplainsRuntime,
+        ExplainsRuntimeSimply,
+        ExplainsSimply,
+        Feeds,
+        FindingFiles,
+        LoadsFiles,
+        Logs,
+        ModelSource,
+        NeedsNetwork,
+        Optimizer,
+        Pins,
+        Preferred,
+        Probe,
+        Profiles,
+        Ragged,
+        ReadsFiles,
+        Reporter,
+        ReportsChanges,
+        Run,
+        Runtime,
+        Saves,
+        Session,
+        SetsEnvironment,
+        Suits,
+        TakesFiles,
+        TakesSuggestions,
+        TellsMetrics,
+        TellsProvenance,
+        UsesLibraries,
+        Wants,
+    )
+    from optvet.spec.records import (
+        CampaignReport,
+        Check,
+        Finding,
+        ReportedFinding,
+        ReportedTrial,
+        ReportTable,
+        Sighting,
+        VetResult,
+    )
+    from optvet.spec.request import VetRequest
+    from optvet.spec.sensitive import Harmless, Sensitive
+    from optvet.spec.types import (
+        NOTES,
+        Artifact,
+        Comparison,
+        Deferred,
+        Failure,
+        Inner,
+        InterfaceChange,
+        KnownLimit,
+        LogFormat,
+        Model,
+        ModelCard,
+        ModelConfig,
+        NodeTime,
+        Pass,
+        Profile,
+        Reference,
+        Sample,
+        Stage,
+        Suggestion,
+        Summary,
+        Symptom,
+        Traits,
+        ValueInfo,
+    )
+    from optvet.spec.versions import version_of
 
 __version__ = "0.1.0"
 
@@ -218,17 +218,37 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Importing the engine takes half a second; `optvet --version` and plugins do not need it.
-    if name in ("compare", "reduce", "replay", "vet", "write_bundles"):
-        from optvet.engine import api
+_HOMES = (
+    "optvet.spec.errors",
+    "optvet.spec.files",
+    "optvet.spec.memory",
+    "optvet.spec.parsing",
+    "optvet.spec.versions",
+    "optvet.spec.types",
+    "optvet.spec.sensitive",
+    "optvet.spec.protocols",
+    "optvet.spec.hooks",
+    "optvet.spec.executor",
+    "optvet.spec.environment",
+    "optvet.spec.records",
+    "optvet.spec.request",
+)
+"""Where public names are looked for, one module after the other: those that import little first."""
+_ENGINE = ("compare", "reduce", "replay", "vet", "write_bundles")
 
-        globals()[name] = getattr(api, name)
-        return globals()[name]
+
+def __getattr__(name: str) -> Any:
+    # On demand: together they take half a second to import, and most processes need few of them.
     if name == "reference_evaluator":
         from optvet.engine.numerics.float64 import evaluator
 
         return evaluator
+    homes = ("optvet.engine.api",) if name in _ENGINE else _HOMES if name in __all__ else ()
+    for home in homes:
+        module = import_module(home)
+        if hasattr(module, name):
+            globals()[name] = getattr(module, name)
+            return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from optvet.cli import errors
 from optvet.cli.app import app
-from optvet.cli.errors import ERROR, INTERRUPTED, Interrupted, report
+from optvet.cli.errors import ERROR, INTERRUPTED, Interrupted
 from optvet.cli.terminal import Terminal
 
 __all__ = ["app", "main"]
@@ -61,7 +62,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         # What typer itself says (help, usage) may be a message for sys.exit to print; ours is not.
         return end.code if isinstance(end.code, int) else ERROR * bool(end.code)
     except KeyboardInterrupt:
-        return report(Interrupted(), terminal)
+        return errors.report(Interrupted(), terminal)
     except Exception as error:
-        return report(error, terminal)
+        return errors.report(error, terminal)
     return 0

@@ -2,34 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
-from optvet import UnknownName, __version__
-from optvet.cli.bench import command as bench
-from optvet.cli.cache import app as cache
-from optvet.cli.campaign import app as campaign
-from optvet.cli.campaign_tables import command as campaign_tables
+from optvet import __version__
 from optvet.cli.commands import add
-from optvet.cli.compare import command as compare
-from optvet.cli.doctor import command as doctor
 from optvet.cli.errors import Interrupted
-from optvet.cli.models import app as models
-from optvet.cli.options import Debug
-from optvet.cli.plugins import app as plugins
-from optvet.cli.reduce import command as reduce
-from optvet.cli.render import table_of
-from optvet.cli.replay import command as replay
-from optvet.cli.report import command as report
 from optvet.cli.terminal import Terminal
-from optvet.cli.vet import command as vet
-from optvet.spec.records import DOCUMENTS
+
+_COMMANDS = {
+    "vet": "Say whether an optimizer keeps a model intact, and which pass is to blame if not.",
+    "reduce": "Reduce a model to the smallest one for which a command still exits 0.",
+    "compare": "Compare two models value by value on one input, and show where they part.",
+    "bench": "Time what optimizers make of a model, beside the original.",
+    "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",
+    "report": "Write what a campaign found, for people or for machines.",
+    "doctor": "Check the environment: packages, providers, plugins, sandbox, cache; "
+    "say what to do.",
+    "schema": "Print the JSON Schema of a document that optvet writes, or list the documents.",
+}
+"""Single commands, each the function ``command`` of the module of its name."""
+_GROUPS = {
+    "campaign": "Vet many models with many optimizers.",
+    "plugins": "Plugins that are installed.",
+    "models": "Models that can be vetted by name.",
+    "cache": "What is kept between runs.",
+}
+"""Commands with others below them, each the ``app`` of the module of its name."""
+_WITHOUT_ARGUMENTS = ("doctor", "schema")
+"""Commands that do something if nothing is said; the others print their help."""
+
+
+def _loaded(name: str) -> Any:
+    """A command with its options."""
+    tree = typer.Typer()
+    tree.callback()(_optvet)  # With it, one command alone is a tree too.
+    # The last module of the commands below "campaign"; it imports the others.
+    home = "campaign_tables" if name == "campaign" else name
+    module = import_module(f"optvet.cli.{home}")
+    if name in _GROUPS:
+        tree.add_typer(module.app, name=name)
+    else:
+        add(tree, name, no_args_is_help=name not in _WITHOUT_ARGUMENTS)(module.command)
+    return typer.main.get_group(tree).commands[name]
 
 
 class _Commands(TyperGroup):
-    """Lets Ctrl-C through: typer gives it a meaning of its own, which varies with its version."""
+    """Imports the module of a command when that is called.
+
+    It lets Ctrl-C through: typer gives it a meaning of its own, which varies with its version.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        about = {**_COMMANDS, **_GROUPS}
+        self.commands = {name: TyperCommand(name, help=text) for name, text in about.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that ``args`` call."""
+        name, known, rest = super().resolve_command(ctx, args)
+        return name, known and _loaded(str(name)), rest
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]  # click's own type
         """Run the command of ``ctx``."""
@@ -68,43 +104,3 @@ def _optvet(
     ] = False,
 ) -> None:
     """Vets the optimizers that rewrite machine-learning models."""
-
-
-def _schema(
-    context: typer.Context,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="A document; without one, all are listed."),
-    ] = None,
-    debug: Debug = False,
-) -> None:
-    """Print the JSON Schema of a document that optvet writes, or list the documents."""
-    import json
-
-    terminal = context.ensure_object(Terminal)
-    if name is None:
-        table = table_of(("document", ""), ("schema", ""), ("what it is", "dim"))
-        for key, kind in DOCUMENTS.items():
-            version = kind.model_fields["schema_"].default
-            table.add_row(key, str(version), (kind.__doc__ or "").partition("\n")[0])
-        terminal.show(table)
-        return
-    if name not in DOCUMENTS:
-        raise UnknownName("document", name, DOCUMENTS, "(see: optvet schema)")
-    text = json.dumps(DOCUMENTS[name].model_json_schema(by_alias=True), indent=2)
-    terminal.write(f"{text}\n")
-
-
-add(app, "vet", no_args_is_help=True)(vet)
-add(app, "reduce", no_args_is_help=True)(reduce)
-add(app, "compare", no_args_is_help=True)(compare)
-add(app, "bench", no_args_is_help=True)(bench)
-add(app, "replay", no_args_is_help=True)(replay)
-add(campaign, "tables")(campaign_tables)
-app.add_typer(campaign, name="campaign")
-add(app, "report", no_args_is_help=True)(report)
-app.add_typer(plugins, name="plugins")
-app.add_typer(models, name="models")
-app.add_typer(cache, name="cache")
-add(app, "doctor")(doctor)
-add(app, "schema")(_schema)

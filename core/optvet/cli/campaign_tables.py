@@ -15,7 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from optvet.cli.campaign import StoreArgument, Which
+from optvet.cli.campaign import StoreArgument, Which, app
+from optvet.cli.commands import add
 from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import text
@@ -61,6 +62,7 @@ class TableFormat(StrEnum):
     MARKDOWN = "markdown"
 
 
+@add(app, "tables")
 def command(
     context: typer.Context,
     store: StoreArgument,

@@ -5,18 +5,19 @@ from __future__ import annotations
 import errno
 import traceback
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from optvet import (
     InfrastructureError,
     NothingTested,
     OptvetError,
     PluginError,
-    Symptom,
     Unsupported,
-    VetResult,
 )
 from optvet.cli.terminal import Terminal, one_line
-from optvet.engine.environment.extras import extra_for
+
+if TYPE_CHECKING:
+    from optvet import VetResult
 
 CLEAN, FINDINGS, USAGE, ERROR, UNDECIDED, NOTHING = range(6)
 INTERRUPTED = 130
@@ -34,6 +35,8 @@ class Interrupted(Exception):
 
 def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
     """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings."""
+    from optvet import Symptom
+
     counted = {Symptom.REQUIREMENT, *fail_on}
     if result.verdict == "faulty" or any(f.symptom in counted for f in result.findings):
         return FINDINGS
@@ -78,9 +81,12 @@ def _advice(error: OptvetError) -> str:
         return ""
     if isinstance(error, NothingTested) and "--dataset" not in text:
         return "; supply inputs with --dataset files:PATH"
-    extra = extra_for(text) if isinstance(error, PluginError) else None
-    if extra is not None and extra not in text:
-        return f"; install {extra}"
+    if isinstance(error, PluginError):
+        from optvet.engine.environment.extras import extra_for
+
+        extra = extra_for(text)
+        if extra is not None and extra not in text:
+            return f"; install {extra}"
     if isinstance(error, InfrastructureError) and ";" not in text:
         return "; run again with --debug for the details"
     return ""

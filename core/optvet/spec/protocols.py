@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from optvet.spec import comparators
-from optvet.spec.environment import Installation
 from optvet.spec.generics import OptionsT, OptionsT_contra
-from optvet.spec.records.doctor import Check
-from optvet.spec.records.report import CampaignReport, ReportedFinding
 from optvet.spec.types import (
     Artifact,
     Deferred,
@@ -26,6 +23,12 @@ from optvet.spec.types import (
     Traits,
 )
 
+if TYPE_CHECKING:
+    # Documents take a fifth of a second to import, which workers would spend for nothing.
+    from optvet.spec.environment import Installation
+    from optvet.spec.records.doctor import Check
+    from optvet.spec.records.report import CampaignReport, ReportedFinding
+
 Calibrates = comparators.Calibrates
 Comparator = comparators.Comparator
 Decodes = comparators.Decodes
@@ -36,7 +39,7 @@ Run = comparators.Run
 Feeds = comparators.Feeds
 Probe = Callable[[Sequence[Feeds]], Sequence[str | None]]
 """Runs the reference on each set of feeds: None where it runs, else the error's text."""
-FindingFiles = Callable[[ReportedFinding], Mapping[str, bytes]]
+FindingFiles = Callable[["ReportedFinding"], Mapping[str, bytes]]
 """Files of a finding's bundle by name, ``before.svg`` among them; empty where there is none."""
 
 

@@ -10,7 +10,8 @@ from optvet.spec.words import printable_json
 class Record(BaseModel):
     """Base of all that is written: strict, frozen, no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    # Built when first used: there are a hundred of them, and a command writes one or two.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
     def to_json(self) -> str:
         """The document as indented JSON, with ``schema`` as the key of its version."""
