@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -96,10 +97,11 @@ class OpenVinoRuntime:
         for number, each in enumerate((feeds[0], *feeds)):
             session.run(each)
             for name, operator, seconds in session.node_times() if number else ():
-                total = times.setdefault((name, operator), [0, 0.0])
-                total[0] += 1
-                total[1] += seconds
-        nodes = [NodeTime(*key, "CPU", int(n), seconds) for key, (n, seconds) in times.items()]
+                times.setdefault((name, operator), []).append(seconds)
+        nodes = [
+            NodeTime(*key, "CPU", len(each) / len(feeds), median(each))
+            for key, each in times.items()
+        ]
         return Profile("CPU", len(feeds), tuple(nodes))
 
     def _load(

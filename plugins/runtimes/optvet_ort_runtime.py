@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -221,28 +224,30 @@ def _node_times(events: Any, skip: int) -> tuple[NodeTime, ...]:
         Unsupported: The profile is not of the form that is known.
     """
     try:
-        runs = [e["ts"] for e in events if e["name"] == "model_run"]
-        begin = sorted(runs)[skip]
+        starts = sorted(e["ts"] for e in events if e["name"] == "model_run")[skip:]
+        begin = starts[0]
         kernels = [
             e
             for e in events
             if e["cat"] == "Node" and e["name"].endswith(_KERNEL) and e["ts"] >= begin
         ]
-        found: dict[tuple[str, str, str, str], list[float]] = {}
+        times: dict[tuple[str, str, str, str], list[float]] = {}
+        calls = Counter[tuple[str, str, str, str]]()
         for event, own_us in _without_inner(kernels):
             about = event["args"]
             name = str(event["name"]).removesuffix(_KERNEL)
             key = (name, str(about["op_name"]), str(about["provider"]), str(about["node_index"]))
-            total = found.setdefault(key, [0, 0.0])
-            total[0] += 1
-            total[1] += own_us / 1e6
+            calls[key] += 1
+            # By run; a node in a loop is executed several times in one.
+            by_run = times.setdefault(key, [0.0] * len(starts))
+            by_run[bisect_right(starts, event["ts"]) - 1] += own_us / 1e6
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise Unsupported(
             f"ONNX Runtime's profile cannot be read: {type(error).__name__} {error}"
         ) from error
     return tuple(
-        NodeTime(name, operator, provider, int(calls), seconds)
-        for (name, operator, provider, _), (calls, seconds) in found.items()
+        NodeTime(*key[:3], calls[key] / len(starts), median(by_run))
+        for key, by_run in times.items()
     )
 
 

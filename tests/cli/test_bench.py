@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,107 @@ def test_an_original_that_does_not_run_is_nothing_tested(
     ran = run("bench", broken, "--pipeline", pipeline, *FAR)
     assert ran.code == 5
     assert "the original cannot be timed" in ran.err
+
+
+# --- structure, placement, pictures --------------------------------------------------------------
+
+NORMALIZED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+<float[2,2,1,1] w = {1, 2, 3, 4}, float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0, 1},
+ float[2] v = {1, 2}, float[3] idle = {1, 2, 3}>
+{ c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  r = Relu(n)  y = Identity(r) }"""
+
+
+def timed(run: Run, *arguments: object) -> BenchResult:
+    ran = run("bench", *arguments, *FAR, "--json", "-")
+    assert ran.code in (0, 1, 4), ran.err
+    return BenchResult.model_validate(json.loads(ran.out))
+
+
+def test_each_variant_tells_what_it_is_made_of_and_where_it_runs(
+    run: Run, write: Callable[..., Path]
+) -> None:
+    path = write("m.onnx", NORMALIZED)
+    levels = ("--pipeline", "basic", "--pipeline", "extended")
+    result = timed(run, path, "--optimizer", "onnxruntime", *levels)
+    assert result.original is not None
+    assert (result.original.nodes, result.original.unused_initializers) == (4, 1)
+    # Convolution, scale and shift, comparison: of 32 elements.
+    assert result.original.flops == 2 * 32 * 2 + 2 * 32 + 32
+    (reference,) = result.placements
+    assert reference == "onnxruntime without passes"
+    assert result.placements[reference].providers == {"CPUExecutionProvider": 4}
+    basic, extended = result.variants
+    assert basic.inventory is not None
+    assert basic.inventory.operators == {"Conv": 1, "Relu": 1}
+    assert basic.change is not None
+    assert (basic.change.nodes, basic.change.flops) == (-2, -2 * 32)
+    assert extended.inventory is not None
+    assert extended.inventory.operators == {"com.microsoft::FusedConv": 1}
+    assert extended.placement is not None
+    assert [o.operator for o in extended.placement.operators] == ["FusedConv"]
+    assert extended.unknown == {}
+
+
+def test_bloat_is_seen_in_the_structure(run: Run, write: Callable[..., Path]) -> None:
+    result = timed(run, write("m.onnx", NORMALIZED), "--pipeline", "fuse_bn_into_conv")
+    (variant,) = result.variants
+    assert variant.change is not None
+    assert variant.change.nodes > 0
+    assert variant.change.operators["BatchNormalization"] == -1
+    assert {"Sqrt", "Div"} <= variant.change.operators.keys()
+
+
+def test_operators_are_shown_on_demand_within_the_screen(
+    run: Run, write: Callable[..., Path]
+) -> None:
+    path = write("m.onnx", NORMALIZED)
+    plain = run("bench", path, "--optimizer", "onnxruntime", *FAR).out
+    assert "Structure" in plain
+    assert "Placement" in plain
+    assert "Slowest nodes" not in plain
+    ran = run("bench", path, "--optimizer", "onnxruntime", *FAR, "--operators")
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert "Operators" in ran.out
+    assert re.search(r"^Conv +1 \(25%\)", ran.out, re.MULTILINE)
+    assert "Slowest nodes" in ran.out
+
+
+def test_a_runtime_that_tells_no_placement_is_told_as_such(run: Run, clean: Path) -> None:
+    ran = run("bench", clean, "--runtime", "onnx_reference", *FAR)
+    assert "placement is not known: runtime onnx_reference does not tell" in " ".join(
+        ran.out.split()
+    )
+    assert "Placement" not in ran.out
+
+
+def test_a_variant_that_crashes_has_no_structure_and_the_others_have(
+    run: Run, faulty: Path
+) -> None:
+    result = timed(run, faulty, "--pipeline", "default", "--pipeline", "nop")
+    crashed, other = result.variants
+    assert (crashed.inventory, crashed.placement) == (None, None)
+    assert other.inventory is not None
+    assert result.original is not None
+
+
+def test_the_picture_has_every_chart(run: Run, clean: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs optvet[plots]")
+    picture = tmp_path / "bench.svg"
+    ran = run("bench", clean, *FAR, "--plot", picture)
+    assert f"wrote {picture}" in ran.out
+    drawn = picture.read_text()
+    for title in ("Speed", "Operators", "Placement", "Latency against error"):
+        assert f"<!-- {title} -->" in drawn
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("bench.pdf", "ends in .svg or .png"), ("nowhere/bench.svg", "--plot")]
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
+    run: Run, clean: Path, tmp_path: Path, file: str, words: str
+) -> None:
+    ran = run("bench", clean, "--plot", tmp_path / file)
+    assert ran.code == 2
+    assert words in ran.err
+    assert ran.out == ""

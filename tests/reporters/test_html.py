@@ -17,6 +17,15 @@ import pytest
 from optvet import CampaignReport, ReportedFinding
 from optvet.engine.campaign.report import render_report
 from optvet.engine.discovery import Plugins
+from optvet.spec.records import (
+    Bar,
+    BarChart,
+    Chart,
+    Interval,
+    IntervalChart,
+    Point,
+    PointChart,
+)
 from optvet.testing import pretend_files, pretend_report
 
 if TYPE_CHECKING:
@@ -220,6 +229,59 @@ def test_without_scripts_everything_is_there(browser: Browser, file: Path) -> No
     assert page.locator("article:visible").count() == 4
     assert page.locator("form:visible").count() == 0
     context.close()
+
+
+def test_charts_are_drawn_and_stand_below_as_tables(page: Page) -> None:
+    charts = page.locator("svg.chart")
+    assert charts.count() == 3
+    assert [c.get_attribute("role") for c in charts.all()] == ["img"] * 3
+    width = page.locator("main").bounding_box()
+    for chart in charts.all():
+        box = chart.bounding_box()
+        assert box is not None
+        assert width is not None
+        assert 50 < box["height"] < box["width"] <= width["width"]
+    # Whatever is called like markup is text, in tips too.
+    tip = page.locator("svg.chart circle title").first
+    assert tip.inner_html().startswith("'\"&gt;&lt;/title&gt;&lt;script&gt;")
+    numbers = page.locator("section:has(> svg.chart) details")
+    assert numbers.count() == 3
+    numbers.first.locator("summary").click()
+    row = numbers.first.locator("tbody tr").first
+    assert row.locator("td").all_inner_texts() == ["1.2", "1.1", "1.4"]
+
+
+def test_parts_of_a_bar_lie_end_to_end(page: Page) -> None:
+    first, second = page.locator("svg.chart rect").all()
+    boxes = [first.bounding_box(), second.bounding_box()]
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert boxes[0]["x"] + boxes[0]["width"] == pytest.approx(boxes[1]["x"], abs=1)
+    assert boxes[0]["width"] == pytest.approx(3 * boxes[1]["width"], rel=0.05)
+    colours = {e.evaluate("e => getComputedStyle(e).fill") for e in (first, second)}
+    assert len(colours) == 2
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        IntervalChart(title="t", axis="a", origin=1, intervals=[]),
+        IntervalChart(title="t", axis="a", origin=1, intervals=[Interval(label="l", value=1)]),
+        BarChart(title="t", axis="a", names=["n"], bars=[Bar(label="l", parts={})]),
+        BarChart(title="t", axis="a", names=[], bars=[]),
+        PointChart(title="t", axis="a", up="u", points=[]),
+        PointChart(title="t", axis="a", up="u", points=[Point(label="l", x=0, y=0)]),
+        PointChart(title="t", axis="a", up="u", points=[Point(label="l", x=1e-300, y=1e9)]),
+    ],
+    ids=lambda chart: chart.kind,
+)
+def test_charts_of_nothing_and_of_extremes_are_drawn_inside_of_their_frame(chart: Chart) -> None:
+    page = rendered(pretend_report("m").model_copy(update={"charts": [chart]}))
+    drawn = page.partition('<svg class="chart"')[2].partition("</svg>")[0]
+    places = [float(v) for v in re.findall(r' (?:x|x1|x2|cx)="([-\d.e+]+)"', drawn)]
+    assert places
+    assert all(0 <= x <= 760 for x in places)
+    assert "nan" not in drawn
 
 
 def test_the_bundle_is_downloaded(page: Page, tmp_path: Path) -> None:

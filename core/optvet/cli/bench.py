@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -12,10 +13,14 @@ from rich.table import Table
 
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, worst
 from optvet.cli.options import Debug, cache_folder
-from optvet.cli.output import Json, write_document
+from optvet.cli.output import Json, check_file, write_document
 from optvet.cli.render import count, size, table_of, text
 from optvet.cli.request import takes
+from optvet.cli.tables import shown_table
 from optvet.cli.terminal import Terminal, one_line
+from optvet.report.bench_tables import operator_tables, summary_tables
+from optvet.report.charts import charts_of, name_of
+from optvet.report.plot import check_plot, write_plot
 from optvet.spec.bench import BenchRequest
 
 if TYPE_CHECKING:
@@ -25,10 +30,40 @@ _COLOURS = {"slower": "red", "faster": "green", "no-difference": "", "undecided"
 _DETAIL_CHARS = 300
 
 
+def _checked_plot(file: Path | None) -> Path | None:
+    if file is not None:
+        check_plot(file)
+        check_file("--plot", str(file))
+    return file
+
+
+Operators = Annotated[
+    bool,
+    typer.Option(
+        "--operators",
+        help="Show operators, their times, and the slowest nodes.",
+        rich_help_panel="The answer",
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        callback=_checked_plot,
+        help="Draw speed, operators, placement and error into an SVG or PNG file.",
+        show_default=False,
+        rich_help_panel="The answer",
+    ),
+]
+
+
 @takes(BenchRequest, "model")
 def command(
     context: typer.Context,
     request: BenchRequest,
+    operators: Operators = False,
+    plot: Plot = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -43,7 +78,11 @@ def command(
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":
-        terminal.show(*screen(result))
+        terminal.show(*screen(result, terminal.width, operators=operators))
+    if plot is not None:
+        write_plot(charts_of(result), plot)
+        if json_to != "-":
+            terminal.show(f"wrote {plot}", soft_wrap=True)
     raise typer.Exit(exit_code(result))
 
 
@@ -59,20 +98,29 @@ def _code(variant: BenchVariant) -> int:
     return UNDECIDED if timing.verdict == "undecided" else CLEAN
 
 
-def screen(result: BenchResult) -> Iterator[RenderableType]:
-    """All parts of the screen, in order."""
+def screen(
+    result: BenchResult, width: int = 80, *, operators: bool = False
+) -> Iterator[RenderableType]:
+    """All parts of the screen, in order; ``operators`` says whether these are shown."""
     yield text(_subject(result), "dim")
     yield Padding(_speeds(result), (1, 0))
     costs = _costs(result)
     if costs.row_count:
         yield Padding(costs, (0, 0, 1, 0))
+    tables = summary_tables(result) + (operator_tables(result) if operators else [])
+    for table in tables:
+        yield from shown_table(table, width)
+        yield ""
     for variant in result.variants:
         timing, failure = variant.timing, variant.failure
         if failure is not None:
-            words = f"{_name(variant)}: {failure.symptom} ({failure.stage}): {failure.message}"
+            words = f"{name_of(variant)}: {failure.symptom} ({failure.stage}): {failure.message}"
             yield text(one_line(words, _DETAIL_CHARS), "red")
         elif timing is not None and timing.detail:
-            yield text(one_line(f"{_name(variant)}: {timing.detail}", _DETAIL_CHARS), "yellow")
+            yield text(one_line(f"{name_of(variant)}: {timing.detail}", _DETAIL_CHARS), "yellow")
+        for what, why in variant.unknown.items():
+            words = f"{name_of(variant)}: {what} is not known: {why}"
+            yield text(one_line(words, _DETAIL_CHARS), "dim")
     yield text(_noise(result), "dim")
 
 
@@ -97,7 +145,7 @@ def _speeds(result: BenchResult) -> Table:
     )
     for variant in result.variants:
         timing = variant.timing
-        name = text(_name(variant))
+        name = text(name_of(variant))
         if timing is None:
             table.add_row(name, text("failed", "red"), *["–"] * 4)
             continue
@@ -133,7 +181,7 @@ def _costs(result: BenchResult) -> Table:
         if timing.baseline not in shown:
             table.add_row(timing.baseline, *_side(timing.reference, None))
             shown.add(timing.baseline)
-        table.add_row(text(_name(variant)), *_side(timing.candidate, variant.optimization_s))
+        table.add_row(text(name_of(variant)), *_side(timing.candidate, variant.optimization_s))
     return table
 
 
@@ -151,10 +199,6 @@ def seconds(value: float | None) -> str:
         if value * factor >= 1 or unit == "µs":
             return f"{value * factor:.3g} {unit}"
     raise AssertionError
-
-
-def _name(variant: BenchVariant) -> str:
-    return f"{variant.optimizer.name} {variant.pipeline}"
 
 
 def _noise(result: BenchResult) -> str:

@@ -11,15 +11,12 @@ from typing import Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from optvet.cli.campaign import StoreArgument, Which, app
 from optvet.cli.commands import add
 from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document
-from optvet.cli.render import text
+from optvet.cli.tables import cell_text, shown_table
 from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables, Study
@@ -110,70 +107,11 @@ def command(
         terminal.write("\n".join(map(write, tables)))
 
 
-# --- on the screen -------------------------------------------------------------------------------
-
-_LONGEST_WORD, _GAP = 16, 2
-
-
 def _screen(tables: Sequence[ReportTable], width: int) -> Iterator[RenderableType]:
     for number, table in enumerate(tables):
-        yield Padding(text(table.title, "bold"), (1 if number else 0, 0, 0, 0))
-        if table.rows:
-            yield from (_part(table, columns, width) for columns in _parts(table, width))
-        else:
-            yield Text("nothing", "dim")
-        if table.note:
-            yield text(table.note, "dim")
-
-
-def _parts(table: ReportTable, width: int) -> Iterator[list[int]]:
-    """Columns of a table in parts that the screen has room for, each after the first column."""
-    least = [_least(table, index) + _GAP for index in range(len(table.columns))]
-    part, used = [0], least[0]
-    for index in range(1, len(least)):
-        if used + least[index] > width and len(part) > 1:
-            yield part
-            part, used = [0], least[0]
-        part.append(index)
-        used += least[index]
-    yield part
-
-
-def _least(table: ReportTable, index: int) -> int:
-    """The width that a column needs at least: of its longest word, or of a whole link."""
-    texts = [table.columns[index], *(_cell(row[index]) for row in table.rows)]
-    if any("://" in text for text in texts):
-        return max(map(len, texts))
-    longest = max((len(word) for text in texts for word in text.split()), default=0)
-    return min(longest, _LONGEST_WORD)
-
-
-def _part(table: ReportTable, columns: Sequence[int], width: int) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for index in columns:
-        values = [row[index] for row in table.rows]
-        numeric = all(not isinstance(value, str) for value in values)
-        links = any("://" in _cell(value) for value in values)
-        short = index == 0 and max(len(_cell(value)) for value in values) <= width // 3
-        made.add_column(
-            text(table.columns[index]),
-            justify="right" if numeric else "left",
-            overflow="fold",
-            # Names and links are searched for and copied.
-            no_wrap=links or short,
-        )
-    for row in table.rows:
-        made.add_row(*(text(_cell(row[index])) for index in columns))
-    return made
-
-
-def _cell(value: str | int | float | None) -> str:
-    """A value as it is read; a dash where there is none."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return "inf" if value > 1e300 else f"{value:.3g}"
-    return value if isinstance(value, str) else f"{value:,}"
+        if number:
+            yield ""
+        yield from shown_table(table, width)
 
 
 # --- for other programs --------------------------------------------------------------------------
@@ -203,7 +141,7 @@ def _markdown(table: ReportTable) -> str:
     """A heading, a table and the remark; what models contain is escaped."""
     lines = [f"## {_escaped(table.title)}", ""]
     cells = [[_escaped(name) for name in table.columns], ["---"] * len(table.columns)]
-    cells += [[_escaped(_cell(value)) for value in row] for row in table.rows]
+    cells += [[_escaped(cell_text(value)) for value in row] for row in table.rows]
     lines += [f"| {' | '.join(row)} |" for row in cells]
     if table.note:
         lines += ["", _escaped(table.note)]

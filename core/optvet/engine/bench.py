@@ -10,6 +10,7 @@ from itertools import islice
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.machine import environment
+from optvet.engine.inspection import Inspector
 from optvet.engine.models import large
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.assemble import model_record, optimizer_record
@@ -41,7 +42,7 @@ def bench(
     *,
     progress: Progress = lambda text, done, total: None,
 ) -> BenchResult:
-    """Time each variant of ``request`` against the original.
+    """Time each variant of ``request`` against the original, and tell what both are made of.
 
     Raises:
         UsageError: A name or an option is wrong; raised before any work.
@@ -55,6 +56,7 @@ def bench(
     (model,) = models
     variants = list(_variants(request, plugins, model))
     rows: list[BenchVariant] = []
+    inspector = Inspector()
     inputs: tuple[tuple[Sample, ...], list[DatasetRecord]] | None = None
     with _sandbox(request, variants, model) as sandbox:
         for number, variant in enumerate(variants, 1):
@@ -63,12 +65,16 @@ def bench(
                 model, variant.request, plugins, progress=told, sandbox=sandbox
             ) as session:
                 inputs = inputs or _samples(session)
-                rows.append(_timed(session, variant, inputs[0], request, told))
+                row = _timed(session, variant, inputs[0], request, told)
+                told("structure and placement", 0, None)
+                rows.append(inspector.inspected(session.lab, variant.case, inputs[0], row))
     assert inputs is not None
     return BenchResult(
         schema="optvet.bench/1",
         model=model_record(model),
         machine=_machine(load_before),
+        original=inspector.original,
+        placements=inspector.placements,
         variants=rows,
         samples=len(inputs[0]),
         datasets=inputs[1],

@@ -348,7 +348,13 @@ def profile(runtime: Any, value: Any) -> Profile:
     if wrong is not None:
         raise blame("runtime", runtime, wrong)
     plain = tuple(
-        NodeTime(_plain(n.name), _plain(n.operator), _plain(n.provider), n.calls, float(n.seconds))
+        NodeTime(
+            _plain(n.name),
+            _plain(n.operator),
+            _plain(n.provider),
+            float(n.calls),
+            float(n.seconds),
+        )
         for n in nodes
     )
     return Profile(_plain(value.wanted), value.runs, plain)
@@ -358,7 +364,7 @@ _NODE_TIME: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
     ("name", str, "a text"),
     ("operator", str, "a text"),
     ("provider", str, "a text"),
-    ("calls", int, "a whole number"),
+    ("calls", (int, float), "a number"),
     ("seconds", (int, float), "a number"),
 )
 

@@ -309,14 +309,15 @@ class NodeTime:
         name: The runtime's name of it.
         operator: Its operator, preceded by its domain if that is not ONNX's, as far as it is known.
         provider: What executed it: an execution provider, or a device.
-        calls: How often, over all runs.
-        seconds: How long, over all runs, without the nodes of graphs inside it.
+        calls: How often in a run, on average.
+        seconds: How long in a run, without the nodes of graphs inside it: the median over runs,
+            since a pause of the machine can last longer than all nodes.
     """
 
     name: str
     operator: str
     provider: str
-    calls: int
+    calls: float
     seconds: float
 
 

@@ -6,12 +6,19 @@ from typing import Literal
 
 from optvet.spec.protocols import Reporter
 from optvet.spec.records import (
+    Bar,
+    BarChart,
     CampaignReport,
+    Chart,
     Divergence,
     Finding,
     Impact,
+    Interval,
+    IntervalChart,
     KnownFinding,
     OutputRecord,
+    Point,
+    PointChart,
     ReportedFinding,
     ReportedTrial,
     ReportTable,
@@ -72,7 +79,36 @@ def pretend_report(text: str = "model") -> CampaignReport:
         findings=findings,
         fixed=[gone],
         tables=[table],
+        charts=_charts(text),
     )
+
+
+def _charts(text: str) -> list[Chart]:
+    """A chart of each kind, whose names are all ``text``."""
+    return [
+        IntervalChart(
+            title=text,
+            note=text,
+            axis=text,
+            origin=1.0,
+            intervals=[
+                Interval(label=text, value=1.2, low=1.1, high=1.4, tone="bad"),
+                Interval(label=f"{text} 2", value=1.0),
+            ],
+        ),
+        BarChart(
+            title=text,
+            axis=text,
+            names=[text, "other"],
+            bars=[Bar(label=text, parts={text: 3.0, "other": 1.0})],
+        ),
+        PointChart(
+            title=text,
+            axis=text,
+            up=text,
+            points=[Point(label=text, x=0.0, y=1.0), Point(label=text, x=1e-6, y=2.0)],
+        ),
+    ]
 
 
 def pretend_files(finding: ReportedFinding) -> dict[str, bytes]:

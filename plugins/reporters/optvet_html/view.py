@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, ReportTable
+from optvet_html.charts import Drawing, drawing_of
 
 STATUSES = ("clean", "drift", "faulty", "undecided", "error", "failed", "running", "queued")
 """Outcomes of jobs, as they are counted from left to right."""
@@ -91,6 +92,7 @@ class View:
     counts: Sequence[tuple[str, int, float, float]]
     findings: Sequence[Shown]
     without: Sequence[ReportedTrial]
+    charts: Sequence[Drawing]
     tables: Sequence[ReportTable]
 
     @classmethod
@@ -107,6 +109,7 @@ class View:
             counts=_counts(report.trials),
             findings=findings,
             without=[t for t in report.trials if t.status in unjudged],
+            charts=[drawing_of(chart) for chart in report.charts],
             tables=[*report.tables, *_metrics(report.trials), _models(report.trials)],
         )
 

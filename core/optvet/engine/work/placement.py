@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +23,8 @@ from optvet.spec.types import Artifact, NodeTime, Profile, Sample
 
 _KEPT = 50
 """Single nodes that a placement keeps of each kind."""
-_RUNS = 8
+_RUNS = 5
+"""Runs that are profiled. Few, since the profile of a large graph is long."""
 
 
 def find_placement(
@@ -33,11 +35,10 @@ def find_placement(
     Args:
         lab: Its case says which runtime runs the models, and with which options.
         passes: None is the original model.
-        samples: At least one; of more than eight only the first are run, since the profile of a run
-            is long.
+        samples: At least one. Five runs are profiled: the first samples, or all of them in turn.
     """
     subject = lab.subject(passes)
-    order = lab.order(subject, samples[:_RUNS])
+    order = lab.order(subject, list(islice(cycle(samples), _RUNS)))
     assert order.config is not None
     runtime = order.config.runtime
     if not isinstance(runtime, Profiles):
@@ -68,8 +69,7 @@ def profiled(artifact: Artifact, order: TrialSpec, folder: Path) -> Profile:
 
 
 def placement_of(profile: Profile) -> Placement:
-    """What is told of a profile: numbers of nodes, and times per run."""
-    runs = max(profile.runs, 1)
+    """What is told of a profile: numbers of nodes, and times."""
     nodes = sorted(profile.nodes, key=lambda node: -node.seconds)
     total = sum(node.seconds for node in nodes)
     seconds, counts = Counter[str](), Counter[str]()
@@ -81,26 +81,26 @@ def placement_of(profile: Profile) -> Placement:
         wanted=profile.wanted,
         runs=profile.runs,
         providers=dict(Counter(node.provider for node in nodes).most_common()),
-        seconds=total / runs,
+        seconds=total,
         operators=[
             OperatorTime(
                 operator=operator,
                 nodes=counts[operator],
-                seconds=spent / runs,
+                seconds=spent,
                 share=spent / total if total else 0.0,
             )
             for operator, spent in seconds.most_common()
         ],
-        slowest=[_placed(node, runs) for node in nodes[:_KEPT]],
-        elsewhere=[_placed(node, runs) for node in elsewhere[:_KEPT]],
+        slowest=[_placed(node) for node in nodes[:_KEPT]],
+        elsewhere=[_placed(node) for node in elsewhere[:_KEPT]],
     )
 
 
-def _placed(node: NodeTime, runs: int) -> PlacedNode:
+def _placed(node: NodeTime) -> PlacedNode:
     return PlacedNode(
         name=cut(node.name, NAME_CHARS),
         operator=cut(node.operator, NAME_CHARS),
         provider=cut(node.provider, NAME_CHARS),
-        calls=node.calls / runs,
-        seconds=node.seconds / runs,
+        calls=node.calls,
+        seconds=node.seconds,
     )

@@ -27,6 +27,15 @@ from optvet.spec.records.campaign import (
     TrialExport,
     TrialSummary,
 )
+from optvet.spec.records.charts import (
+    Bar,
+    BarChart,
+    Chart,
+    Interval,
+    IntervalChart,
+    Point,
+    PointChart,
+)
 from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
@@ -119,6 +128,8 @@ __all__ = [
     "DOCUMENTS",
     "STATUSES",
     "Activation",
+    "Bar",
+    "BarChart",
     "Baseline",
     "BenchResult",
     "BenchVariant",
@@ -133,6 +144,7 @@ __all__ = [
     "CampaignSummary",
     "CampaignTables",
     "ChangedVerdict",
+    "Chart",
     "Check",
     "ComparisonRecord",
     "Control",
@@ -147,6 +159,8 @@ __all__ = [
     "FindingGroup",
     "FixedTolerance",
     "Impact",
+    "Interval",
+    "IntervalChart",
     "Inventory",
     "InventoryChange",
     "KnownFinding",
@@ -171,6 +185,8 @@ __all__ = [
     "PluginDescriptions",
     "PluginEntry",
     "PluginList",
+    "Point",
+    "PointChart",
     "PulledModel",
     "PulledModels",
     "Quantized",

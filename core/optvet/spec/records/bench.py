@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.placement import Placement
+from optvet.spec.records.structure import Inventory, InventoryChange
 from optvet.spec.records.vet import DatasetRecord, ModelRecord, OptimizerRecord, RuntimeRecord
 from optvet.spec.types import Stage, Symptom
 
@@ -72,7 +74,9 @@ class BenchVariant(Record):
 
     ``pipeline`` is its name or notation as it was asked for. ``optimization_s`` is the time to
     apply the passes, with reading the model; where a session optimizes as it loads, that time is
-    part of ``load_s``. ``timing`` is None if the candidate ``failure`` prevented it.
+    part of ``load_s``. ``timing`` is None if the candidate ``failure`` prevented it. ``inventory``
+    is what its model is made of, ``change`` what that has more of than the original, ``placement``
+    where it is executed. What of these is not known is None, for the reasons in ``unknown``.
     """
 
     optimizer: OptimizerRecord
@@ -81,6 +85,10 @@ class BenchVariant(Record):
     optimization_s: float | None = None
     failure: StepFailure | None = None
     timing: Timing | None = None
+    inventory: Inventory | None = None
+    change: InventoryChange | None = None
+    placement: Placement | None = None
+    unknown: dict[Literal["inventory", "placement"], str] = Field(default_factory=dict)
 
 
 class MachineRecord(Record):
@@ -96,11 +104,17 @@ class MachineRecord(Record):
 
 
 class BenchResult(Record):
-    """The result of ``bench``: what each variant costs and gains on one model."""
+    """The result of ``bench``: what each variant costs and gains on one model.
+
+    ``original`` is what the original is made of, ``placements`` where it is executed, by the
+    runtime that was asked.
+    """
 
     schema_: Literal["optvet.bench/1"] = Field("optvet.bench/1", alias="schema")
     model: ModelRecord
     machine: MachineRecord
+    original: Inventory | None = None
+    placements: dict[str, Placement] = Field(default_factory=dict)
     variants: list[BenchVariant]
     samples: int
     datasets: list[DatasetRecord] = Field(default_factory=list)

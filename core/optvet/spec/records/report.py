@@ -9,6 +9,7 @@ from pydantic import Field
 
 from optvet.spec.records.base import Record
 from optvet.spec.records.campaign import FindingGroup, KnownFinding, TrialSummary
+from optvet.spec.records.charts import Chart
 from optvet.spec.records.vet import Finding, Impact, OutputRecord
 
 
@@ -105,6 +106,7 @@ class CampaignReport(Record):
     fixed: list[KnownFinding] = Field(default_factory=list)
     unseen: list[KnownFinding] = Field(default_factory=list)
     tables: list[ReportTable] = Field(default_factory=list)
+    charts: list[Chart] = Field(default_factory=list)
 
     def made(self, trial: str) -> Iterator[ReportedFinding]:
         """The findings that the job of this key made."""

@@ -1,0 +1,142 @@
+"""Charts of what was timed, and of what models are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from optvet.spec.records.bench import BenchResult, BenchVariant, Timing
+from optvet.spec.records.charts import (
+    Bar,
+    BarChart,
+    Chart,
+    Interval,
+    IntervalChart,
+    Point,
+    PointChart,
+    Tone,
+)
+
+ORIGINAL = "original"
+_OPERATORS = 10
+_TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "unsure"}
+
+
+def charts_of(result: BenchResult) -> list[Chart]:
+    """The charts of one model's timing; those that nothing is known for are left out."""
+    made = (_speeds(result), _operators(result), _providers(result), _errors(result))
+    return [chart for chart in made if chart is not None]
+
+
+def name_of(variant: BenchVariant) -> str:
+    """What a variant is called: optimizer and pipeline."""
+    return f"{variant.optimizer.name} {variant.pipeline}"
+
+
+def label_of(variant: BenchVariant, result: BenchResult) -> str:
+    """Its name among the variants of ``result``: the pipeline alone, of one optimizer."""
+    one = len({each.optimizer.name for each in result.variants}) == 1
+    return variant.pipeline if one else name_of(variant)
+
+
+def ratio_chart(timings: Mapping[str, Timing], title: str, note: str = "") -> IntervalChart | None:
+    """Ratios with their intervals, by label; None if nothing was timed."""
+    intervals = [
+        Interval(
+            label=label,
+            value=timing.ratio,
+            low=timing.low,
+            high=timing.high,
+            tone=_TONES.get(timing.verdict, "plain"),
+        )
+        for label, timing in timings.items()
+        if timing.ratio is not None
+    ]
+    if not intervals:
+        return None
+    axis = "latency over the reference's; below 1 is faster"
+    return IntervalChart(title=title, note=note, axis=axis, origin=1.0, intervals=intervals)
+
+
+def parts_chart(
+    counts: Mapping[str, Mapping[str, float]], title: str, axis: str, *, most: int = _OPERATORS
+) -> BarChart | None:
+    """Bars of parts, by label; the most frequent names, and the sum of the others as one part.
+
+    None if there is no bar.
+    """
+    if not counts:
+        return None
+    total = Counter[str]()
+    for parts in counts.values():
+        total.update(parts)
+    names = [name for name, _ in total.most_common(most)]
+    rest = len(total) - len(names)
+    others = f"{rest} others"
+    bars = []
+    for label, parts in counts.items():
+        shown = {name: float(parts[name]) for name in names if name in parts}
+        left = sum(amount for name, amount in parts.items() if name not in shown)
+        bars.append(Bar(label=label, parts={**shown, others: left} if left else shown))
+    return BarChart(title=title, axis=axis, names=[*names, *([others] if rest else [])], bars=bars)
+
+
+def short_operator(name: str) -> str:
+    """An operator with the last part of its domain alone: ``nchwc::Conv``."""
+    domain, separator, operator = name.rpartition("::")
+    return f"{domain.rpartition('.')[2]}{separator}{operator}"
+
+
+# --- of one model --------------------------------------------------------------------------------
+
+
+def _timed(result: BenchResult) -> Iterator[tuple[BenchVariant, Timing]]:
+    for variant in result.variants:
+        if variant.timing is not None:
+            yield variant, variant.timing
+
+
+def _speeds(result: BenchResult) -> Chart | None:
+    timings = {label_of(variant, result): timing for variant, timing in _timed(result)}
+    return ratio_chart(timings, "Speed", "The line spans the confidence interval.")
+
+
+def _operators(result: BenchResult) -> Chart | None:
+    known = [(ORIGINAL, result.original)]
+    known += [(label_of(variant, result), variant.inventory) for variant in result.variants]
+    counts = {
+        label: {short_operator(name): count for name, count in each.operators.items()}
+        for label, each in known
+        if each is not None
+    }
+    return parts_chart(counts, "Operators", "nodes")
+
+
+def _providers(result: BenchResult) -> Chart | None:
+    known = dict(result.placements)
+    known |= {label_of(v, result): v.placement for v in result.variants if v.placement is not None}
+    counts = {label: each.providers for label, each in known.items()}
+    return parts_chart(counts, "Placement", "nodes as they are executed")
+
+
+def _errors(result: BenchResult) -> Chart | None:
+    points: list[Point] = []
+    baselines: dict[str, float] = {}
+    for variant, timing in _timed(result):
+        if timing.reference is not None:
+            baselines.setdefault(timing.baseline, timing.reference.latency_s)
+        if timing.candidate is not None and timing.difference is not None:
+            milliseconds = 1e3 * timing.candidate.latency_s
+            points.append(
+                Point(label=label_of(variant, result), x=timing.difference, y=milliseconds)
+            )
+    if not points:
+        return None
+    first = [Point(label=name, x=0.0, y=1e3 * s) for name, s in baselines.items()]
+    return PointChart(
+        title="Latency against error",
+        note="The largest difference of an output, relative to its largest magnitude.",
+        axis="relative difference",
+        up="latency, ms",
+        points=[*first, *points],
+    )
