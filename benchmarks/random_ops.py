@@ -252,7 +252,7 @@ class InProcess:
 
     def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         """One run for each number."""
-        if numbers.start == 0 and not self.shared:
+        if numbers.start < 1_000_000 and not self.shared:
             return None
         return [self._run(seeded(self.models[side], number, by)) for number in numbers]
 

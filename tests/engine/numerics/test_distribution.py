@@ -1,5 +1,6 @@
 """Two sets of random runs are told apart where their distributions differ, and only there."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -139,10 +140,12 @@ class Given:
     def __init__(self, reference: Make, candidate: Make, *, seeds: bool) -> None:
         self.made: dict[Side, Make] = {"reference": reference, "candidate": candidate}
         self.seeds = seeds
+        self.drawn = 0
 
     def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         if not self.seeds:
             return None
+        self.drawn += len(numbers)
         return [self.made[side](n, runs=1)[0] for n in numbers]
 
     def in_turn(self, side: Side, session: int, runs: int) -> Runs:
@@ -167,7 +170,35 @@ def test_a_fault_is_told_with_its_evidence(seeds: bool) -> None:
 
     (judgement,) = judge_random(Given(masks, halved, seeds=seeds), ["y"]).values()
     assert judgement.call == "fault"
-    assert "has another distribution (192 runs of each model, p " in judgement.detail
+    runs = r"(16|48|192) runs of each model, p " if seeds else "192 runs of each model, p "
+    assert re.search(rf"has another distribution \({runs}", judgement.detail)
+
+
+def test_a_fault_beyond_doubt_takes_few_runs() -> None:
+    def zero(seed: int, runs: int = 48) -> Made:
+        return normal(seed, runs, spread=0.0)
+
+    draws = Given(normal, zero, seeds=True)
+    (judgement,) = judge_random(draws, ["y"]).values()
+    assert judgement.call == "fault"
+    assert "it no longer varies at all (16 runs of each model" in judgement.detail
+    # Of each model two pairs by name and by place, a first look, and a second one with new runs.
+    assert draws.drawn == 2 * (2 + 2 + 12 + 16)
+
+
+@pytest.mark.parametrize("make", [normal, masks])
+def test_equal_distributions_from_other_seeds_are_never_a_fault(make: Make) -> None:
+    calls = set()
+    for first in range(50):
+
+        def shifted(seed: int, runs: int = 48, by: int = first) -> Made:
+            return make(seed + 10_000_000 * (by + 1), runs, size=1 + by % 8)
+
+        def plain(seed: int, runs: int = 48, by: int = first) -> Made:
+            return make(seed, runs, size=1 + by % 8)
+
+        calls |= {j.call for j in judge_random(Given(plain, shifted, seeds=True), ["y"]).values()}
+    assert calls == {"drift"}
 
 
 def test_runs_that_depend_on_each_other_prove_nothing() -> None:

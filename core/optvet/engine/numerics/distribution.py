@@ -31,7 +31,7 @@ _EDGE = 1e-3
 _POSITIONS = 16
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _TINY = 1e-300
-_BEYOND_DOUBT = 1e-9
+_BEYOND_DOUBT = 1e-6
 """With a p-value below this, no further test is made."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from optvet.engine.numerics.distribution import Runs
 from optvet.engine.numerics.oracle import (
     OTHER_PLACES,
     THRESHOLDS,
@@ -153,6 +154,7 @@ class Examiner:
         self._late = ""
         self._draws = self._lists_weights = False
         self._moved: set[str] = set()
+        self._drawn: dict[str, Runs] = {}
         self.layers = Layers(lab)
 
     def learn_reference(self, trial: Trial) -> None:
@@ -440,7 +442,7 @@ class Examiner:
         names = sorted(self.random - self.ignored_outputs - self.flaky)
         if not names:
             return []
-        pair = Pair(self.lab, self.base, trial.passes, sample)
+        pair = Pair(self.lab, self.base, trial.passes, sample, self._drawn)
         return list(pair.judgements(names).values())
 
     def agrees(self, sample: Sample, again: Outputs) -> bool:

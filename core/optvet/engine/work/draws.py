@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -32,18 +32,24 @@ from optvet.spec.types import Artifact, Sample
 
 _KEPT_ELEMENTS = 1 << 14
 """Elements that are kept of a larger output, evenly spaced."""
+_KNOWN_BYTES = 256 << 20
+"""Bytes of draws that are kept in memory; beyond, the oldest go."""
 _LOADED_BYTES = 2 << 30
 """Each seed needs a new session; this limits the bytes of models that are loaded for them."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The two models that are compared: pass sequences of the lab, None for the original."""
+    """The two models that are compared: pass sequences of the lab, None for the original.
+
+    ``known`` holds what was drawn for other pairs, by the key of the cache.
+    """
 
     lab: Lab
     reference: tuple[str, ...] | None
     candidate: tuple[str, ...]
     sample: Sample
+    known: dict[str, Runs] = field(default_factory=dict)
 
     def judgements(self, names: Sequence[str]) -> dict[str, Judgement]:
         """A judgement on each of the random outputs ``names``."""
@@ -66,14 +72,22 @@ class Pair:
         # Pass sequences that make one and the same model share its draws.
         content = lab.content_key(passes, self.sample)
         key = content and caching.key("draws", basis(), content, task.__name__, args)
-        kept = lab.cache.read(key, unpack_runs) if key else None
+        kept = (self.known.get(key) or lab.cache.read(key, unpack_runs)) if key else None
         if kept is None:
             outcome = lab.submit(subject, task, lab.order(subject, [self.sample]), *args).result()
             kept = outcome.value or []
             lab.ledger.add("noise", int(passes is not None), len(kept))
             if key and not is_circumstantial(outcome.failure):
                 lab.cache.put(key, "draws", pack_runs(kept))
+        if key:
+            self.known[key] = kept
+            while sum(map(_size_of, self.known.values())) > _KNOWN_BYTES:
+                self.known.pop(next(iter(self.known)))
         return kept
+
+
+def _size_of(runs: Runs) -> int:
+    return sum(value.nbytes for run in runs for value in run.values())
 
 
 # --- in a worker ----------------------------------------------------------------------------------
