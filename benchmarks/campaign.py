@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import machine
+
 from optvet import VetRequest
 from optvet.engine.api import vet_request
 from optvet.engine.campaign import add_campaign, open_store
@@ -45,7 +47,8 @@ def main() -> None:
     parser.add_argument("--larger", action="store_true", help="networks of a few megabytes too")
     models = MODELS + (LARGER if parser.parse_args().larger else ())
     amount = len(models) * len(OPTIMIZERS)
-    with tempfile.TemporaryDirectory(prefix="optvet-benchmark-") as folder:
+    print(machine.describe(machine.environment()), flush=True)
+    with machine.as_installed(), tempfile.TemporaryDirectory(prefix="optvet-benchmark-") as folder:
         place = Path(folder)
         bare_s = bare(place, models)
         print(f"{amount} jobs, bare sum          {bare_s:7.1f} s")

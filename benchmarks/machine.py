@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
 
+_PREFIX = "PYTHONPYCACHEPREFIX"
 PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxoptimizer")
 
 
@@ -29,6 +33,23 @@ def describe(found: dict[str, str]) -> str:
     where = f"{found['processor']}; {found['system']}; load {found['load']}"
     rest = [f"{k} {v}" for k, v in found.items() if k not in ("processor", "system", "load")]
     return f"{where}\n{', '.join(rest)}"
+
+
+@contextmanager
+def as_installed() -> Iterator[None]:
+    """Processes that are started here keep compiled modules, as those of an installed package do.
+
+    What this environment says may be otherwise (PYTHONDONTWRITEBYTECODE, a checkout that nobody may
+    write to), and compiling takes longer than most that is measured.
+    """
+    before = {n: os.environ.pop(n, None) for n in ("PYTHONDONTWRITEBYTECODE", _PREFIX)}
+    with tempfile.TemporaryDirectory(prefix="optvet-bytecode-") as folder:
+        os.environ[_PREFIX] = folder
+        try:
+            yield
+        finally:
+            del os.environ[_PREFIX]
+            os.environ |= {name: value for name, value in before.items() if value is not None}
 
 
 def library_version(name: str) -> str:

@@ -45,6 +45,7 @@ import numpy as np
 
 INPUTS = 10
 COLD, HOPED, WARM, DETECT = 10.0, 20.0, 100.0, 1.3
+WAYS = ("optvet", "optvet, 1 job", "optvet, random inputs")
 PARTS = ("each", "detect", "profile")
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -62,8 +63,8 @@ class Cost:
 # --- measuring processes --------------------------------------------------------------------------
 
 
-def run_measured(command: Sequence[str], **environment: str) -> Cost:
-    """Wall and CPU time of a command with all its descendants, and its last line as JSON."""
+def run_measured(command: Sequence[str], *, answers: bool = True, **environment: str) -> Cost:
+    """Wall and CPU time of a command with all its descendants; its last line if that is JSON."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
@@ -82,7 +83,7 @@ def run_measured(command: Sequence[str], **environment: str) -> Cost:
         raise RuntimeError(f"{' '.join(command)}: status {process.returncode}")
     cpu = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
     lines = [line for line in output.splitlines() if line.strip()]
-    return Cost(wall, cpu, json.loads(lines[-1]) if lines else None)
+    return Cost(wall, cpu, json.loads(lines[-1]) if lines and answers else None)
 
 
 def tree_cpu_s(root: int) -> float:
@@ -367,8 +368,10 @@ def _print_each(
         )
 
 
-def part_detect(reference: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The default pipeline against the necessary work."""
+def part_detect(
+    reference: str, options: argparse.Namespace, ways: Sequence[str] = WAYS
+) -> dict[str, Any]:
+    """The default pipeline, vetted in these ways, against the necessary work."""
     path = model_path(reference)
     rows: dict[str, list[Cost]] = {}
     inner: dict[str, list[Cost]] = {}
@@ -376,18 +379,14 @@ def part_detect(reference: str, options: argparse.Namespace) -> dict[str, Any]:
         inputs = Path(folder) / "inputs.npz"
         save_inputs(path, inputs, options.inputs)
         for i in range(options.repeats):
-            for name, dataset, jobs in (
-                ("optvet", f"files:{inputs}", 0),
-                ("optvet, 1 job", f"files:{inputs}", 1),
-                ("optvet, random inputs", "random", 0),
-            ):
+            for name in ways:
                 cost = child(
                     "optvet_detect",
                     path=str(path),
                     cache=f"{folder}/{name[-5:]}{i}",
-                    dataset=dataset,
+                    dataset="random" if name == WAYS[2] else f"files:{inputs}",
                     limit=options.inputs,
-                    jobs=jobs,
+                    jobs=1 if name == WAYS[1] else 0,
                 )
                 rows.setdefault(name, []).append(cost)
             rows.setdefault("bare", []).append(
@@ -526,10 +525,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(machine.describe(found), flush=True)
     document: dict[str, Any] = {"environment": found, "options": vars(options) | {"json": None}}
     run = {"each": part_each, "detect": part_detect, "profile": part_profile}
-    for part in parts:
-        for reference in options.models.split(","):
-            document.setdefault(part, {})[reference] = run[part](reference, options)
-            sys.stdout.flush()
+    with machine.as_installed():
+        for part in parts:
+            for reference in options.models.split(","):
+                document.setdefault(part, {})[reference] = run[part](reference, options)
+                sys.stdout.flush()
     if options.json:
         options.json.write_text(json.dumps(document, indent=1, default=asdict) + "\n")
     return 0

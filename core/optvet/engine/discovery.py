@@ -288,13 +288,15 @@ def _slips(module: Any) -> list[str]:
         if not inspect.isfunction(function) or function.__module__ != module.__name__:
             continue
         marked = hasattr(function, "optvet_impl")
+        if not (marked or name in known or name.startswith("optvet_")):
+            continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         if name in known and not marked:
             slips.append(f"{name} has no @hookimpl above it; import it from optvet")
         elif name not in known and marked:
             advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             slips.append(f"{name} is no hook of optvet; {advice}")
-        elif name not in known and name.startswith("optvet_") and near:
+        elif name not in known and near:
             slips.append(f"{name} is no hook of optvet; did you mean {near[0]}? (with @hookimpl)")
     return slips
 
