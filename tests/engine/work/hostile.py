@@ -165,6 +165,14 @@ def report_and_sleep(folder: str, seconds: float) -> str:
     return "slept"
 
 
+def report_and_outlive(folder: str, deaths: int) -> str:
+    """Tell the number of this process in ``folder``; wait to be killed until ``deaths`` have been."""
+    Path(folder, str(os.getpid())).write_text("")
+    if len(os.listdir(folder)) <= deaths:
+        time.sleep(60)
+    return "lived"
+
+
 def raise_text(size: int) -> None:
     raise ValueError("head" + "x" * size + "tail")
 
