@@ -140,9 +140,15 @@ def optvet_detect(path: str, cache: str, dataset: str, limit: int, jobs: int) ->
     from optvet.engine.vet.session import default_jobs
     from optvet.engine.work.preload import preload_for
     from optvet.engine.work.sandbox import Limits, Sandbox
+    from optvet.spec.records import Record
+    from optvet.spec.records import vet as records
     from optvet.spec.request import VetRequest
 
     plugins = Plugins()
+    # Documents are built when first used; here that counts as start-up, as importing them does.
+    for kind in vars(records).values():
+        if isinstance(kind, type) and issubclass(kind, Record):
+            kind.model_rebuild()
     jobs = jobs or default_jobs()
     preload = preload_for(plugins.optimizer("onnxoptimizer"), plugins.reference_runtime())
     with Sandbox(jobs=jobs, limits=Limits(), preload=preload) as sandbox:
