@@ -122,6 +122,9 @@ def test_command_of_the_docs_runs(
 ) -> None:
     if "nightly.store" in command.words:
         assert optvet.cli.main(["campaign", "run", "nightly.toml", "--quiet"]) == 0
+    if "hunted" in command.words and "--out" not in command.words:
+        hunt = next(c for c in ALL if {"hunt", "hunted", "--out"} <= set(c.words))
+        assert optvet.cli.main(hunt.words[1:]) in hunt.codes
     code = optvet.cli.main(command.words[1:])
     captured = capsys.readouterr()
     assert code in command.codes, captured.err + captured.out

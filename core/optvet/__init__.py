@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     )
     from optvet.spec.executor import Executor, Report, WorkerLost, Workers
     from optvet.spec.files import file_sha256, write_file
+    from optvet.spec.generators import (
+        Candidate,
+        Fragment,
+        Generator,
+        Mutator,
+        Pattern,
+        Pool,
+        PoolRequest,
+        Vocabulary,
+    )
     from optvet.spec.hooks import hookimpl
     from optvet.spec.memory import announced_bytes, check_size
     from optvet.spec.parsing import parse_json, read_json, read_toml
@@ -118,6 +128,7 @@ __all__ = [
     "BarChart",
     "Calibrates",
     "CampaignReport",
+    "Candidate",
     "CarriesFiles",
     "Chart",
     "Check",
@@ -140,6 +151,8 @@ __all__ = [
     "Feeds",
     "Finding",
     "FindingFiles",
+    "Fragment",
+    "Generator",
     "Harmless",
     "InfrastructureError",
     "Inner",
@@ -155,15 +168,19 @@ __all__ = [
     "ModelCard",
     "ModelConfig",
     "ModelSource",
+    "Mutator",
     "NeedsNetwork",
     "NodeTime",
     "NothingTested",
     "Optimizer",
     "OptvetError",
     "Pass",
+    "Pattern",
     "Pins",
     "PluginError",
     "PointChart",
+    "Pool",
+    "PoolRequest",
     "Preferred",
     "Probe",
     "Profile",
@@ -204,6 +221,7 @@ __all__ = [
     "ValueInfo",
     "VetRequest",
     "VetResult",
+    "Vocabulary",
     "Wants",
     "WorkerLost",
     "Workers",
@@ -237,6 +255,7 @@ _HOMES = (
     "optvet.spec.protocols",
     "optvet.spec.hooks",
     "optvet.spec.executor",
+    "optvet.spec.generators",
     "optvet.spec.environment",
     "optvet.spec.records",
     "optvet.spec.request",

@@ -28,6 +28,7 @@ _COMMANDS = {
 """Single commands, each the function ``command`` of the module of its name."""
 _GROUPS = {
     "campaign": "Vet many models with many optimizers.",
+    "hunt": "Look for faults of an optimizer on models that are made for it.",
     "plugins": "Plugins that are installed.",
     "models": "Models that can be vetted by name.",
     "cache": "What is kept between runs.",

@@ -36,7 +36,9 @@ def _plugins(context: typer.Context, json_to: Json = None, debug: Debug = False)
         return
     terminal, plugins = context.ensure_object(Terminal), Plugins()
     found = plugins.all()
-    defaults = {(f, plugins.default(f)) for f in {p.family for p in found} if f is not None}
+    # Of generators all are used that need no argument.
+    chosen = {p.family for p in found} - {None, "generator"}
+    defaults = {(f, plugins.default(f)) for f in chosen if f is not None}
     if json_to is not None:
         entries = [PluginEntry(**_entry(p), default=_is_default(p, defaults)) for p in found]
         document = PluginList(schema="optvet.plugins/1", plugins=entries)

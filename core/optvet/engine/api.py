@@ -313,8 +313,8 @@ def _dataset_names(dataset: Data, plugins: Plugins) -> tuple[str, ...]:
                 "datasets, or arrays by input name"
             )
         feeds.append({str(name): np.asarray(value) for name, value in item.items()})
-    plugins.register("dataset", _Given(tuple(feeds)))
-    return (_Given.name,)
+    plugins.register("dataset", GivenInputs(tuple(feeds)))
+    return (GivenInputs.name,)
 
 
 class _NoOptions(BaseModel):
@@ -322,7 +322,7 @@ class _NoOptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class _Given:
+class GivenInputs:
     """Arrays that the caller holds, as a dataset."""
 
     feeds: tuple[Feeds, ...]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from optvet.spec.errors import ContractError, OptvetError
+from optvet.spec.generators import Mutator, Pool
 from optvet.spec.protocols import (
     Calibrates,
     Comparator,
@@ -132,7 +133,7 @@ def attributes(family: str, plugin: Any) -> str | None:
     """What is wrong with the attributes of a plugin that has all of them; None if nothing is."""
     options = "a pydantic model with the defaults"
     expected: dict[str, tuple[type | tuple[type, ...], str]] = {"name": (str, "a text")}
-    if family not in ("model source", "reporter"):
+    if family not in ("model source", "reporter", "generator"):
         expected["options"] = (BaseModel, options)
     if family == "reporter":
         expected["suffix"] = (str, "a text")
@@ -141,6 +142,11 @@ def attributes(family: str, plugin: Any) -> str | None:
     if family == "runtime":
         expected["deployed"] = (BaseModel, options)
         expected["accepts"] = (Set, "a frozenset of formats")
+    if family == "generator":
+        if wrong := _no_generator(plugin):
+            return wrong
+        numbers = {"needs_argument": (bool, "True or False")}
+        expected |= numbers if isinstance(plugin, Pool) else {"weight": ((int, float), "a number")}
     if family == "executor":
         expected["shares_disk"] = (bool, "True or False")
     if family in ("optimizer", "runtime"):
@@ -170,6 +176,12 @@ def attributes(family: str, plugin: Any) -> str | None:
     if isinstance(plugin, SetsEnvironment) and (wrong := _variables(plugin.environment)):
         return wrong
     return _outdated(plugin) if family == "optimizer" else None
+
+
+def _no_generator(plugin: Any) -> str | None:
+    if isinstance(plugin, Pool) == isinstance(plugin, Mutator):
+        return "it must be a pool (fragments, needs_argument) or a mutator (mutate, weight)"
+    return None
 
 
 def _variables(environment: Mapping[Any, Any]) -> str | None:

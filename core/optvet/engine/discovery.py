@@ -6,6 +6,7 @@ duplicate names.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 import os
@@ -23,6 +24,7 @@ from optvet.engine.processes import LocalExecutor
 from optvet.spec import hooks
 from optvet.spec.errors import PluginError, UnknownName
 from optvet.spec.executor import Executor
+from optvet.spec.generators import Generator, Mutator, Pool
 from optvet.spec.protocols import (
     Comparator,
     Dataset,
@@ -36,7 +38,14 @@ from optvet.spec.protocols import (
 )
 
 Family = Literal[
-    "optimizer", "runtime", "comparator", "dataset", "model source", "executor", "reporter"
+    "optimizer",
+    "runtime",
+    "comparator",
+    "dataset",
+    "model source",
+    "executor",
+    "reporter",
+    "generator",
 ]
 
 _HOOKS: dict[Family, tuple[str, type]] = {
@@ -47,6 +56,7 @@ _HOOKS: dict[Family, tuple[str, type]] = {
     "model source": ("optvet_model_sources", ModelSource),
     "executor": ("optvet_executors", Executor),
     "reporter": ("optvet_reporters", Reporter),
+    "generator": ("optvet_generators", Generator),
 }
 
 
@@ -134,6 +144,11 @@ class Plugins:
         self._entries = _without_clashes([*self._entries, entry])
         return self
 
+    def extended(self, family: Family, plugin: Any) -> Plugins:
+        """A copy of this registry with one more plugin object."""
+        other = copy.copy(self)
+        return other.register(family, plugin)
+
     def all(self) -> list[Loaded]:
         """Every plugin object and every failure, sorted by family and name."""
         order = [*_HOOKS, None]
@@ -214,6 +229,25 @@ class Plugins:
         """The reporter of that name; UnknownName or PluginError if there is none."""
         plugin: Reporter = self._get("reporter", name)
         return plugin
+
+    def pool(self, name: str) -> Pool:
+        """The pool of that name; UnknownName or PluginError if there is none."""
+        plugin = self._get("generator", name) if name in self.pools() else None
+        if plugin is None:
+            raise UnknownName("pool", name, self.pools(), "(see: optvet plugins)")
+        found: Pool = plugin
+        return found
+
+    def pools(self) -> list[str]:
+        """Names of the usable pools, sorted."""
+        of = self._of("generator")
+        return [n for n in self.names("generator") if isinstance(of[n].plugin, Pool)]
+
+    def mutators(self) -> list[Mutator]:
+        """All usable mutators, sorted by name."""
+        of = self._of("generator")
+        found = [of[n].plugin for n in self.names("generator")]
+        return [m for m in found if isinstance(m, Mutator)]
 
 
 def _preferred(family: Family, entries: Iterable[Loaded]) -> str:

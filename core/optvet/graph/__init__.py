@@ -3,9 +3,20 @@
 What is listed here is public: plugins import it from ``optvet.graph``.
 """
 
+from optvet.graph.compose import (
+    candidate_of,
+    ir_version_of,
+    joined,
+    renamed,
+    to_opset,
+    type_of,
+    types_of,
+)
+from optvet.graph.opsets import at_opset
 from optvet.graph.walk import (
     ONNX_DOMAIN,
     RANDOM_OPERATORS,
+    all_names,
     attribute_of,
     bodies_of,
     domain_of,
@@ -21,14 +32,23 @@ from optvet.graph.walk import (
 __all__ = [
     "ONNX_DOMAIN",
     "RANDOM_OPERATORS",
+    "all_names",
+    "at_opset",
     "attribute_of",
     "bodies_of",
+    "candidate_of",
     "domain_of",
     "graphs",
+    "ir_version_of",
     "is_onnx",
+    "joined",
     "nodes_of",
     "operator_of",
     "opset_versions",
     "reads",
+    "renamed",
     "schema_of",
+    "to_opset",
+    "type_of",
+    "types_of",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pluggy
 
 from optvet.spec.executor import Executor
+from optvet.spec.generators import Mutator, Pool
 from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Reporter, Runtime
 
 hookspec = pluggy.HookspecMarker("optvet")
@@ -46,3 +47,8 @@ def optvet_executors() -> Iterable[Executor]:  # type: ignore[empty-body]
 @hookspec
 def optvet_reporters() -> Iterable[Reporter]:  # type: ignore[empty-body]
     """Reporters of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_generators() -> Iterable[Pool | Mutator]:  # type: ignore[empty-body]
+    """Pools and mutators of this plugin; called once, when plugins are discovered. Empty: none."""

@@ -2,6 +2,7 @@
 
 from optvet.testing.comparators import check_comparator, hostile_outputs, pretend_model
 from optvet.testing.conformance import check_optimizer, check_runtime
+from optvet.testing.generators import check_mutator, check_pool
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
 from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 from optvet.testing.reporters import check_reporter, pretend_files, pretend_report
@@ -13,7 +14,9 @@ __all__ = [
     "Planted",
     "PlantedOptions",
     "check_comparator",
+    "check_mutator",
     "check_optimizer",
+    "check_pool",
     "check_reporter",
     "check_runtime",
     "hostile_outputs",

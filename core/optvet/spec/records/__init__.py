@@ -39,6 +39,7 @@ from optvet.spec.records.charts import (
 from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
+from optvet.spec.records.hunt import HuntFinding, HuntSummary
 from optvet.spec.records.layers import LayerRecord, MovedOutput, Quantized
 from optvet.spec.records.listing import (
     CacheCleared,
@@ -110,6 +111,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "campaign-diff": CampaignDiff,
     "campaign-export": CampaignExport,
     "campaign-tables": CampaignTables,
+    "hunt": HuntSummary,
     "baseline": Baseline,
     "report": CampaignReport,
     "doctor": Diagnosis,
@@ -158,6 +160,8 @@ __all__ = [
     "Finding",
     "FindingGroup",
     "FixedTolerance",
+    "HuntFinding",
+    "HuntSummary",
     "Impact",
     "Interval",
     "IntervalChart",

@@ -1,0 +1,290 @@
+"""``optvet hunt``: looks for faults of an optimizer on models that it makes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from optvet import InputError, UsageError
+from optvet.cli.commands import Group as CommandGroup
+from optvet.cli.commands import add
+from optvet.cli.errors import CLEAN, FINDINGS, Interrupted
+from optvet.cli.options import CacheDir, Debug, cache_folder, mapping_of
+from optvet.cli.output import Json, check_file, check_folder, write_document
+from optvet.cli.render import count, table_of, text
+from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.hunt import HuntRequest, budget_of
+from optvet.spec.records import HuntFinding, HuntSummary
+from optvet.spec.request import request_of
+
+if TYPE_CHECKING:
+    from optvet.engine.hunt.run import HuntProgress
+
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Look for faults of an optimizer on models that are made for it.",
+    invoke_without_command=True,
+    no_args_is_help=True,
+)
+
+
+def _checked_budget(value: str) -> str:
+    try:
+        budget_of(value)
+    except ValueError as error:
+        raise UsageError(f"--budget {error}") from error
+    return value
+
+
+@app.callback()
+def _hunt(
+    context: typer.Context,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer", metavar="NAME", help="Optimizer to hunt in.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Folder for findings and state.", show_default="hunts/NAME"
+        ),
+    ] = None,
+    budget: Annotated[
+        str,
+        typer.Option(
+            "--budget",
+            metavar="TIME|N",
+            callback=_checked_budget,
+            help="CPU time of making and judging models, such as 90s, 10m or 2h, or a number of "
+            "models. Vetting what looks faulty comes on top.",
+        ),
+    ] = "10m",
+    passes: Annotated[
+        list[str] | None, typer.Option("--pass", metavar="PASS", help="Hunt in these passes alone.")
+    ] = None,
+    pools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pool",
+            metavar="NAME[:ARGUMENT]",
+            help="What models are made of, such as windows:FOLDER.",
+            show_default="all pools that need no argument",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seeds everything random.")] = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Worker processes at a time.", show_default="one per processor, at most 8"
+        ),
+    ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--known",
+            metavar="FILE|DIR",
+            help="A baseline, or a folder of bundles: findings that are not reported again.",
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the hunt in DIR.")] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="Options of the optimizer."),
+    ] = None,
+    cache_dir: CacheDir = None,
+    json_to: Json = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Make models directed at the passes of an optimizer, and report what `optvet vet` confirms."""
+    if context.invoked_subcommand is not None:
+        return
+    if optimizer is None:
+        raise UsageError("--optimizer is missing: say which one to hunt in; see optvet plugins")
+    folder = Path("hunts") / optimizer if out is None else out.expanduser()
+    check_folder("--out", folder)
+    request = request_of(
+        HuntRequest,
+        {
+            "optimizer": optimizer,
+            "out": folder,
+            "budget": budget,
+            "passes": tuple(passes or ()),
+            "pools": tuple(pools or ()),
+            "seed": seed,
+            "jobs": jobs,
+            "known": tuple(known or ()),
+            "resume": resume,
+            "optimizer_options": mapping_of("--option", option or []),
+            "cache_dir": cache_folder(cache_dir),
+        },
+    )
+    terminal = context.ensure_object(Terminal)
+    summary = _run(terminal, request, quiet=quiet)
+    if json_to is not None:
+        write_document(terminal, json_to, summary.to_json())
+    if json_to != "-":
+        terminal.show(*_screen(summary, folder))
+    faults = [f for f in summary.findings if f.severity == "fault"]
+    raise typer.Exit(FINDINGS if faults else CLEAN)
+
+
+def _run(terminal: Terminal, request: HuntRequest, *, quiet: bool) -> HuntSummary:
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.hunt.run import hunt
+    from optvet.report.graph_svg import draw
+
+    try:
+        with _following(terminal, quiet=quiet) as progress:
+            return hunt(request, Plugins(), draw=draw, progress=progress)
+    except KeyboardInterrupt:
+        words = f"what was found is in {request.out}; the same command with --resume goes on"
+        raise Interrupted(words) from None
+
+
+# --- progress ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _following(terminal: Terminal, *, quiet: bool) -> Iterator[Callable[[HuntProgress], None]]:
+    """Shows how far a hunt is: a view for a person, lines for a log."""
+    if quiet:
+        yield lambda event: None
+        return
+    console = terminal.messages
+    if console.is_terminal and not console.is_dumb_terminal:
+        view = _View()
+        with Live(view, console=console, refresh_per_second=4, transient=True) as live:
+            yield lambda event: view.take(event, live.console)
+        return
+    yield _Lines(terminal).take
+
+
+class _Lines:
+    """A line per tenth of the budget and per finding."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal, self._tenths = terminal, -1
+
+    def take(self, event: HuntProgress) -> None:
+        """Print what is new."""
+        if event.found is not None:
+            self._terminal.complain(f"found: {_headline(event.found)}")
+        tenths = int(10 * event.share)
+        if event.doing == "hunting" and tenths > self._tenths:
+            self._tenths = tenths
+            self._terminal.complain(f"[{event.share:4.0%}] {_numbers(event)}")
+
+
+class _View:
+    """A bar, the numbers, and what is being done."""
+
+    def __init__(self) -> None:
+        self._event: HuntProgress | None = None
+
+    def take(self, event: HuntProgress, console: Console) -> None:
+        """Update the view; findings are printed above it."""
+        self._event = event
+        if event.found is not None:
+            console.print(text(f"found: {_headline(event.found)}"), soft_wrap=True)
+
+    def __rich__(self) -> RenderableType:
+        event = self._event
+        if event is None:
+            return text("starting", "dim")
+        top = Table.grid(padding=(0, 1))
+        top.add_row(
+            ProgressBar(total=1.0, completed=event.share, width=30), text(f"{event.share:.0%}")
+        )
+        return Group(top, text(_numbers(event)), text(one_line(event.doing, 76), "dim"))
+
+
+def _numbers(event: HuntProgress) -> str:
+    rate = f"{event.valid / event.seconds:.0f} valid models/s, " if event.seconds else ""
+    share = f" ({event.valid / event.candidates:.0%} valid)" if event.candidates else ""
+    waiting = f", {event.pending} to be vetted" if event.pending else ""
+    return (
+        f"{count(event.candidates, 'model')}{share}, {rate}{event.fired} of {event.passes} passes "
+        f"fired, {count(event.findings, 'finding')}{waiting}"
+    )
+
+
+def _headline(finding: HuntFinding) -> str:
+    culprit = ", ".join(finding.culprit) or "import and export"
+    return f"{finding.symptom}: {culprit} ({count(finding.nodes, 'node')}, {finding.bundle})"
+
+
+# --- the answer ----------------------------------------------------------------------------------
+
+
+def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
+    """Findings by pass, then the numbers."""
+    parts: list[RenderableType] = []
+    if summary.findings:
+        table = table_of(
+            ("pass", "bold"), ("symptom", ""), ("nodes", ""), ("models", ""), ("what", "dim")
+        )
+        order = sorted(
+            summary.findings, key=lambda f: (f.severity != "fault", f.culprit, f.symptom)
+        )
+        for finding in order:
+            note = "" if finding.severity == "fault" else f" ({finding.severity})"
+            table.add_row(
+                text(", ".join(finding.culprit) or "import and export"),
+                text(f"{finding.symptom}{note}"),
+                f"{finding.nodes}",
+                f"{finding.models:,}",
+                text(one_line(finding.message, 60)),
+            )
+        parts.append(table)
+    share = summary.valid / summary.candidates if summary.candidates else 0.0
+    rate = summary.valid / summary.seconds if summary.seconds else 0.0
+    passes = len(summary.fired) + len(summary.unfired)
+    more = [
+        f"{len(summary.known)} known met again" if summary.known else "",
+        f"{count(summary.refuted, 'suspicion')} not confirmed" if summary.refuted else "",
+        f"{count(summary.deaths, 'worker')} killed" if summary.deaths else "",
+        f"{summary.refused:,} models not supported" if summary.refused else "",
+        f"{summary.pending} to be vetted" if summary.pending else "",
+    ]
+    numbers = (
+        f"{count(summary.candidates, 'model')}, {share:.0%} valid, {rate:.0f} valid/s of CPU time; "
+        f"{len(summary.fired)} of {passes} passes fired in {summary.signatures:,} ways"
+    )
+    parts.append(text("; ".join([numbers, *(m for m in more if m)]), "dim"))
+    parts += [text(f"{words}; tell its author", "yellow") for words in summary.complaints]
+    found = count(len(summary.findings), "finding")
+    where = f", in {folder / 'findings'}" if summary.findings else ""
+    parts.append(text(f"{found} in {summary.optimizer} {summary.version}{where}", "bold"))
+    return parts
+
+
+@add(app, "report")
+def _report(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a hunt.", show_default=False)
+    ],
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE|-", help="Where to write it; `-` is stdout.")
+    ] = "-",
+    debug: Debug = False,
+) -> None:
+    """Write the findings of a hunt as Markdown, by pass, with what is needed to file them."""
+    from optvet.engine.hunt.report import read_summary, report_of
+
+    check_file("--out", out)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder; give the --out of a hunt")
+    document = report_of(read_summary(folder), folder)
+    write_document(context.ensure_object(Terminal), out, document.removesuffix("\n"))

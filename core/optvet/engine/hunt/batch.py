@@ -1,0 +1,174 @@
+"""A batch of candidates, made and judged in a worker that may die of any of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from optvet.engine.hunt.judge import ANY, Examined, Firing, Subject, changing_passes, examine
+from optvet.engine.hunt.make import BrokenMutator, Made, Maker, Recipe
+from optvet.engine.hunt.vocabulary import read_vocabulary
+from optvet.spec.generators import Mutator
+
+STANDSTILL_S = 15
+"""Wall clock of one candidate: beyond it, its worker is ended by SIGALRM."""
+_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Candidates to make and judge, in order.
+
+    Attributes:
+        seed: The hunt's seed.
+        first: Number of the first candidate within the hunt.
+        recipes: One per candidate.
+        subject: What is hunted in.
+        mutators: All mutators.
+        vocabulary: Files of the vocabulary.
+        known: Firings that are not new.
+        settled: Keys of suspicions that need no further example.
+        avoided: Passes that kill workers; they are tried on one candidate in ten.
+        journal: The file that gets a record for each candidate.
+        crumbs: The file that says what is being done.
+    """
+
+    seed: int
+    first: int
+    recipes: tuple[Recipe, ...]
+    subject: Subject
+    mutators: tuple[Mutator, ...]
+    vocabulary: tuple[Path, ...]
+    known: frozenset[Firing]
+    settled: frozenset[str]
+    avoided: frozenset[str]
+    journal: Path
+    crumbs: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the candidate of a number.
+
+    ``made`` is kept only where it is worth keeping: something new fired, or something is suspected.
+    ``complaint`` is about a mutator that raised an exception.
+    """
+
+    number: int
+    kind: str
+    mutators: tuple[str, ...] = ()
+    examined: Examined | None = None
+    made: Made | None = None
+    complaint: str = ""
+
+
+@dataclass(frozen=True)
+class Crumb:
+    """What a worker was doing when it died: the candidate, the step, and with which passes.
+
+    ``signal`` is what killed it, or another word for how it ended.
+    """
+
+    number: int
+    step: str
+    passes: tuple[str, ...]
+    made: Made
+    signal: str
+
+
+def run_batch(batch: Batch, start: int) -> float:
+    """Do the candidates from the index ``start`` on; returns CPU seconds. Called in a worker."""
+    began = time.process_time()
+    maker = Maker(read_vocabulary(batch.vocabulary), batch.mutators)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    files = os.O_WRONLY | os.O_CREAT
+    journal = os.open(batch.journal, files | os.O_APPEND, 0o600)
+    crumbs = os.open(batch.crumbs, files, 0o600)
+    try:
+        for index in range(start, len(batch.recipes)):
+            signal.setitimer(signal.ITIMER_REAL, STANDSTILL_S)
+            outcome = _one(batch, maker, index, crumbs)
+            data = pickle.dumps((outcome, time.process_time() - began))
+            os.write(journal, len(data).to_bytes(_LENGTH, "big") + data)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.close(journal)
+        os.close(crumbs)
+    return time.process_time() - began
+
+
+def _one(batch: Batch, maker: Maker, index: int, crumbs: int) -> Outcome:
+    number, recipe = batch.first + index, batch.recipes[index]
+    head = {"number": number, "index": index}
+    _note(crumbs, {**head, "step": "make", "passes": []}, None)
+    random = Random(f"{batch.seed}/{number}")
+    try:
+        made = maker.make(recipe, random)
+    except BrokenMutator as error:
+        return Outcome(number, recipe.kind, complaint=str(error)[:300])
+    skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
+    if made is None:
+        return Outcome(number, recipe.kind)
+    _note(crumbs, {**head, "step": "reference", "passes": []}, made)
+
+    def crumb(step: str, passes: Sequence[str]) -> None:
+        _note(crumbs, {**head, "step": step, "passes": list(passes)}, None)
+
+    examined = examine(batch.subject, made.model, made.feeds, crumb, skip)
+    if any(f[0] == ANY and f not in batch.known for f in examined.fired):
+        crumb("reference", ())
+        names = changing_passes(batch.subject, made.model)
+        whole = next(f for f in examined.fired if f[0] == ANY)
+        more = tuple((name, *whole[1:]) for name in names)
+        examined = Examined(True, examined.refused, (*examined.fired, *more), examined.suspicions)
+    new = any(f not in batch.known for f in examined.fired)
+    suspected = any(s.key not in batch.settled for s in examined.suspicions)
+    kept = made if new or suspected else None
+    return Outcome(number, recipe.kind, made.mutators, examined, kept)
+
+
+_HEAD = 8192
+
+
+def _note(file: int, head: dict[str, object], made: Made | None) -> None:
+    """Write the line at the head of the file, and behind it the candidate if there is a new one."""
+    os.pwrite(file, json.dumps(head).encode()[: _HEAD - 1] + b"\n", 0)
+    if made is not None:
+        os.pwrite(file, pickle.dumps(made), _HEAD)
+
+
+def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
+    """Index and crumb of the candidate during which the worker died; None if there is none.
+
+    A worker that was ended by SIGALRM stood still.
+    """
+    try:
+        data = path.read_bytes()
+        head = json.loads(data[:_HEAD].partition(b"\n")[0])
+        made: Made = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else Made(b"", {}, ())
+    except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+        return None
+    passes = tuple(head["passes"])
+    return head["index"], Crumb(head["number"], head["step"], passes, made, signal)
+
+
+def read_journal(path: Path) -> Iterator[tuple[Outcome, float]]:
+    """Records, and the CPU seconds of the worker so far; a record that was cut short ends it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return
+    at = 0
+    while at + _LENGTH <= len(data):
+        size = int.from_bytes(data[at : at + _LENGTH], "big")
+        if at + _LENGTH + size > len(data):
+            return
+        yield pickle.loads(data[at + _LENGTH : at + _LENGTH + size])
+        at += _LENGTH + size

@@ -1,0 +1,123 @@
+"""Suspects become findings: vetted in processes of their own, reduced, written as bundles."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optvet.engine import bundle
+from optvet.engine.api import GivenInputs, vet_request
+from optvet.engine.bundle import Bundle
+from optvet.engine.bundle.write import Draw
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.judge import Subject, drawn_inputs
+from optvet.engine.hunt.state import Suspect
+from optvet.engine.work.lab import Progress
+from optvet.spec.errors import OptvetError, PluginError
+from optvet.spec.records import HuntFinding
+from optvet.spec.request import VetRequest
+
+FINDINGS = "findings"
+"""The folder of the bundles, below that of the hunt."""
+TIMEOUT_S = 30.0
+MEMORY_BYTES = 4 << 30
+"""Limit of one step; candidates take milliseconds."""
+
+
+@dataclass(frozen=True)
+class Confirmer:
+    """Vets suspects of one optimizer.
+
+    Attributes:
+        subject: The optimizer.
+        given: Its options, as the user gave them.
+        plugins: The installed plugins.
+        out: The folder of the hunt.
+        jobs: Worker processes at a time.
+        known: Fingerprints of faults whose bundles are not kept.
+        draw: Makes pictures of graphs; see ``write_bundles``.
+    """
+
+    subject: Subject
+    given: Mapping[str, Any]
+    plugins: Plugins
+    out: Path
+    jobs: int
+    known: frozenset[str]
+    draw: Draw | None = None
+
+    def confirm(self, suspect: Suspect, progress: Progress) -> list[HuntFinding] | None:
+        """What ``vet`` confirms of a suspect, reduced; None if it can judge nothing.
+
+        Raises:
+            PluginError: The optimizer cannot be used any more.
+        """
+        with tempfile.TemporaryDirectory(prefix=".confirm-", dir=self.out) as name:
+            folder = Path(name)
+            (folder / "hunted.onnx").write_bytes(suspect.model)
+            feeds = (suspect.feeds, drawn_inputs(suspect.feeds))
+            inputs = GivenInputs(feeds if suspect.feeds else ({},))
+            plugins = self.plugins.extended("dataset", inputs)
+            request = VetRequest(
+                model=str(folder / "hunted.onnx"),
+                optimizer=self.subject.optimizer.name,
+                pipeline=self._pipeline(suspect),
+                optimizer_options=dict(self.given),
+                dataset=(inputs.name,),
+                jobs=self.jobs,
+                timeout=TIMEOUT_S,
+                memory=MEMORY_BYTES,
+                reduce=True,
+                cache_dir=folder / "cache",
+            )
+            try:
+                result = vet_request(request, plugins, progress=progress)
+                written = bundle.write_bundles(
+                    result,
+                    request,
+                    folder / "bundles",
+                    plugins,
+                    draw=self.draw,
+                    progress=progress,
+                )
+            except PluginError:
+                raise
+            except OptvetError:
+                return None  # such as: the original fails after all
+            return [self._kept(suspect, b) for b in written if _shows(b)]
+
+    def _pipeline(self, suspect: Suspect) -> str:
+        default = tuple(self.subject.optimizer.pipelines()["default"])
+        if suspect.passes in ((), default):
+            return "default"
+        return ",".join(suspect.passes)
+
+    def _kept(self, suspect: Suspect, written: Bundle) -> HuntFinding:
+        """The finding, with its bundle moved to where findings are kept."""
+        target = self.out / FINDINGS / written.path.name
+        target.parent.mkdir(exist_ok=True)
+        # A hunt that was killed right here does this again.
+        if written.record.fingerprint not in self.known and not target.exists():
+            os.replace(written.path, target)
+        record = written.record
+        return HuntFinding(
+            fingerprint=record.fingerprint,
+            symptom=record.finding.symptom,
+            severity=record.finding.severity,
+            culprit=record.finding.culprit,
+            message=record.finding.message,
+            nodes=record.nodes[1],
+            bundle=f"{FINDINGS}/{target.name}",
+            candidate=suspect.number,
+            mutators=list(suspect.mutators),
+            keys=[suspect.key],
+        )
+
+
+def _shows(written: Bundle) -> bool:
+    """Whether the reduced model showed it once more."""
+    return not written.note.startswith("did not show again")

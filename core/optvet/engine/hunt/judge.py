@@ -1,0 +1,415 @@
+"""The quick oracle: is a candidate valid, which passes change it, and does one look wrong?
+
+Called in workers. The optimizer runs in the same process, and a plain tolerance stands for the
+measured noise: what is found here is a suspicion, for ``vet`` to judge. But what is no fault of the
+optimizer's is left out here already: models that the checker refuses or that do not agree with
+themselves, and, of passes, what import and export alone do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+from pydantic import BaseModel
+
+from optvet.engine.numerics.oracle import OTHER_PLACES, is_float, judge, unit_roundoff
+from optvet.engine.work.trial import RuntimeConfig, normalized_message
+from optvet.graph import structure
+from optvet.graph.digest import canonical_digest
+from optvet.graph.walk import all_names, nodes_of
+from optvet.spec.errors import REFUSALS
+from optvet.spec.protocols import Optimizer, ReportsChanges, Saves
+from optvet.spec.types import Artifact, Symptom
+
+ELEMENTS = 20_000
+"""Limit of one output."""
+_LOOSER = 1024
+"""How much more kernels of another runtime may differ."""
+
+Values = Mapping[str, np.ndarray]
+Firing = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""A pass, the types of operators that became fewer, and those that became more."""
+Crumb = Callable[[str, Sequence[str]], None]
+"""Records what is about to be done, with which passes, before it can kill the process."""
+
+ANY = "*"
+"""Stands for the pass, where it is not known which one of the pipeline changed the model."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The optimizer as it is tried.
+
+    Attributes:
+        optimizer: Configured by ``options``.
+        options: Its options.
+        base: Passes that are always applied.
+        each: Passes that are tried one at a time; empty if a pass alone says little.
+        whole: The pipeline that is tried if no pass alone looks wrong.
+        candidate: What runs optimized models.
+        reference: What runs the originals.
+    """
+
+    optimizer: Optimizer
+    options: BaseModel
+    base: tuple[str, ...]
+    each: tuple[str, ...]
+    whole: tuple[str, ...]
+    candidate: RuntimeConfig
+    reference: RuntimeConfig
+
+    @property
+    def lowers(self) -> bool:
+        """Whether all passes are compared with the empty pipeline; see ``Traits.reference``."""
+        return self.optimizer.traits.reference == "empty pipeline"
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What looks wrong: ``passes`` (none: import and export alone), symptom, and words for it.
+
+    ``key`` is equal for suspicions that are probably of one cause.
+    """
+
+    passes: tuple[str, ...]
+    symptom: str
+    message: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What became of one candidate."""
+
+    valid: bool
+    refused: bool = False
+    fired: tuple[Firing, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
+
+
+INVALID = Examined(False)
+
+
+class _Faulty(Exception):
+    """An optimized model that looks wrong."""
+
+    def __init__(self, symptom: Symptom, message: str) -> None:
+        super().__init__(message)
+        self.symptom = symptom
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """What is expected of optimized models; ``original`` are the outputs of the original."""
+
+    original: tuple[Values, ...]
+    outputs: tuple[Values, ...]
+    feeds: tuple[Values, ...]
+    interface: tuple[tuple[str, int], ...]
+    facts: structure.Facts
+    names: frozenset[str]
+
+
+def examine(
+    subject: Subject, data: bytes, feeds: Values, crumb: Crumb, skip: frozenset[str]
+) -> Examined:
+    """Judge one candidate.
+
+    Args:
+        subject: What is tried.
+        data: The model.
+        feeds: Its inputs.
+        crumb: Called before each step.
+        skip: Passes that are left out this time.
+    """
+    crumb("reference", ())
+    truth = _truth(subject, data, feeds)
+    if truth is None:
+        return INVALID
+    crumb("optimize", ())
+    source = Artifact("onnx", data)
+    try:
+        plain = subject.optimizer.apply(source, subject.base, subject.options)
+        crumb("run", ())
+        lost = _judge(subject, plain, truth, looser=subject.lowers, empty=True)
+    except _Faulty as fault:
+        return Examined(True, suspicions=(_suspicion((), fault.symptom, str(fault), truth, None),))
+    except REFUSALS:
+        return Examined(True, refused=True)
+    except Exception as error:
+        found = _suspicion((), Symptom.OPTIMIZER_ERROR, str(error), truth, None)
+        return Examined(True, suspicions=(found,))
+    if subject.lowers:
+        truth = _as_made(subject, plain, truth)
+    suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in lost]
+    trial = _Trial(subject, source, plain, truth, crumb, frozenset(lost))
+    fired = trial.each([p for p in subject.each if p not in skip])
+    if subject.whole and not trial.suspicions and not (skip & {*subject.whole}):
+        fired += trial.whole()
+    wrong = any(s.symptom == Symptom.WRONG_OUTPUT for s in trial.suspicions)
+    if wrong and not _is_repeated(subject, data, truth):
+        return INVALID
+    return Examined(True, False, tuple(fired), (*suspicions, *trial.suspicions))
+
+
+def _is_repeated(subject: Subject, data: bytes, truth: _Truth) -> bool:
+    """Whether another session gives the same: what is drawn with a seed does so only within one."""
+    runtime, options = subject.reference.runtime, subject.reference.options
+    session = runtime.load(Artifact("onnx", data), options)
+    again = (dict(session.run(feeds)) for feeds in truth.feeds)
+    return all(_agree(a, b) for a, b in zip(truth.original, again, strict=True))
+
+
+def _truth(subject: Subject, data: bytes, feeds: Values) -> _Truth | None:
+    """Outputs of the original; None if it is invalid or does not agree with itself."""
+    runtime, options = subject.reference.runtime, subject.reference.options
+    proto = ModelProto.FromString(data)
+    several = (feeds, drawn_inputs(feeds))
+    outputs: list[Values] = []
+    try:
+        onnx.checker.check_model(data, full_check=True)
+        session = runtime.load(Artifact("onnx", data), options)
+        for given in several:
+            first, second = dict(session.run(given)), dict(session.run(given))
+            if not _agree(first, second) or any(v.size > ELEMENTS for v in first.values()):
+                return None
+            outputs.append(first)
+    except Exception:
+        return None
+    names = all_names(proto.graph.node) | {v.name for v in proto.graph.input}
+    facts = structure.facts(proto, len(data))
+    if facts.random:
+        return None
+    known = frozenset(n for n in names if len(n) > 1)
+    return _Truth(tuple(outputs), tuple(outputs), several, _interface(proto), facts, known)
+
+
+def drawn_inputs(feeds: Values) -> dict[str, np.ndarray]:
+    """Other inputs of the same kind: numbers with a point are drawn, all else stays."""
+    generator = np.random.default_rng(0)
+    return {
+        name: np.asarray(generator.normal(size=v.shape), v.dtype) if v.dtype.kind == "f" else v
+        for name, v in feeds.items()
+    }
+
+
+def _agree(first: Values, second: Values) -> bool:
+    for name, value in first.items():
+        if not isinstance(value, np.ndarray):
+            return False  # a sequence or a map
+        other = second[name]
+        same = value == other
+        if is_float(value.dtype):
+            same = same | ((value != value) & (other != other))
+        if not np.all(same):
+            return False
+    return True
+
+
+def _interface(model: ModelProto) -> tuple[tuple[str, int], ...]:
+    weights = {t.name for t in model.graph.initializer}
+    inputs = sorted(
+        (v.name, v.type.tensor_type.elem_type) for v in model.graph.input if v.name not in weights
+    )
+    outputs = [(v.name, v.type.tensor_type.elem_type) for v in model.graph.output]
+    return (*inputs, ("", 0), *outputs)
+
+
+def _as_made(subject: Subject, plain: Artifact, truth: _Truth) -> _Truth:
+    """What is expected of passes, where they are compared with the empty pipeline."""
+    session = subject.candidate.runtime.load(plain, subject.candidate.options)
+    outputs = tuple(dict(session.run(f)) for f in truth.feeds)
+    return replace(truth, outputs=outputs)
+
+
+def _judge(
+    subject: Subject,
+    made: Artifact,
+    truth: _Truth,
+    *,
+    looser: bool = False,
+    empty: bool = False,
+) -> dict[str, tuple[str, str]]:
+    """Metadata that ``made`` has lost; raises _Faulty if it looks wrong."""
+    lost: dict[str, tuple[str, str]] = {}
+    if made.format == "onnx":
+        lost = _judge_graph(subject, made.data, truth)
+    try:
+        session = subject.candidate.runtime.load(made, subject.candidate.options)
+    except REFUSALS:
+        raise
+    except Exception as error:
+        raise _Faulty(Symptom.LOAD_FAILURE, str(error)) from None
+    for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):
+        try:
+            outputs = dict(session.run(feeds))
+        except Exception as error:
+            raise _Faulty(Symptom.RUN_FAILURE, str(error)) from None
+        for words in _differences(expected, outputs, _LOOSER if looser else 1):
+            raise _Faulty(Symptom.WRONG_OUTPUT, words)
+    return lost
+
+
+def _judge_graph(subject: Subject, data: bytes, truth: _Truth) -> dict[str, tuple[str, str]]:
+    """Metadata that the model of ``data`` has lost; raises _Faulty if it looks wrong."""
+    try:
+        proto = ModelProto.FromString(data)
+        if not subject.optimizer.traits.dialect:
+            onnx.checker.check_model(data, full_check=True)
+    except Exception as error:
+        raise _Faulty(Symptom.INVALID_MODEL, str(error)) from None
+    interface = _interface(proto)
+    if interface != truth.interface:
+        changed = sorted(set(truth.interface) ^ set(interface))
+        raise _Faulty(Symptom.INTERFACE_CHANGE, f"{len(changed)} entries differ")
+    facts = structure.facts(proto, len(data))
+    if structure.is_bloated(truth.facts, facts):
+        raise _Faulty(Symptom.BLOAT, structure.growth(truth.facts, facts))
+    return dict(structure.lost_metadata(truth.facts, facts))
+
+
+def _differences(expected: Values, outputs: Values, factor: float) -> Iterator[str]:
+    for answer in judge(expected, outputs):
+        if answer.call in ("same", "drift"):
+            continue
+        value = expected[answer.output]
+        if answer.call == "unsure" and is_float(value.dtype) and answer.detail != OTHER_PLACES:
+            # Between rounding and this no fault is looked for: noise would have to be measured.
+            limit = factor * float(np.sqrt(2 * unit_roundoff(value.dtype)))
+            if answer.error is not None and answer.error <= limit:
+                continue
+        kind = "structure" if answer.structural else "places" if answer.detail else "values"
+        yield f"{kind} {value.dtype}"
+
+
+class _Trial:
+    """Passes on one candidate."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        source: Artifact,
+        plain: Artifact,
+        truth: _Truth,
+        crumb: Crumb,
+        lost: frozenset[str],
+    ) -> None:
+        self._subject, self._source, self._plain = subject, source, plain
+        self._truth, self._crumb, self._lost = truth, crumb, lost
+        self._seen: set[bytes] = {plain.data, _canonical(plain)} - {b""}
+        self.suspicions: list[Suspicion] = []
+
+    def each(self, passes: Sequence[str]) -> list[Firing]:
+        """Every pass alone."""
+        fired: list[Firing] = []
+        for name in passes:
+            if (made := self._made((name,))) is None or made.data == self._plain.data:
+                continue
+            firing = _signature(name, self._plain.data, made.data)
+            fired.append(firing)
+            if made.data not in self._seen:
+                self._seen.add(made.data)
+                self._look(made, (name,), firing)
+        return fired
+
+    def whole(self) -> list[Firing]:
+        """The whole pipeline."""
+        subject, passes = self._subject, self._subject.whole
+        made = self._made(passes)
+        if made is None or (made.data in self._seen and made.fingerprint is None):
+            return []
+        graph = made
+        if made.format != "onnx" and isinstance(subject.optimizer, Saves):
+            try:
+                graph = subject.optimizer.saved(self._source, passes, subject.options)
+            except Exception:
+                graph = self._source  # what can be shown of it does not decide
+        firing = _signature(ANY, self._plain.data, graph.data)
+        changed = firing[1:] != ((), ())
+        self._look(made, passes, firing)
+        return [firing] if changed else []
+
+    def _made(self, passes: tuple[str, ...]) -> Artifact | None:
+        subject = self._subject
+        self._crumb("optimize", passes)
+        applied = (*subject.base, *(p for p in passes if p not in subject.base))
+        try:
+            return subject.optimizer.apply(self._source, applied, subject.options)
+        except REFUSALS:
+            return None
+        except Exception as error:
+            self._suspect(passes, Symptom.OPTIMIZER_ERROR, str(error), None)
+            return None
+
+    def _look(self, made: Artifact, passes: tuple[str, ...], firing: Firing) -> None:
+        canonical = _canonical(made)
+        if canonical in self._seen:
+            return
+        self._seen |= {canonical} - {b""}
+        self._crumb("run", passes)
+        try:
+            lost = _judge(self._subject, made, self._truth)
+        except _Faulty as fault:
+            self._suspect(passes, fault.symptom, str(fault), firing)
+            return
+        except REFUSALS:
+            return
+        for name in sorted(lost.keys() - self._lost):
+            self._suspect(passes, Symptom.METADATA_CHANGE, name, None)
+
+    def _suspect(
+        self, passes: tuple[str, ...], symptom: Symptom, message: str, firing: Firing | None
+    ) -> None:
+        self.suspicions.append(_suspicion(passes, symptom, message, self._truth, firing))
+
+
+def _canonical(made: Artifact) -> bytes:
+    """Equal for models that compute the same in the same way; empty if it is not known."""
+    if made.format != "onnx":
+        return b""
+    try:
+        return canonical_digest(ModelProto.FromString(made.data)).encode()
+    except Exception:
+        return b""  # the checker will say what is wrong with it
+
+
+def _suspicion(
+    passes: tuple[str, ...], symptom: Symptom, message: str, truth: _Truth, firing: Firing | None
+) -> Suspicion:
+    words = message[:2000]
+    for name in sorted(truth.names, key=len, reverse=True):
+        words = words.replace(name, " ")
+    gist = normalized_message(words)
+    about = [passes[0] if len(passes) == 1 else ANY if passes else "", str(symptom), gist]
+    if firing is not None and symptom == Symptom.WRONG_OUTPUT:
+        about += [" ".join(firing[1]), " ".join(firing[2])]
+    return Suspicion(passes, str(symptom), message[:500], "|".join(about))
+
+
+def _signature(label: str, before: bytes, after: bytes) -> Firing:
+    """Which types of operators became fewer and more: sets, since numbers would never repeat."""
+    try:
+        was, now = (
+            Counter(n.op_type for n in nodes_of(ModelProto.FromString(data).graph))
+            for data in (before, after)
+        )
+    except Exception:
+        return label, (), ()
+    return label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys()))
+
+
+def changing_passes(subject: Subject, data: bytes) -> tuple[str, ...]:
+    """Passes of the whole pipeline that the optimizer says change the model; none if unknown."""
+    optimizer = subject.optimizer
+    if not isinstance(optimizer, ReportsChanges):
+        return ()
+    try:
+        found = optimizer.changing_passes(Artifact("onnx", data), subject.whole, subject.options)
+    except Exception:
+        return ()
+    return tuple(found or ())

@@ -1,0 +1,196 @@
+"""Making candidates: a recipe says of what, a random generator of its own says how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import ModelProto, ValueInfoProto, helper
+
+from optvet.engine.hunt.vocabulary import Stock
+from optvet.graph.compose import candidate_of, joined, type_of
+from optvet.spec.generators import Candidate, Fragment, Mutator, Vocabulary
+
+LARGEST_BYTES = 64 << 10
+"""Limit of a serialized model: small ones are quick to judge, and are reduced quickly."""
+_MOST_MUTATIONS = 3
+_TRIES = 4
+
+Kind = Literal["sweep", "chain", "pattern", "corpus", "edit"]
+
+
+class BrokenMutator(Exception):
+    """A mutator raised an exception: its message names both. The candidate is lost, no more."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a candidate is made of.
+
+    Attributes:
+        kind: "sweep", the fragment of this ``number``, as it is; "chain", random fragments;
+            "pattern", fragments of ``operators``; "corpus", a model mutated at random; "edit", a
+            model changed once, by the mutator of this ``number``.
+        number: See ``kind``.
+        operators: See ``kind``.
+        model: Serialized, of kinds "corpus" and "edit".
+        feeds: Its inputs.
+    """
+
+    kind: Kind
+    number: int = 0
+    operators: tuple[str, ...] = ()
+    model: bytes = b""
+    feeds: Mapping[str, np.ndarray] | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A candidate that can be tried: serialized, with its inputs, and how it was made."""
+
+    model: bytes
+    feeds: Mapping[str, np.ndarray]
+    mutators: tuple[str, ...]
+
+
+class Maker:
+    """Makes candidates out of one vocabulary."""
+
+    def __init__(self, stock: Stock, mutators: Sequence[Mutator]) -> None:
+        self._vocabulary: Vocabulary = stock.vocabulary
+        self._single = stock.single
+        self._mutators = tuple(mutators)
+        self._weights = [m.weight for m in self._mutators]
+
+    def make(self, recipe: Recipe, random: Random) -> Made | None:
+        """A candidate; None where the recipe gives none that can be written down.
+
+        Raises:
+            BrokenMutator: A mutator raised an exception.
+        """
+        candidate = self._base(recipe, random)
+        if candidate is None:
+            return None
+        used: list[str] = []
+        if recipe.kind == "edit":
+            chosen = [self._mutators[recipe.number % len(self._mutators)]] if self._mutators else []
+        else:
+            chosen = self._draw(recipe, random)
+        for mutator in chosen:
+            try:
+                changed = mutator.mutate(candidate, self._vocabulary, random)
+            except Exception as error:
+                words = f"mutator {mutator.name!r} raised {type(error).__name__}: {error}"
+                raise BrokenMutator(words) from error
+            if changed is not None:
+                candidate = changed
+                used.append(mutator.name)
+        if recipe.kind in ("corpus", "edit") and not used:
+            return None
+        data = complete(candidate)
+        return None if data is None else Made(data, candidate.feeds, tuple(used))
+
+    def _draw(self, recipe: Recipe, random: Random) -> list[Mutator]:
+        if recipe.kind == "sweep" or not self._mutators:
+            return []
+        few = 1 if recipe.kind == "corpus" else 0
+        count = random.randint(few, _MOST_MUTATIONS)
+        return random.choices(self._mutators, self._weights, k=count)
+
+    def _base(self, recipe: Recipe, random: Random) -> Candidate | None:
+        if recipe.kind in ("corpus", "edit"):
+            return Candidate(ModelProto.FromString(recipe.model), dict(recipe.feeds or {}))
+        fragments = self._vocabulary.fragments
+        if not fragments:
+            return None
+        if recipe.kind == "sweep":
+            return candidate_of(fragments[recipe.number % len(fragments)], random)
+        if recipe.kind == "pattern":
+            return self._pattern(recipe.operators, random)
+        chosen = random.choices(fragments, k=random.randint(1, 4))
+        return self._chain([[f] for f in chosen], random)
+
+    def _pattern(self, operators: Sequence[str], random: Random) -> Candidate | None:
+        fragments = self._vocabulary.fragments
+        if not all(name in self._single for name in operators):
+            return None
+        tries = [[random.choice(self._single[n]) for _ in range(_TRIES)] for n in operators]
+        return self._chain([[fragments[i] for i in part] for part in tries], random)
+
+    def _chain(self, choices: Sequence[Sequence[Fragment]], random: Random) -> Candidate | None:
+        """One fragment of each of ``choices``, the next behind the one before where it fits."""
+        candidate = candidate_of(random.choice(choices[0]), random)
+        for options in choices[1:]:
+            tried = (random.choice(options) for _ in range(_TRIES))
+            found = next((c for f in tried if (c := joined(candidate, f, random))), None)
+            if found is None:
+                # A part of the pattern is worth a try too.
+                return candidate
+            candidate = found
+        return candidate
+
+
+def complete(candidate: Candidate) -> bytes | None:
+    """The model with all types declared; None if it is no whole model, or a large one.
+
+    Inputs are declared as their values are, except for dimensions that are declared as open, and
+    outputs as they are inferred, except for what they leave open. A declared inner value has its
+    inferred type.
+    """
+    model = candidate.model
+    weights = {t.name for t in model.graph.initializer}
+    listed = {v.name for v in model.graph.input}
+    if not listed <= weights | candidate.feeds.keys() or not model.graph.output:
+        return None
+    for name in candidate.feeds.keys() - listed:
+        del candidate.feeds[name]
+    for info in model.graph.input:
+        if info.name in candidate.feeds:
+            _declare(info, candidate.feeds[info.name])
+    given = {o.name: o.type for o in model.graph.output}
+    for output in model.graph.output:
+        output.ClearField("type")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:
+        return None  # an operator set or a nesting that onnx refuses
+    for output, found in zip(model.graph.output, inferred.output, strict=True):
+        if not found.type.WhichOneof("value"):
+            return None
+        output.type.CopyFrom(_weakened(found.type, given[output.name]))
+    if model.graph.value_info:
+        wanted = {v.name for v in model.graph.value_info}
+        del model.graph.value_info[:]
+        known = [v for v in inferred.value_info if v.name in wanted and v.HasField("type")]
+        model.graph.value_info.extend(known)
+    data = model.SerializeToString()
+    return data if len(data) <= LARGEST_BYTES else None
+
+
+def _declare(info: ValueInfoProto, value: np.ndarray) -> None:
+    denotation = info.type.denotation
+    made = helper.make_tensor_type_proto(type_of(value), value.shape)
+    info.type.CopyFrom(_weakened(made, info.type))
+    info.type.denotation = denotation
+
+
+def _weakened(made: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
+    """``made``, with the dimensions left open that ``declared`` leaves open."""
+    if not (made.HasField("tensor_type") and declared.HasField("tensor_type")):
+        return made
+    if not declared.tensor_type.elem_type:  # nothing was declared
+        return made
+    if not declared.tensor_type.HasField("shape"):
+        made.tensor_type.ClearField("shape")
+        return made
+    dims, was = made.tensor_type.shape.dim, declared.tensor_type.shape.dim
+    if len(dims) == len(was):
+        for dim, old in zip(dims, was, strict=True):
+            if not old.HasField("dim_value"):
+                dim.CopyFrom(old)
+            dim.denotation = old.denotation
+    return made

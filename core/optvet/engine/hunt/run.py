@@ -1,0 +1,373 @@
+"""One hunt: rounds of batches, what follows from them, and confirming suspects."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optvet.engine.bundle.write import Draw
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.batch import Batch, Crumb, Outcome, read_crumb, read_journal, run_batch
+from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
+from optvet.engine.hunt.judge import ANY, Subject
+from optvet.engine.hunt.known import known_fingerprints
+from optvet.engine.hunt.learn import (
+    avoided_passes,
+    learn,
+    settled_keys,
+    take_findings,
+    with_counts,
+)
+from optvet.engine.hunt.plan import ROUND, in_batches, planned
+from optvet.engine.hunt.state import NAME, State, Store
+from optvet.engine.hunt.subject import hunted_passes, subject_of
+from optvet.engine.hunt.vocabulary import PoolChoice, gathered, read_vocabulary
+from optvet.engine.vet.session import default_jobs
+from optvet.engine.work.cache import cache_root
+from optvet.engine.work.roles import check_options
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.files import replacing
+from optvet.spec.generators import Mutator
+from optvet.spec.hunt import HuntRequest, budget_of
+from optvet.spec.records import HuntFinding, HuntSummary
+
+SUMMARY = "hunt.json"
+_BATCH = 40
+_BATCH_S = 900.0
+
+
+@dataclass(frozen=True)
+class HuntProgress:
+    """How far a hunt is, after a batch, before a suspect is vetted, or after a finding.
+
+    ``seconds`` is CPU time of making and judging, ``share`` of the budget that is used. ``doing``
+    says what is being done now; ``found`` is a finding that is new.
+    """
+
+    doing: str
+    candidates: int
+    valid: int
+    seconds: float
+    share: float
+    fired: int
+    passes: int
+    findings: int
+    pending: int
+    found: HuntFinding | None = None
+
+
+OnProgress = Callable[[HuntProgress], None]
+
+
+def hunt(
+    request: HuntRequest,
+    plugins: Plugins,
+    *,
+    draw: Draw | None = None,
+    progress: OnProgress = lambda event: None,
+) -> HuntSummary:
+    """Hunt until the budget is used up and every suspect is vetted.
+
+    The folder ``request.out`` holds the state after every round and every suspect, so that nothing
+    but the present one is lost when the process ends, however it does.
+
+    Raises:
+        UsageError: The request cannot be answered, or the folder holds another hunt.
+        KeyboardInterrupt: Ctrl-C; ``summary_of`` the folder tells what there is.
+    """
+    subject = subject_of(request, plugins)
+    known = frozenset(known_fingerprints(request.known))
+    choices = _choices(request, plugins)
+    with _opened(request, subject) as (store, state):
+        jobs = request.jobs or default_jobs()
+        runtimes = {subject.candidate.runtime.name: subject.candidate.runtime}
+        runtimes[subject.reference.runtime.name] = subject.reference.runtime
+        preload = ("numpy", "onnx", "onnx.checker", *subject.optimizer.preload)
+        mutators = tuple(plugins.mutators())
+        # A worker that died is replaced by a fork of a process that has all of it loaded.
+        preload += (run_batch.__module__, *{type(m).__module__ for m in mutators})
+        preload += tuple(m for r in runtimes.values() for m in r.preload)
+        limits = Limits(_BATCH_S, MEMORY_BYTES)
+        with (
+            Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox,
+            tempfile.TemporaryDirectory(prefix="optvet-hunt-") as folder,
+        ):
+            check_options(sandbox, subject.optimizer, subject.options)
+            progress(_progress("gathering fragments", request, subject, state))
+            files = gathered(
+                choices,
+                [p for p in subject.optimizer.passes() if p.name in hunted_passes(subject)],
+                subject.reference.runtime,
+                subject.reference.options,
+                seed=request.seed,
+                sandbox=sandbox,
+                folder=(request.cache_dir or cache_root()) / "fragments",
+                version=_version(),
+            )
+            confirmer = Confirmer(
+                subject, request.optimizer_options, plugins, request.out, jobs, known, draw
+            )
+            hunter = _Hunter(
+                request,
+                subject,
+                tuple(files),
+                mutators,
+                sandbox,
+                Path(folder),
+                jobs,
+                store,
+                confirmer,
+                known,
+                progress,
+            )
+            hunter.confirm_suspects(state)
+            while (size := _left(request, state)) > 0:
+                hunter.do_round(state, size)
+                hunter.confirm_suspects(state)
+    return _write_summary(request, subject, state)
+
+
+def _version() -> str:
+    from optvet import __version__
+
+    return __version__
+
+
+def _choices(request: HuntRequest, plugins: Plugins) -> list[PoolChoice]:
+    """The pools of the request; by default all that need no argument."""
+    named = request.pools or tuple(n for n in plugins.pools() if not plugins.pool(n).needs_argument)
+    if not named:
+        raise UsageError("there is no pool of fragments; see: optvet plugins")
+    choices = []
+    for text in named:
+        name, colon, argument = text.partition(":")
+        choices.append(PoolChoice(plugins.pool(name), argument if colon else None))
+    return choices
+
+
+@contextmanager
+def _opened(request: HuntRequest, subject: Subject) -> Iterator[tuple[Store, State]]:
+    """The store of the folder, and its state.
+
+    Raises:
+        UsageError: It holds another hunt, or one that is not to be resumed.
+    """
+    optimizer = subject.optimizer
+    identity: dict[str, Any] = {
+        "optimizer": optimizer.name,
+        "version": optimizer.version(),
+        "options": request.optimizer_options,
+        "passes": list(request.passes),
+        "pools": list(request.pools),
+        "seed": request.seed,
+    }
+    exists = (request.out / NAME).exists()
+    if request.resume and not exists:
+        raise UsageError(f"--resume: {request.out} holds no hunt; leave --resume out to begin one")
+    if exists and not request.resume:
+        raise UsageError(
+            f"{request.out} holds a hunt already; say --resume to go on with it, or another --out"
+        )
+    try:
+        request.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {request.out}: {error.strerror}") from error
+    store = Store(request.out)
+    try:
+        stored = store.identity()
+        if stored is None:
+            store.begin(identity)
+        elif stored != identity:
+            changed = sorted(k for k in identity if stored.get(k) != identity[k])
+            raise UsageError(
+                f"--resume: {request.out} holds a hunt with another {', '.join(changed)}; ask as "
+                "then, or give another --out"
+            )
+        yield store, store.load()
+    finally:
+        store.close()
+
+
+def _left(request: HuntRequest, state: State) -> int:
+    """Candidates of the next round; 0 if the budget is used up."""
+    candidates, seconds = budget_of(request.budget)
+    if candidates is not None:
+        return min(ROUND, max(candidates - state.number, 0))
+    assert seconds is not None
+    return ROUND if state.seconds < seconds else 0
+
+
+@dataclass(frozen=True)
+class _Hunter:
+    """Does rounds, and vets suspects."""
+
+    request: HuntRequest
+    subject: Subject
+    files: tuple[Path, ...]
+    mutators: tuple[Mutator, ...]
+    sandbox: Sandbox
+    folder: Path
+    jobs: int
+    store: Store
+    confirmer: Confirmer
+    known: frozenset[str]
+    progress: OnProgress
+
+    def do_round(self, state: State, size: int) -> None:
+        """Make and judge ``size`` candidates, and learn from them."""
+        vocabulary, mutators = read_vocabulary(self.files).vocabulary, self.mutators
+        recipes = planned(
+            state,
+            size,
+            seed=self.request.seed,
+            fragments=len(vocabulary.fragments),
+            patterns=vocabulary.patterns,
+            mutators=len(mutators),
+        )
+        known, settled = frozenset(state.firings), settled_keys(state)
+        avoided = avoided_passes(state)
+        batches = [
+            Batch(
+                self.request.seed,
+                state.number + first,
+                part,
+                self.subject,
+                mutators,
+                self.files,
+                known,
+                settled,
+                avoided,
+                self.folder / f"{state.rounds}-{first}.journal",
+                self.folder / f"{state.rounds}-{first}.crumbs",
+            )
+            for first, part in in_batches(recipes, _BATCH)
+        ]
+        results: list[Outcome | Crumb] = []
+        with ThreadPoolExecutor(self.jobs, "optvet-hunt") as threads:
+            try:
+                for found, seconds in threads.map(self._results, batches):
+                    results += found
+                    state.seconds += seconds
+                    self._tell("hunting", state, results)
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                # What runs is ended with the sandbox; else its threads would be waited for.
+                self.sandbox.close()
+                raise
+        learn(state, results)
+        state.rounds += 1
+        self.store.save(state)
+        self._tell("hunting", state)
+
+    def _results(self, batch: Batch) -> tuple[list[Outcome | Crumb], float]:
+        """Results of a batch in order; where a worker died, the next goes on behind that."""
+        results: list[Outcome | Crumb] = []
+        seconds = 0.0
+        while len(results) < len(batch.recipes):
+            start = len(results)
+            outcome = self.sandbox.call(run_batch, batch, start)
+            # The sandbox repeats a task whose process was killed: the first record of each counts.
+            records = list(read_journal(batch.journal))
+            fresh = {record.number: record for record, _ in reversed(records)}
+            results += [fresh[number] for number in sorted(fresh)]
+            batch.journal.unlink(missing_ok=True)
+            seconds += records[-1][1] if records else 0.0
+            failure = outcome.failure
+            if failure is None:
+                break
+            if failure.kind == "error":
+                words = f"{failure.error_type}: {failure.message}"
+                raise InfrastructureError(f"a batch of models failed: {words}")
+            crumb = read_crumb(batch.crumbs, failure.signal or failure.kind)
+            if failure.kind == "killed" or crumb is None or crumb[0] != len(results):
+                raise InfrastructureError(
+                    f"a worker ended, not by a model of the hunt: {failure.message}; run it again "
+                    "with --resume"
+                )
+            results.append(crumb[1])
+        batch.crumbs.unlink(missing_ok=True)
+        return results, seconds
+
+    def confirm_suspects(self, state: State) -> None:
+        """Vet every suspect, and keep what is confirmed."""
+        while state.suspects:
+            suspect = state.suspects[0]
+            label = ",".join(suspect.passes) if len(suspect.passes) == 1 else ANY
+            self._tell(f"vetting {suspect.symptom} of {label}", state)
+            findings = self.confirmer.confirm(suspect, lambda text, done, total: None)
+            for finding in take_findings(state, suspect, findings or [], self.known):
+                self._tell("hunting", state, found=finding)
+            self.store.save(state)
+            _write_summary(self.request, self.subject, state)
+
+    def _tell(
+        self,
+        doing: str,
+        state: State,
+        results: Sequence[Outcome | Crumb] = (),
+        found: HuntFinding | None = None,
+    ) -> None:
+        self.progress(_progress(doing, self.request, self.subject, state, results, found))
+
+
+def _progress(
+    doing: str,
+    request: HuntRequest,
+    subject: Subject,
+    state: State,
+    results: Sequence[Outcome | Crumb] = (),
+    found: HuntFinding | None = None,
+) -> HuntProgress:
+    valid = sum(1 for r in results if isinstance(r, Crumb) or (r.examined and r.examined.valid))
+    candidates, seconds = budget_of(request.budget)
+    done = state.number + len(results)
+    share = done / candidates if candidates else state.seconds / (seconds or 1.0)
+    passes = hunted_passes(subject)
+    return HuntProgress(
+        doing,
+        done,
+        state.valid + valid,
+        state.seconds,
+        min(share, 1.0),
+        len(state.fired() & set(passes)),
+        len(passes),
+        len(state.findings),
+        len(state.suspects),
+        found,
+    )
+
+
+def _write_summary(request: HuntRequest, subject: Subject, state: State) -> HuntSummary:
+    """Write ``hunt.json``, and return what it holds."""
+    passes, fired = hunted_passes(subject), state.fired()
+    summary = HuntSummary(
+        schema="optvet.hunt/1",
+        optimizer=subject.optimizer.name,
+        version=subject.optimizer.version(),
+        optimizer_options=dict(request.optimizer_options),
+        seed=request.seed,
+        budget=request.budget,
+        candidates=state.number,
+        valid=state.valid,
+        refused=state.refused,
+        seconds=round(state.seconds, 3),
+        fired=[p for p in passes if p in fired],
+        unfired=[p for p in passes if p not in fired],
+        signatures=len(state.firings),
+        deaths=sum(n for label, n in state.deaths.items() if label != "reference"),
+        lost_references=state.deaths["reference"],
+        refuted=state.refuted,
+        pending=len(state.suspects),
+        known=list(state.met),
+        complaints=list(state.complaints.values()),
+        findings=with_counts(state),
+    )
+    with replacing(request.out / SUMMARY) as file:
+        file.write(f"{summary.to_json()}\n".encode())
+    return summary

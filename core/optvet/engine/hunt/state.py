@@ -1,0 +1,255 @@
+"""What a hunt has learnt, in memory and in ``hunt.sqlite``, which a kill leaves intact."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, numpy_helper
+
+from optvet.engine.hunt.judge import Firing
+from optvet.spec.errors import InfrastructureError, InputError
+from optvet.spec.records.hunt import HuntFinding
+
+NAME = "hunt.sqlite"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS entry (
+  id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, firings TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS suspect (
+  id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the corpus: it made passes fire in a way that none before it did."""
+
+    model: bytes
+    feeds: Mapping[str, np.ndarray]
+    firings: tuple[Firing, ...]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A model that looks as if the optimizer broke it, for ``vet`` to judge."""
+
+    number: int
+    model: bytes
+    feeds: Mapping[str, np.ndarray]
+    passes: tuple[str, ...]
+    symptom: str
+    message: str
+    key: str
+    mutators: tuple[str, ...]
+
+
+@dataclass
+class Sign:
+    """A key of suspicions: how often it was seen, and what came of vetting its models."""
+
+    seen: int = 0
+    vetted: int = 0
+    fingerprints: list[str] = field(default_factory=list)
+
+
+@dataclass
+class State:
+    """Everything that the plan of the next round depends on.
+
+    Attributes:
+        rounds: Rounds that are done.
+        number: Candidates that are done.
+        swept: Fragments that were tried as they are.
+        edited: How many single edits of an entry are done, by its index.
+        firings: How many models showed each firing.
+        tries: How many models of a pattern were tried, by the pass that it is about.
+        deaths: Workers that died, by pass; "" for import and export, "reference" for the original.
+        signs: By key.
+        entries: The corpus.
+        suspects: To be vetted.
+        findings: Confirmed.
+        met: Fingerprints of known faults that were met.
+        complaints: About mutators that raised exceptions, the first of each kind.
+    """
+
+    rounds: int = 0
+    number: int = 0
+    valid: int = 0
+    refused: int = 0
+    refuted: int = 0
+    swept: int = 0
+    seconds: float = 0.0
+    edited: dict[int, int] = field(default_factory=dict)
+    firings: Counter[Firing] = field(default_factory=Counter)
+    tries: Counter[str] = field(default_factory=Counter)
+    deaths: Counter[str] = field(default_factory=Counter)
+    signs: dict[str, Sign] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+    findings: list[HuntFinding] = field(default_factory=list)
+    met: list[str] = field(default_factory=list)
+    complaints: dict[str, str] = field(default_factory=dict)
+
+    def fired(self) -> set[str]:
+        """Passes that changed a model; ``ANY`` may be among them."""
+        return {name for name, _, _ in self.firings}
+
+
+_PLAIN = (
+    "rounds",
+    "number",
+    "valid",
+    "refused",
+    "refuted",
+    "swept",
+    "seconds",
+    "met",
+    "complaints",
+)
+
+
+class Store:
+    """The file of a hunt."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        try:
+            self._connection = sqlite3.connect(self._path, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.executescript(_TABLES)
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self._path} is no state of a hunt: {error}") from error
+        self._entries = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def identity(self) -> dict[str, Any] | None:
+        """What is hunted in, as it was stored; None if nothing is."""
+        found = self._fact("identity")
+        return found if isinstance(found, dict) else None
+
+    def begin(self, identity: Mapping[str, Any]) -> None:
+        """Store what is hunted in."""
+        self._transact([("identity", dict(identity))], (), None)
+
+    def save(self, state: State) -> None:
+        """Store the state in one transaction.
+
+        Raises:
+            InfrastructureError: It cannot be written.
+        """
+        plain = {name: getattr(state, name) for name in _PLAIN}
+        facts: list[tuple[str, Any]] = [
+            ("plain", plain),
+            ("edited", list(state.edited.items())),
+            ("firings", [[*f, n] for f, n in state.firings.items()]),
+            ("tries", state.tries),
+            ("deaths", state.deaths),
+            ("signs", {k: [s.seen, s.vetted, s.fingerprints] for k, s in state.signs.items()}),
+            ("findings", [f.model_dump(mode="json") for f in state.findings]),
+        ]
+        self._transact(facts, state.entries[self._entries :], state.suspects)
+        self._entries = len(state.entries)
+
+    def load(self) -> State:
+        """The state as it was stored last.
+
+        Raises:
+            InputError: The file holds something else.
+        """
+        try:
+            state = State(**(self._fact("plain") or {}))
+            state.edited = {int(k): int(v) for k, v in self._fact("edited") or []}
+            for name, fewer, more, count in self._fact("firings") or []:
+                state.firings[name, tuple(fewer), tuple(more)] = count
+            state.tries = Counter(self._fact("tries") or {})
+            state.deaths = Counter(self._fact("deaths") or {})
+            state.signs = {k: Sign(*v) for k, v in (self._fact("signs") or {}).items()}
+            found = self._fact("findings") or []
+            state.findings = [HuntFinding.model_validate(f) for f in found]
+            for model, feeds, firings in self._rows("entry", "firings"):
+                told = tuple((n, tuple(a), tuple(b)) for n, a, b in json.loads(firings))
+                state.entries.append(Entry(model, unpacked(feeds), told))
+            for model, feeds, about in self._rows("suspect", "about"):
+                fields = json.loads(about)
+                fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
+                state.suspects.append(Suspect(model=model, feeds=unpacked(feeds), **fields))
+        except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{self._path} is no state of a hunt: {error}") from error
+        self._entries = len(state.entries)
+        return state
+
+    def _fact(self, name: str) -> Any:
+        found = self._connection.execute("SELECT value FROM fact WHERE name = ?", (name,))
+        row = found.fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def _rows(self, table: str, column: str) -> list[tuple[bytes, bytes, str]]:
+        order = f"SELECT model, feeds, {column} FROM {table} ORDER BY id"
+        return self._connection.execute(order).fetchall()
+
+    def _transact(
+        self,
+        facts: Iterable[tuple[str, Any]],
+        entries: Sequence[Entry],
+        suspects: Sequence[Suspect] | None,
+    ) -> None:
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                cursor.execute("BEGIN IMMEDIATE")
+                try:
+                    _write(cursor, facts, entries, suspects)
+                    cursor.execute("COMMIT")
+                except BaseException:
+                    cursor.execute("ROLLBACK")
+                    raise
+        except sqlite3.DatabaseError as error:
+            raise InfrastructureError(f"{self._path} cannot be written: {error}") from error
+
+
+def _write(
+    cursor: sqlite3.Cursor,
+    facts: Iterable[tuple[str, Any]],
+    entries: Sequence[Entry],
+    suspects: Sequence[Suspect] | None,
+) -> None:
+    for name, value in facts:
+        cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
+    for entry in entries:
+        row = (entry.model, packed(entry.feeds), json.dumps(entry.firings))
+        cursor.execute("INSERT INTO entry (model, feeds, firings) VALUES (?, ?, ?)", row)
+    if suspects is None:
+        return
+    cursor.execute("DELETE FROM suspect")
+    for s in suspects:
+        about = {
+            "number": s.number,
+            "passes": s.passes,
+            "symptom": s.symptom,
+            "message": s.message,
+            "key": s.key,
+            "mutators": s.mutators,
+        }
+        row = (s.model, packed(s.feeds), json.dumps(about))
+        cursor.execute("INSERT INTO suspect (model, feeds, about) VALUES (?, ?, ?)", row)
+
+
+def packed(feeds: Mapping[str, np.ndarray]) -> bytes:
+    """Arrays by name as tensors: unlike numpy's own files, these know every element type."""
+    tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in feeds.items()]
+    return bytes(GraphProto(initializer=tensors).SerializeToString())
+
+
+def unpacked(data: bytes) -> dict[str, np.ndarray]:
+    """What ``packed`` packed."""
+    return {t.name: numpy_helper.to_array(t) for t in GraphProto.FromString(data).initializer}

@@ -1,0 +1,62 @@
+"""What a hunt tries: the optimizer, its passes, and the runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.judge import Subject
+from optvet.engine.options import parse_options
+from optvet.engine.work.roles import choose_runtime, configured, reference_for
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.hunt import HuntRequest
+from optvet.spec.types import Pass
+
+
+def subject_of(request: HuntRequest, plugins: Plugins) -> Subject:
+    """The subject of a hunt.
+
+    Passes are tried one at a time where a sequence of passes is no more than that: the optimizer is
+    ordered and composable, and takes single passes. Passes that deviate on purpose are left out.
+
+    Raises:
+        UsageError: A name or an option is wrong, or the optimizer takes no ONNX models.
+    """
+    optimizer = plugins.optimizer(request.optimizer)
+    options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
+    optimizer = configured(optimizer, options)
+    if optimizer.traits.consumes != "onnx":
+        raise UsageError(
+            f"optimizer {optimizer.name!r} takes {optimizer.traits.consumes}; models are made in "
+            "ONNX alone"
+        )
+    runtime = choose_runtime(plugins, optimizer, None)
+    candidate = RuntimeConfig(runtime, runtime.options)
+    reference = reference_for(plugins, optimizer, candidate)
+    known = {p.name: p for p in optimizer.passes()}
+    for name in request.passes:
+        if name not in known:
+            hint = f"(see: optvet plugins show {optimizer.name})"
+            raise UnknownName(f"pass of {optimizer.name}", name, known, hint)
+    base = tuple(n for n, p in known.items() if p.required)
+    wanted = [known[n] for n in request.passes] or list(known.values())
+    traits = optimizer.traits
+    alone = traits.ordered and traits.composable and traits.single
+    each = _standard(wanted) if alone else ()
+    whole = request.passes or tuple(optimizer.pipelines()["default"])
+    if alone and len(whole) == 1:
+        whole = ()
+    return Subject(optimizer, options, base, each, whole, candidate, reference)
+
+
+def _standard(passes: Sequence[Pass]) -> tuple[str, ...]:
+    """Names of the passes that are meant to keep interface and values."""
+    return tuple(
+        p.name for p in passes if not (p.required or p.lossy or p.known_limits or p.interface)
+    )
+
+
+def hunted_passes(subject: Subject) -> list[str]:
+    """Names of all passes that a hunt can see firing, each once."""
+    return list(dict.fromkeys((*subject.each, *subject.whole)))

@@ -1,0 +1,210 @@
+"""Small models made of fragments: one alone, or several in a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
+
+from optvet.graph.opsets import at_opset
+from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, domain_of
+from optvet.spec.generators import Candidate, Fragment
+
+_FEW = 16
+"""Integers up to this number are mostly shapes, axes and the like, which models hold as weights."""
+_OLDEST_IR = 4
+"""From this version on, weights need not be listed among the inputs."""
+
+Typed = Mapping[str, tuple[int, tuple[int | None, ...]]]
+"""Element type and shape by name."""
+
+
+def candidate_of(fragment: Fragment, random: Random) -> Candidate:
+    """A model of one fragment; whether a value is an input or a weight is drawn."""
+    empty = helper.make_graph([], "hunted", [], [])
+    versions = dict(fragment.opsets)
+    versions.setdefault(ONNX_DOMAIN, 1)
+    model = helper.make_model(empty, opset_imports=_imports(versions))
+    model.ir_version = ir_version_of(versions)
+    candidate = Candidate(model, {})
+    _append(candidate, fragment, {}, random)
+    return candidate
+
+
+def joined(candidate: Candidate, fragment: Fragment, random: Random) -> Candidate | None:
+    """``candidate`` with ``fragment`` behind it; None if no value of it fits an input.
+
+    One of its values becomes an input of the fragment: of equal type, if possible of equal shape.
+    Nodes of the older operator set are written in the newer one.
+    """
+    model = candidate.model
+    typed = types_of(model)
+    made = [o for node in model.graph.node for o in node.output if o in typed]
+    best: list[tuple[str, str]] = []
+    score = -1
+    for name in made:
+        for wanted, value in fragment.inputs.items():
+            found = _fit(typed[name], value)
+            if found > score:
+                best, score = [], found
+            if found == score and found >= 0:
+                best.append((name, wanted))
+    if not best:
+        return None
+    name, wanted = random.choice(best)
+    _raise_opsets(candidate, fragment)
+    _append(candidate, fragment, {wanted: name}, random)
+    outputs = model.graph.output
+    # A value that is read is mostly no output, else nothing could be fused.
+    if len(outputs) > 1 and random.random() < 0.85:
+        for output in [o for o in outputs if o.name == name]:
+            outputs.remove(output)
+    return candidate
+
+
+def types_of(model: ModelProto) -> dict[str, tuple[int, tuple[int | None, ...]]]:
+    """Element type and shape of the values of the outer graph, as far as they can be inferred."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:
+        return {}  # an operator set that onnx does not know, or a graph that is none
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    found = {i.name: shape for i in infos if (shape := _shape(i.type)) is not None}
+    return found | {t.name: (t.data_type, tuple(t.dims)) for t in graph.initializer}
+
+
+def _shape(type: TypeProto) -> tuple[int, tuple[int | None, ...]] | None:
+    if not type.HasField("tensor_type") or not type.tensor_type.HasField("shape"):
+        return None
+    dims = type.tensor_type.shape.dim
+    shape = tuple(d.dim_value if d.HasField("dim_value") else None for d in dims)
+    return type.tensor_type.elem_type, shape
+
+
+def type_of(value: np.ndarray) -> int:
+    """ONNX's element type of an array."""
+    if value.dtype == object or value.dtype.kind in "US":
+        return onnx.TensorProto.STRING
+    return int(helper.np_dtype_to_tensor_dtype(value.dtype))
+
+
+def _fit(found: tuple[int, tuple[int | None, ...]], value: np.ndarray) -> int:
+    """How well a value fits in the place of another; -1 if not at all."""
+    element, shape = found
+    if element != type_of(value):
+        return -1
+    return 2 if shape == value.shape else 1 if len(shape) == value.ndim else 0
+
+
+def ir_version_of(versions: Mapping[str, int]) -> int:
+    """The oldest IR version for these operator sets that lets weights be no inputs."""
+    known = helper.find_min_ir_version_for(_imports(versions), True)
+    return max(known, _OLDEST_IR)
+
+
+def _imports(versions: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
+    spelled = {"" if d == ONNX_DOMAIN else d: v for d, v in versions.items()}
+    return [helper.make_opsetid(d, v) for d, v in spelled.items()]
+
+
+def _raise_opsets(candidate: Candidate, fragment: Fragment) -> None:
+    """Import what the fragment needs; own nodes are written in the newer operator sets."""
+    model = candidate.model
+    imports = {domain_of(entry): entry for entry in model.opset_import}
+    for domain, version in fragment.opsets.items():
+        entry = imports.get(domain)
+        if entry is None:
+            spelled = "" if domain == ONNX_DOMAIN else domain
+            model.opset_import.append(helper.make_opsetid(spelled, version))
+        elif entry.version < version:
+            to_opset(candidate, domain, version)
+    versions = {domain_of(e): e.version for e in model.opset_import}
+    if model.ir_version >= _OLDEST_IR:
+        model.ir_version = max(model.ir_version, ir_version_of(versions))
+
+
+def to_opset(candidate: Candidate, domain: str, version: int) -> None:
+    """Write the nodes of the outer graph in another operator-set version, in place."""
+    model = candidate.model
+    (entry,) = (e for e in model.opset_import if domain_of(e) == domain)
+    values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        foreign = domain_of(node) != domain
+        nodes += [node] if foreign else at_opset(node, entry.version, version, values)
+    copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    entry.version = version
+
+
+def _append(
+    candidate: Candidate, fragment: Fragment, given: Mapping[str, str], random: Random
+) -> None:
+    """Add the nodes of ``fragment`` under new names; ``given`` are inputs that are there."""
+    graph = candidate.model.graph
+    names = dict(given)
+    number = len(graph.node)
+    for name in (*fragment.inputs, *(o for n in fragment.nodes for o in n.output if o)):
+        names.setdefault(name, f"{name}_{number}" if number else name)
+    for place, (name, value) in enumerate(fragment.inputs.items()):
+        if name not in given:
+            _place(candidate, names[name], value, first=place == 0 and not given, random=random)
+    ours = {domain_of(e): e.version for e in candidate.model.opset_import}
+    values = {names[n]: v for n, v in fragment.inputs.items()}
+    for node in fragment.nodes:
+        made = renamed(node, names)
+        was = fragment.opsets.get(domain_of(node), 1)
+        graph.node.extend(at_opset(made, was, ours.get(domain_of(node), was), values))
+    outputs = [names[o] for o in fragment.outputs if o in names]
+    graph.output.extend(helper.make_empty_tensor_value_info(o) for o in outputs)
+    known = {(f.domain, f.name) for f in candidate.model.functions}
+    new = [f for f in fragment.functions if (f.domain, f.name) not in known]
+    candidate.model.functions.extend(new)
+
+
+def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+    """A copy whose values are called by ``names``; so are captured ones in nested graphs."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    for body in bodies_of(made):
+        inner = all_names(body.node) & names.keys()
+        if inner:
+            _rename_captured(body.node, {n: names[n] for n in inner})
+            for output in body.output:
+                output.name = names.get(output.name, output.name)
+    made.input[:] = [names.get(n, n) for n in made.input]
+    made.output[:] = [names.get(n, n) for n in made.output]
+    return made
+
+
+def _rename_captured(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+    for node in nodes:
+        node.input[:] = [names.get(n, n) for n in node.input]
+        node.output[:] = [names.get(n, n) for n in node.output]
+        for body in bodies_of(node):
+            _rename_captured(body.node, names)
+
+
+def _place(
+    candidate: Candidate, name: str, value: np.ndarray, *, first: bool, random: Random
+) -> None:
+    """Make a value an input, a weight, a Constant node, or a weight that callers may replace."""
+    graph = candidate.model.graph
+    few = value.dtype.kind in "iu" and value.size <= _FEW
+    fixed = 0.05 if first else 0.7 if few else 0.45
+    drawn = random.random()
+    if drawn >= fixed:
+        candidate.feeds[name] = value
+        graph.input.append(helper.make_tensor_value_info(name, type_of(value), value.shape))
+        return
+    tensor = numpy_helper.from_array(np.asarray(value), name)
+    if drawn < 0.2 * fixed and few:
+        graph.node.append(helper.make_node("Constant", [], [name], value=tensor))
+        return
+    graph.initializer.append(tensor)
+    if drawn > 0.96 * fixed:
+        graph.input.append(helper.make_tensor_value_info(name, type_of(value), value.shape))

@@ -1,0 +1,64 @@
+"""What a hunt found: document ``optvet.hunt/1``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optvet.spec.records.base import Record
+from optvet.spec.types import Symptom
+
+
+class HuntFinding(Record):
+    """A fault that ``vet`` confirmed, reduced; its bundle is the folder ``bundle``.
+
+    ``candidate`` is the number of the model that showed it first, and ``mutators`` are how that was
+    made. ``models`` counts the models that probably show it. ``keys`` are the signs by which the
+    hunt recognizes it.
+    """
+
+    fingerprint: str
+    symptom: Symptom
+    severity: Literal["fault", "note", "requirement"]
+    culprit: list[str]
+    message: str
+    nodes: int
+    bundle: str
+    candidate: int
+    mutators: list[str] = Field(default_factory=list)
+    models: int = 1
+    keys: list[str] = Field(default_factory=list)
+
+
+class HuntSummary(Record):
+    """A hunt so far.
+
+    ``candidates`` were made, of which ``valid`` could be judged, and the optimizer ``refused`` some
+    as not supported. ``fired`` are passes that changed a model, ``unfired`` those that never did.
+    ``refuted`` suspicions were not confirmed by ``vet``, and ``known`` fingerprints were met again.
+    ``deaths`` of workers were caused by the optimizer, ``lost_references`` by the original model.
+    ``complaints`` are about mutators that raised exceptions. ``seconds`` is CPU time of making and
+    judging, without vetting.
+    """
+
+    schema_: Literal["optvet.hunt/1"] = Field("optvet.hunt/1", alias="schema")
+    optimizer: str
+    version: str
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
+    seed: int
+    budget: str
+    candidates: int
+    valid: int
+    refused: int
+    seconds: float
+    fired: list[str]
+    unfired: list[str]
+    signatures: int
+    deaths: int
+    lost_references: int
+    refuted: int
+    pending: int
+    known: list[str]
+    complaints: list[str] = Field(default_factory=list)
+    findings: list[HuntFinding]

@@ -1,0 +1,164 @@
+"""Conformance suites of pools and mutators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.inner import inner_values
+from optvet.engine.hunt.make import complete
+from optvet.engine.work.sandbox import Sandbox
+from optvet.graph.compose import candidate_of
+from optvet.graph.walk import ONNX_DOMAIN, reads
+from optvet.spec.generators import (
+    Candidate,
+    Fragment,
+    Mutator,
+    Pattern,
+    Pool,
+    PoolRequest,
+    Vocabulary,
+)
+from optvet.spec.protocols import Runtime
+from optvet.spec.types import Pass
+from optvet.testing.conformance import LIMITS, check_form, require
+
+_FEW = 25
+_SEEDS = 40
+_PASSES = (Pass("fuse_add_into_matmul"), Pass("eliminate_identity"))
+
+
+def check_pool(pool: Pool, argument: str | None = None) -> None:
+    """Check that ``pool`` keeps the contract; raises AssertionError where it does not.
+
+    Args:
+        pool: The pool.
+        argument: An argument that it takes; needed if it needs one.
+    """
+    _check_form(pool, Pool, "a pool")
+    runtime = Plugins().reference_runtime()
+    with Sandbox(jobs=1, limits=LIMITS, preload=("numpy", "onnx", *runtime.preload)) as sandbox:
+        told = []
+        for _ in range(2):
+            outcome = sandbox.call(_told, pool, argument, runtime, fresh=True)
+            failure = outcome.failure
+            words = "" if failure is None else f"{failure.error_type}: {failure.message}"
+            require(pool, failure is None, f"fragments() failed: {words}")
+            problems, digests = outcome.value or ([], [])
+            require(pool, not problems, "; ".join(problems[:3]))
+            told.append(digests)
+    require(pool, bool(told[0]), "fragments() gave nothing")
+    require(pool, told[0] == told[1], "fragments() must give the same for the same request")
+    require(pool, len(told[0]) <= _FEW, f"fragments() gave more than the limit, {_FEW}")
+
+
+def _check_form(plugin: Any, protocol: type, what: str) -> None:
+    require(plugin, hasattr(plugin, "name"), "does not provide name")
+    check_form(plugin, protocol, what)
+
+
+def _told(pool: Pool, argument: str | None, runtime: Runtime) -> tuple[list[str], list[str]]:
+    """What is wrong with a pool's items, and each of them as text; called in a worker."""
+
+    def values(model: bytes, feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return inner_values(runtime, runtime.options, model, feeds)
+
+    items = list(pool.fragments(PoolRequest(argument, _PASSES, 0, _FEW, values)))
+    problems = [words for item in items for words in _problems(item)]
+    fragments = [i for i in items if isinstance(i, Fragment)]
+    if fragments and not problems:
+        made = (complete(candidate_of(f, Random(0))) for f in fragments)
+        if all(data is None for data in made):
+            problems.append("no fragment makes a model whose outputs have types")
+    return problems, [repr(item) for item in items]
+
+
+def _problems(item: Any) -> list[str]:
+    if isinstance(item, Pattern):
+        return [] if item.operators else [f"the pattern about {item.about!r} has no operators"]
+    if not isinstance(item, Fragment):
+        return [f"fragments() gave {type(item).__name__}, expected Fragment or Pattern"]
+    known = set(item.inputs)
+    for node in item.nodes:
+        missing = [name for name in reads(node) if name not in known]
+        if missing:
+            return [f"{item.name}: {node.op_type} reads {missing[0]!r}, which nothing makes"]
+        known.update(node.output)
+    unknown = [name for name in item.outputs if name not in known]
+    if unknown:
+        return [f"{item.name}: no node makes the output {unknown[0]!r}"]
+    if not item.nodes or ONNX_DOMAIN not in item.opsets:
+        return [f"{item.name}: it has no nodes, or no version of {ONNX_DOMAIN!r} in opsets"]
+    return []
+
+
+def check_mutator(mutator: Mutator) -> None:
+    """Check that ``mutator`` keeps the contract; raises AssertionError where it does not."""
+    _check_form(mutator, Mutator, "a mutator")
+    require(mutator, mutator.weight > 0, f"weight must be above 0, not {mutator.weight!r}")
+    fragments = tuple(_fragments())
+    vocabulary = Vocabulary(fragments)
+    changed = 0
+    for seed in range(_SEEDS):
+        texts = []
+        for _ in range(2):
+            candidate = candidate_of(fragments[seed % len(fragments)], Random(seed))
+            before = _text(candidate)
+            result = mutator.mutate(candidate, vocabulary, Random(seed))
+            require(
+                mutator,
+                result is None or isinstance(result, Candidate),
+                f"mutate() gave {type(result).__name__}, expected Candidate or None",
+            )
+            texts.append("" if result is None else _text(result))
+        require(
+            mutator,
+            texts[0] == texts[1],
+            "mutate() gave another model for equal arguments; draw from the generator it is given",
+        )
+        changed += texts[0] not in ("", before)
+    require(mutator, changed > 0, f"changed none of {_SEEDS} models")
+
+
+def _text(candidate: Candidate) -> str:
+    feeds = {n: (v.dtype, v.shape, v.tolist()) for n, v in sorted(candidate.feeds.items())}
+    return f"{candidate.model}{feeds}"
+
+
+def _fragments() -> Sequence[Fragment]:
+    """A few fragments in which there is something for mutators of every kind."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+    made = onnx.helper.make_node
+    opsets = {ONNX_DOMAIN: 17}
+    value = onnx.numpy_helper.from_array(np.array([1, 2], np.float32))
+    chain = (
+        made("Constant", [], ["c"], value=value),
+        made("MatMul", ["x", "w"], ["m"]),
+        made("Add", ["m", "c"], ["s"]),
+        made("Cast", ["s"], ["y"], to=onnx.TensorProto.FLOAT),
+    )
+    weight = np.ones((3, 2), np.float32)
+    clip = (made("Clip", ["x", "low", "high"], ["y"]),)
+    bounds = {"low": np.array(-1, np.float32), "high": np.array(1, np.float32)}
+    gemm = (made("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, transB=0),)
+    pooled = (made("MaxPool", ["i"], ["y"], kernel_shape=[2]), made("Neg", ["y"], ["z"]))
+    image = np.ones((1, 1, 4), np.float32)
+    halves = {"y": image[..., :3], "z": -image[..., :3]}
+    turned = (
+        made("Transpose", ["x"], ["t"], perm=[1, 0]),
+        made("Softmax", ["t"], ["p"], axis=0),
+        made("Mul", ["p", "k"], ["y"]),
+    )
+    outputs = {"y": np.zeros((2, 2), np.float32)}
+    return (
+        Fragment("chain", chain, {"x": x, "w": weight}, outputs, opsets),
+        Fragment("clip", clip, {"x": x, **bounds}, {"y": x}, opsets),
+        Fragment("gemm", gemm, {"x": x, "w": weight, "b": x[0, :2]}, outputs, opsets),
+        Fragment("pooled", pooled, {"i": image}, halves, opsets),
+        Fragment("turned", turned, {"x": x, "k": x.T.copy()}, {"y": x.T.copy()}, opsets),
+    )

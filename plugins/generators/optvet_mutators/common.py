@@ -1,0 +1,102 @@
+"""What the mutators share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from optvet import Candidate, Vocabulary
+from optvet.graph import ONNX_DOMAIN, all_names, domain_of, opset_versions, schema_of, type_of
+
+Change = Callable[[Candidate, Vocabulary, Random], bool]
+"""Changes a candidate in place; False if there is nothing to change."""
+
+
+@dataclass
+class Edit:
+    """A mutator made of a function; see ``Mutator``."""
+
+    name: str
+    change: Change
+    weight: float = 1.0
+
+    def mutate(
+        self, candidate: Candidate, vocabulary: Vocabulary, random: Random
+    ) -> Candidate | None:
+        """The changed candidate; None if nothing was changed."""
+        return candidate if self.change(candidate, vocabulary, random) else None
+
+
+def schema(candidate: Candidate, node: NodeProto) -> onnx.defs.OpSchema | None:
+    """Schema of a node's operator at the model's operator sets."""
+    return schema_of(domain_of(node), node.op_type, opset_versions(candidate.model))
+
+
+def fresh(graph: GraphProto, stem: str = "v") -> str:
+    """A name that nothing in the graph has."""
+    taken = all_names(graph.node) | {v.name for v in (*graph.input, *graph.output)}
+    taken |= {t.name for t in graph.initializer}
+    return next(n for i in range(len(taken) + 1) if (n := f"{stem}_{i}") not in taken)
+
+
+def made_by(graph: GraphProto) -> list[str]:
+    """Values that nodes make, in order."""
+    return [o for node in graph.node for o in node.output if o]
+
+
+def available(candidate: Candidate, before: int) -> list[str]:
+    """Values that a node at the index ``before`` may read."""
+    graph = candidate.model.graph
+    names = [*candidate.feeds, *(t.name for t in graph.initializer)]
+    return names + [o for node in graph.node[:before] for o in node.output if o]
+
+
+def add_output(graph: GraphProto, name: str) -> bool:
+    """Make a value an output; False if it is one."""
+    if any(o.name == name for o in graph.output):
+        return False
+    graph.output.append(helper.make_empty_tensor_value_info(name))
+    return True
+
+
+def readers(graph: GraphProto, name: str) -> list[tuple[NodeProto, int]]:
+    """Nodes of the outer graph that read a value, and at which of their inputs."""
+    return [(n, i) for n in graph.node for i, given in enumerate(n.input) if given == name]
+
+
+def insert(graph: GraphProto, index: int, *nodes: NodeProto) -> None:
+    """Put nodes before the one at ``index``."""
+    for offset, node in enumerate(nodes):
+        graph.node.insert(index + offset, node)
+
+
+def constants(graph: GraphProto) -> list[TensorProto]:
+    """Tensors that can be changed in place: weights, and those in Constant nodes."""
+    found = list(graph.initializer)
+    for node in graph.node:
+        if node.op_type == "Constant":
+            found += [a.t for a in node.attribute if a.name == "value"]
+    return found
+
+
+def set_value(candidate: Candidate, tensor: TensorProto, value: np.ndarray) -> None:
+    """Give a weight another value; a declared input of its name follows."""
+    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    for info in candidate.model.graph.input:
+        if info.name == tensor.name:
+            info.CopyFrom(helper.make_tensor_value_info(info.name, type_of(value), value.shape))
+
+
+def onnx_version(candidate: Candidate) -> int:
+    """The version of ONNX's own operator set."""
+    return opset_versions(candidate.model).get(ONNX_DOMAIN, 1)
+
+
+def pick(random: Random, items: Sequence[str]) -> str | None:
+    """One of ``items``; None if there is none."""
+    return random.choice(items) if items else None

@@ -1,0 +1,233 @@
+"""Mutators of attributes, constants, inputs and types."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, helper, numpy_helper
+
+from optvet import Candidate, Vocabulary
+from optvet.graph import type_of
+from optvet_mutators.common import constants, pick, schema, set_value
+
+_FLOATS = {1: np.float32, 10: np.float16, 11: np.float64}
+_INTEGERS = {6: np.int32, 7: np.int64}
+
+
+def change_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Drop it, or give it its default, another number, another order, or a value seen elsewhere."""
+    places = [
+        (n, a) for n in candidate.model.graph.node for a in n.attribute if not a.HasField("g")
+    ]
+    if not places:
+        return False
+    node, given = random.choice(places)
+    seen = [
+        a
+        for a in vocabulary.attributes.get((node.domain, node.op_type, given.name), ())
+        if a.SerializeToString() != given.SerializeToString()
+    ]
+    if seen and random.random() < 0.4:
+        given.CopyFrom(random.choice(seen))
+        return True
+    if random.random() < 0.25:
+        node.attribute.remove(given)
+        return True
+    return _vary(given, random)
+
+
+def _vary(given: AttributeProto, random: Random) -> bool:
+    if given.type == AttributeProto.INT:
+        given.i = random.choice([0, 1, -1, 2, given.i + 1, given.i - 1, -given.i])
+    elif given.type == AttributeProto.FLOAT:
+        given.f = random.choice([0.0, 1.0, -1.0, 0.5, 2.0, -given.f, 1e-12, 1e30])
+    elif given.type == AttributeProto.INTS and given.ints:
+        place = random.randrange(len(given.ints))
+        now = given.ints[place]
+        kind = random.choice(["one", "one", "reversed", "shorter", "longer", "all"])
+        if kind == "one":
+            given.ints[place] = random.choice([0, 1, -1, now + 1, now - 1, -now])
+        elif kind == "reversed":
+            given.ints[:] = list(given.ints)[::-1]
+        elif kind == "shorter":
+            del given.ints[place]
+        elif kind == "longer":
+            given.ints.append(random.choice([0, 1, now]))
+        else:
+            given.ints[:] = [random.choice([0, 1, 2])] * len(given.ints)
+    elif given.type == AttributeProto.FLOATS and given.floats:
+        given.floats[random.randrange(len(given.floats))] = random.choice([0.0, 1.0, -1.0, 0.5])
+    else:
+        return False
+    return True
+
+
+def add_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Give an attribute that is unset: its default, a value seen elsewhere, or a small number."""
+    places: list[tuple[NodeProto, str]] = []
+    for node in candidate.model.graph.node:
+        known = schema(candidate, node)
+        given = {a.name for a in node.attribute}
+        places += [(node, n) for n in known.attributes if n not in given] if known else []
+    if not places:
+        return False
+    node, name = random.choice(places)
+    known = schema(candidate, node)
+    assert known is not None
+    formal = known.attributes[name]
+    options = list(vocabulary.attributes.get((node.domain, node.op_type, name), ()))
+    if formal.default_value.type:
+        options.append(formal.default_value)
+    types = onnx.defs.OpSchema.AttrType
+    if formal.type == types.INT:
+        options += [helper.make_attribute(name, v) for v in (0, 1, -1)]
+    elif formal.type == types.FLOAT:
+        options += [helper.make_attribute(name, v) for v in (0.0, 1.0, 0.5)]
+    elif formal.type == types.INTS:
+        options += [helper.make_attribute(name, v) for v in ([0], [1], [-1], [0, 1], [1, 0])]
+    if not options:
+        return False
+    node.attribute.append(random.choice(options))
+    return True
+
+
+def change_constant(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Another value of a weight or a Constant, of the same shape."""
+    tensors = [t for t in constants(candidate.model.graph) if t.data_type in {*_FLOATS, *_INTEGERS}]
+    if not tensors:
+        return False
+    tensor = random.choice(tensors)
+    old = numpy_helper.to_array(tensor)
+    kinds: list[float | str] = [0, 1, -1, 2, "range", "one", "reversed", "negative", "next"]
+    if old.dtype.kind == "f":
+        kinds += [0.5, -0.0, float("nan"), float("inf"), 1e30, 1e-30, "normal", "normal"]
+    set_value(candidate, tensor, _other(old, random.choice(kinds), random))
+    return True
+
+
+def _other(old: np.ndarray, kind: float | str, random: Random) -> np.ndarray:
+    if not isinstance(kind, str):
+        return np.full_like(old, kind)
+    new = old.copy()
+    if kind == "range":
+        return np.arange(old.size).reshape(old.shape).astype(old.dtype)
+    if kind == "one" and old.size:
+        new.flat[random.randrange(old.size)] = random.choice([0, 1, -1, 2])
+    elif kind == "reversed":
+        new = np.ascontiguousarray(old.ravel()[::-1]).reshape(old.shape)
+    elif kind == "negative":
+        new = -old
+    elif kind == "next":
+        new = old + np.ones_like(old)
+    elif kind == "normal":
+        generator = np.random.default_rng(random.getrandbits(32))
+        new = generator.normal(size=old.shape).astype(old.dtype)
+    return np.asarray(new, old.dtype)
+
+
+def change_constant_shape(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """A weight or Constant of another shape: one element, a scalar, another rank, none at all."""
+    tensors = [t for t in constants(candidate.model.graph) if t.data_type != 8]
+    if not tensors:
+        return False
+    tensor = random.choice(tensors)
+    set_value(candidate, tensor, _reshaped(numpy_helper.to_array(tensor), random))
+    return True
+
+
+def change_input_shape(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """An input with another dimension or rank."""
+    name = pick(random, list(candidate.feeds))
+    if name is None:
+        return False
+    old = candidate.feeds[name]
+    if old.ndim and random.random() < 0.6:
+        axis = random.randrange(old.ndim)
+        now = old.shape[axis]
+        size = random.choice([0, 1, 1, 2, 3, now + 1, 2 * now, max(now - 1, 0)])
+        shape = (*old.shape[:axis], size, *old.shape[axis + 1 :])
+        candidate.feeds[name] = np.resize(old, shape) if old.size else np.zeros(shape, old.dtype)
+    else:
+        candidate.feeds[name] = _reshaped(old, random)
+    return True
+
+
+def _reshaped(old: np.ndarray, random: Random) -> np.ndarray:
+    kind = random.choice(["scalar", "single", "leading", "trailing", "squeezed", "empty", "flat"])
+    flat = old.ravel()
+    if kind in ("scalar", "single") and old.size:
+        return np.asarray(flat[0] if kind == "scalar" else flat[:1]).astype(old.dtype)
+    if kind == "leading":
+        return old[np.newaxis]
+    if kind == "trailing":
+        return old[..., np.newaxis]
+    if kind == "squeezed" and old.ndim:
+        return np.asarray(old.take(0, 0)) if old.shape[0] else old
+    if kind == "empty":
+        return np.zeros((0, *old.shape[1:]), old.dtype)
+    return flat
+
+
+def equal_dimensions(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """All dimensions of inputs and weights one number, so that wrong axes keep their shapes."""
+    size = random.choice([2, 3, 4])
+
+    def cube(old: np.ndarray) -> np.ndarray:
+        if old.ndim == 0 or old.dtype.kind != "f" or not old.size:
+            return old
+        return np.resize(old, (size,) * old.ndim)
+
+    for name, value in candidate.feeds.items():
+        candidate.feeds[name] = cube(value)
+    for tensor in candidate.model.graph.initializer:
+        if tensor.data_type in _FLOATS:
+            set_value(candidate, tensor, cube(numpy_helper.to_array(tensor)))
+    return True
+
+
+def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """All values of one element type of another: float as double, int64 as int32."""
+    used = {type_of(v) for v in candidate.feeds.values()}
+    used |= {t.data_type for t in constants(candidate.model.graph)}
+    among = [t for t in sorted(used) if t in _FLOATS or t in _INTEGERS]
+    if not among:
+        return False
+    was = random.choice(among)
+    family = _FLOATS if was in _FLOATS else _INTEGERS
+    now = random.choice([t for t in family if t != was] + ([7] if was == 1 else []))
+    kind = np.dtype((_FLOATS | _INTEGERS)[now])
+    with np.errstate(all="ignore"):
+        for name, value in candidate.feeds.items():
+            if type_of(value) == was:
+                candidate.feeds[name] = value.astype(kind)
+        for tensor in constants(candidate.model.graph):
+            if tensor.data_type == was:
+                set_value(candidate, tensor, numpy_helper.to_array(tensor).astype(kind))
+    for node in candidate.model.graph.node:
+        for given in node.attribute:
+            if given.name in ("to", "dtype") and given.i == was:
+                given.i = now
+    return True
+
+
+def change_input_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """One input of another element type."""
+    name = pick(random, list(candidate.feeds))
+    if name is None or candidate.feeds[name].dtype == object:
+        return False
+    kinds = [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8, np.int8, np.bool_]
+    with np.errstate(all="ignore"):
+        candidate.feeds[name] = candidate.feeds[name].astype(random.choice(kinds))
+    return True
+
+
+def change_cast(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Another type that a Cast casts to."""
+    casts = [a for n in candidate.model.graph.node if n.op_type == "Cast" for a in n.attribute]
+    targets = [a for a in casts if a.name == "to"]
+    if not targets:
+        return False
+    random.choice(targets).i = random.choice([1, 10, 11, 6, 7, 9, 3, 2])
+    return True

@@ -1,0 +1,124 @@
+"""Windows: a few connected nodes cut out of the user's models, with the values of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, helper, numpy_helper
+
+from optvet import Fragment, Pattern, Pool, PoolRequest, UsageError, hookimpl
+from optvet.graph import ONNX_DOMAIN, opset_versions, reads
+
+_LARGEST_MODEL = 512 << 20
+_PER_MODEL = 300
+_NODES = (1, 6)
+_ELEMENTS = 4096
+
+
+class Windows:
+    """``windows:FOLDER`` or ``windows:MODEL.onnx``: what fusions look for in real models."""
+
+    name = "windows"
+    needs_argument = True
+
+    def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
+        """Windows of one to six nodes; of equal sequences of operators one per model.
+
+        Raises:
+            UsageError: There is no model.
+        """
+        if not request.argument:
+            raise UsageError("pool 'windows' needs models: say --pool windows:FOLDER")
+        place = Path(request.argument).expanduser()
+        files = sorted(place.rglob("*.onnx")) if place.is_dir() else [place]
+        if not files or not files[0].is_file():
+            raise UsageError(f"pool 'windows': {place} has no .onnx file; give a model or a folder")
+        random, left = Random(request.seed), request.limit
+        for file in files:
+            for fragment in _of_model(file, request, random):
+                if left == 0:
+                    return
+                left -= 1
+                yield fragment
+
+
+def _of_model(file: Path, request: PoolRequest, random: Random) -> Iterator[Fragment]:
+    if file.stat().st_size > _LARGEST_MODEL:
+        return
+    try:
+        model = onnx.load(file)
+        feeds = _feeds(model.graph, request.seed)
+        values = dict(request.values(model.SerializeToString(), feeds))
+    except Exception:
+        # Not every file of a folder is a model that runs on inputs of this kind.
+        return
+    values |= {t.name: numpy_helper.to_array(t) for t in model.graph.initializer} | feeds
+    seen = set[tuple[str, ...]]()
+    for _ in range(4 * _PER_MODEL):
+        fragment = _window(model, values, f"windows/{file.stem}/{len(seen)}", random)
+        sequence = tuple(n.op_type for n in fragment.nodes) if fragment else ()
+        if fragment is not None and sequence not in seen:
+            seen.add(sequence)
+            yield fragment
+        if len(seen) == _PER_MODEL:
+            return
+
+
+def _feeds(graph: GraphProto, seed: int) -> dict[str, np.ndarray]:
+    """Values for the inputs: 1 for dimensions that are not known, up to 1 for numbers."""
+    generator, given = np.random.default_rng(seed), {t.name for t in graph.initializer}
+    feeds = {}
+    for info in graph.input:
+        if info.name in given:
+            continue
+        tensor = info.type.tensor_type
+        shape = [d.dim_value if d.HasField("dim_value") else 1 for d in tensor.shape.dim]
+        kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        if kind.kind == "f":
+            feeds[info.name] = generator.normal(size=shape).astype(kind)
+        else:
+            feeds[info.name] = generator.integers(0, 2, size=shape).astype(kind)
+    return feeds
+
+
+def _window(
+    model: ModelProto, values: dict[str, np.ndarray], name: str, random: Random
+) -> Fragment | None:
+    """Nodes that end in a random one; None if a value at the border is not known."""
+    nodes = model.graph.node
+    maker = {o: i for i, node in enumerate(nodes) for o in node.output if o}
+    end = random.randrange(len(nodes)) if nodes else 0
+    chosen, border = {end}, list(reads(nodes[end])) if nodes else []
+    for _ in range(random.randint(*_NODES) - 1):
+        before = [maker[n] for n in border if n in maker and maker[n] not in chosen]
+        if not before:
+            break
+        chosen.add(random.choice(before))
+        border = [n for i in sorted(chosen) for n in reads(nodes[i])]
+    picked = [nodes[i] for i in sorted(chosen)]
+    made = {o for node in picked for o in node.output if o}
+    needed = dict.fromkeys(n for node in picked for n in reads(node) if n not in made)
+    inner = {n for node in picked for n in reads(node) if n in made}
+    inputs = {n: _small(values[n]) for n in needed if n in values}
+    outputs = {n: values[n] for n in made - inner if n in values}
+    if not picked or len(inputs) != len(needed) or any(v is None for v in inputs.values()):
+        return None
+    versions = opset_versions(model)
+    versions.setdefault(ONNX_DOMAIN, 1)
+    known = {n: v for n, v in inputs.items() if v is not None}
+    return Fragment(name, tuple(picked), known, outputs, versions, tuple(model.functions))
+
+
+def _small(value: np.ndarray) -> np.ndarray | None:
+    """The value, if it is small enough for thousands of runs."""
+    return value if value.size <= _ELEMENTS else None
+
+
+@hookimpl
+def optvet_generators() -> Iterable[Pool]:
+    """The pool of windows."""
+    return [Windows()]

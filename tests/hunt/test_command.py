@@ -1,0 +1,96 @@
+"""``optvet hunt`` as it is typed, in a real optimizer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import onnx.parser
+import pytest
+from tests.commands import FAULTY, Run, Spawn, run, spawn
+
+from optvet.spec.records import HuntSummary
+
+__all__ = ["run", "spawn"]
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with a model that ONNX Optimizer raises on, and a cache of its own."""
+    onnx.save(onnx.parser.parse_model(FAULTY), tmp_path / "faulty.onnx")
+    monkeypatch.setenv("OPTVET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+HUNT = (
+    *("hunt", "--optimizer", "onnxoptimizer", "--pass", "fuse_transpose_into_gemm"),
+    *("--pool", "windows:faulty.onnx", "--out", "out"),
+)
+
+
+def summary_in(folder: str) -> HuntSummary:
+    return HuntSummary.model_validate_json(Path(folder, "hunt.json").read_text())
+
+
+def test_a_fault_of_a_real_optimizer_is_found_and_reported(run: Run) -> None:
+    ran = run(*HUNT, "--budget", "40", "--json", "answer.json")
+    assert ran.code == 1, ran.err
+    assert "findings in onnxoptimizer" in ran.out or "finding in onnxoptimizer" in ran.out
+    assert "[100%] 40 models" in ran.err
+    summary = summary_in("out")
+    assert json.loads(Path("answer.json").read_text()) == json.loads(summary.to_json())
+    found = [f for f in summary.findings if f.culprit == ["fuse_transpose_into_gemm"]]
+    assert found
+    replayed = run("replay", Path("out", found[0].bundle))
+    assert replayed.code == 1
+    assert "STILL THERE" in replayed.out
+    report = run("hunt", "report", "out")
+    assert report.code == 0
+    assert "### fuse_transpose_into_gemm" in report.out
+    assert found[0].bundle in report.out
+
+
+def test_a_killed_hunt_goes_on_and_loses_nothing(run: Run, spawn: Spawn) -> None:
+    process = spawn(*HUNT, "--budget", "40", "--quiet")
+    deadline = time.monotonic() + 120
+    # As soon as the first round is stored, while suspects are vetted.
+    while not Path("out", "hunt.sqlite-wal").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    again = run(*HUNT, "--budget", "40", "--resume")
+    assert again.code == 1, again.err
+    assert run(*HUNT[:-1], "whole", "--budget", "40").code == 1
+    first, second = (summary_in(f).model_copy(update={"seconds": 0.0}) for f in ("out", "whole"))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--budget", "9"), "--optimizer is missing"),
+        (("--optimizer", "onnxoptimizr"), "did you mean 'onnxoptimizer'"),
+        (("--optimizer", "onnxoptimizer", "--budget", "soon"), "write CPU time as 90s, 10m or 2h"),
+        (
+            ("--optimizer", "onnxoptimizer", "--pool", "windows"),
+            "needs models: say --pool windows:",
+        ),
+        (("--optimizer", "onnxoptimizer", "--pool", "windows:none"), "has no .onnx file"),
+        (("--optimizer", "onnxoptimizer", "--pool", "windws:x"), "did you mean 'windows'"),
+        (("--optimizer", "onnxoptimizer", "--pass", "fuse_pad"), "unknown pass of onnxoptimizer"),
+        (("--optimizer", "onnxoptimizer", "--known", "none.json"), "none.json"),
+        (("--optimizer", "onnxoptimizer", "--resume"), "holds no hunt"),
+        (("--optimizer", "onnxoptimizer", "--out", "faulty.onnx"), "is a file; give a folder"),
+        (("report", "."), "holds no hunt.json"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_to_do(
+    run: Run, arguments: tuple[str, ...], words: str
+) -> None:
+    ran = run("hunt", *arguments)
+    assert ran.code == 2, ran.err
+    assert words in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err

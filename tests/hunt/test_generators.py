@@ -1,0 +1,186 @@
+"""Pools and mutators: those that come with optvet keep the contract, and others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import NodeProto, helper
+
+from optvet import Candidate, Fragment, Pass, Pattern, PoolRequest, UsageError, Vocabulary
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.make import complete
+from optvet.graph import at_opset, candidate_of, joined
+from optvet.testing import check_mutator, check_pool
+
+PLUGINS = Plugins()
+POOLS = [n for n in PLUGINS.pools() if not PLUGINS.pool(n).needs_argument]
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n,3] x) => (float[n,2] y)
+<float[3,2] w = {1, 0, 0, 1, 1, 1}, float[2] b = {0.5, -4}>
+{ m = MatMul(x, w)  s = Add(m, b)  y = Relu(s) }
+"""
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_every_pool_conforms(name: str) -> None:
+    check_pool(PLUGINS.pool(name))
+
+
+@pytest.mark.parametrize("mutator", PLUGINS.mutators(), ids=lambda m: str(m.name))
+def test_every_mutator_conforms(mutator: object) -> None:
+    check_mutator(mutator)  # type: ignore[arg-type]
+
+
+def test_windows_are_cut_out_of_models_with_the_values_of_a_run(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    check_pool(PLUGINS.pool("windows"), str(tmp_path))
+    seen: list[dict[str, np.ndarray]] = []
+
+    def values(model: bytes, feeds: object) -> dict[str, np.ndarray]:
+        seen.append(dict(feeds))  # type: ignore[call-overload]
+        return {"m": np.ones((1, 2), np.float32), "s": np.zeros((1, 2), np.float32)}
+
+    request = PoolRequest(str(tmp_path / "model.onnx"), (), 0, 100, values)
+    found = [f for f in PLUGINS.pool("windows").fragments(request) if isinstance(f, Fragment)]
+    sequences = {tuple(n.op_type for n in f.nodes) for f in found}
+    assert {("Relu",), ("Add", "Relu"), ("MatMul", "Add", "Relu")} <= sequences
+    relu = next(f for f in found if [n.op_type for n in f.nodes] == ["Relu"])
+    assert relu.inputs["s"].tolist() == [[0, 0]]
+    assert seen[0]["x"].shape == (1, 3)
+
+
+def test_windows_without_models_are_refused(tmp_path: Path) -> None:
+    for argument, words in ((None, "needs models"), (str(tmp_path), "has no .onnx file")):
+        request = PoolRequest(argument, (), 0, 9, lambda model, feeds: {})
+        with pytest.raises(UsageError, match=words):
+            list(PLUGINS.pool("windows").fragments(request))
+
+
+def hints(*names: str) -> list[tuple[str, ...]]:
+    request = PoolRequest(None, [Pass(n) for n in names], 0, 99, lambda model, feeds: {})
+    found = PLUGINS.pool("hints").fragments(request)
+    return [item.operators for item in found if isinstance(item, Pattern)]
+
+
+def test_hints_are_the_operators_in_names_of_passes_in_both_orders() -> None:
+    found = hints("fuse_transpose_into_gemm")
+    assert found == [("Transpose", "Gemm"), ("Gemm", "Transpose"), ("Transpose",), ("Gemm",)]
+
+
+def test_hints_know_plurals_abbreviations_and_capitals() -> None:
+    assert ("Concat", "Concat") in hints("fuse_consecutive_concats")
+    assert ("BatchNormalization", "Conv") in hints("fuse_bn_into_conv")
+    assert ("LayerNormalization", "LayerNormalization") in hints("LayerNormFusion")
+    assert ("MatMul", "Add") in hints("MatMulAddFusion")
+
+
+class Loose:
+    """A pool of one fragment that reads a value which nothing makes."""
+
+    name = "loose"
+    needs_argument = False
+
+    def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
+        node = helper.make_node("Add", ["x", "gone"], ["y"])
+        return [Fragment("f", (node,), {"x": np.ones(1, np.float32)}, {}, {"ai.onnx": 17})]
+
+
+class Restless:
+    """A mutator with chance of its own."""
+
+    name = "restless"
+    weight = 1.0
+    count = 0
+
+    def mutate(self, candidate: Candidate, vocabulary: Vocabulary, random: Random) -> Candidate:
+        Restless.count += 1
+        candidate.model.doc_string = str(Restless.count)
+        return candidate
+
+
+class Idle(Restless):
+    """A mutator that does nothing."""
+
+    def mutate(self, candidate: Candidate, vocabulary: Vocabulary, random: Random) -> Candidate:
+        return candidate
+
+
+def test_a_fragment_that_reads_what_nothing_makes_is_refused() -> None:
+    with pytest.raises(AssertionError, match="Add reads 'gone', which nothing makes"):
+        check_pool(Loose())
+
+
+def test_a_mutator_with_chance_of_its_own_or_without_effect_is_refused() -> None:
+    with pytest.raises(AssertionError, match="another model for equal arguments"):
+        check_mutator(Restless())
+    with pytest.raises(AssertionError, match="changed none of"):
+        check_mutator(Idle())
+
+
+def test_what_is_neither_pool_nor_mutator_is_shown_as_broken() -> None:
+    class Neither:
+        name = "neither"
+
+    found = Plugins([]).register("generator", Neither()).all()
+    assert [e.problem for e in found] == [
+        "it must be a pool (fragments, needs_argument) or a mutator (mutate, weight)"
+    ]
+
+
+# What fragments become
+
+
+def fragment(node: NodeProto, opset: int, **inputs: Sequence[float]) -> Fragment:
+    values = {n: np.array(v, np.float32) for n, v in inputs.items()}
+    first = next(iter(values.values()))
+    return Fragment(node.op_type, (node,), values, {node.output[0]: first}, {"ai.onnx": opset})
+
+
+def test_a_fragment_behind_another_reads_its_output() -> None:
+    neg = fragment(helper.make_node("Neg", ["x"], ["y"]), 13, x=[1, 2])
+    exp = fragment(helper.make_node("Exp", ["x"], ["y"]), 13, x=[3, 4])
+    candidate = joined(candidate_of(neg, Random(1)), exp, Random(1))
+    assert candidate is not None
+    (first, second) = candidate.model.graph.node
+    assert second.input[0] == first.output[0]
+    assert complete(candidate) is not None
+    onnx.checker.check_model(candidate.model, full_check=True)
+
+
+def test_an_attribute_that_became_an_input_is_a_constant_in_the_newer_form() -> None:
+    old = helper.make_node("Squeeze", ["x"], ["y"], axes=[0])
+    constant, new = at_opset(old, 11, 13, {})
+    assert (constant.op_type, list(new.attribute)) == ("Constant", [])
+    assert new.input[1] == constant.output[0]
+    (again,) = at_opset(new, 13, 11, {constant.output[0]: np.array([0])})
+    assert helper.get_node_attr_value(again, "axes") == [0]
+    assert list(again.input) == ["x"]
+
+
+def test_outputs_are_declared_as_inferred_and_open_dimensions_stay_open() -> None:
+    neg = fragment(helper.make_node("Neg", ["x"], ["y"]), 13, x=[1, 2])
+    candidate = candidate_of(neg, Random(1))
+    assert candidate.feeds.keys() == {"x"}
+    candidate.model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    candidate.feeds["x"] = np.ones(5, np.float32)
+    data = complete(candidate)
+    assert data is not None
+    graph = onnx.load_from_string(data).graph
+    (output,) = graph.output
+    assert output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert output.type.tensor_type.shape.dim[0].dim_param == "n"
+
+
+def test_a_model_that_reads_an_input_without_a_value_is_none() -> None:
+    neg = fragment(helper.make_node("Neg", ["x"], ["y"]), 13, x=[1, 2])
+    candidate = candidate_of(neg, Random(1))
+    candidate.feeds.clear()
+    assert complete(candidate) is None

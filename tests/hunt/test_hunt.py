@@ -1,0 +1,206 @@
+"""Hunts in a planted optimizer: what is found, blamed, kept, and found again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.hunt.small import plugins_with
+
+from optvet import Candidate, InputError, UnknownName, UsageError, Vocabulary
+from optvet.engine.bundle.files import read_record
+from optvet.engine.hunt.judge import examine
+from optvet.engine.hunt.run import HuntProgress, hunt
+from optvet.engine.hunt.subject import subject_of
+from optvet.spec.hunt import HuntRequest, budget_of
+from optvet.spec.records import HuntSummary
+
+
+def asked(out: Path, budget: str = "40", **more: Any) -> HuntRequest:
+    given: dict[str, Any] = {"optimizer": "planted", "out": out, "pools": ("small",), "jobs": 2}
+    return HuntRequest(**(given | {"budget": budget, "cache_dir": out / "cache"} | more))
+
+
+def counted(summary: HuntSummary) -> dict[str, Any]:
+    """The summary without what depends on the clock."""
+    return summary.model_dump(mode="json", exclude={"seconds"})
+
+
+def test_a_planted_fault_is_found_blamed_reduced_and_bundled(tmp_path: Path) -> None:
+    plugins = plugins_with("keep_01", "drop_relu", "keep_02")
+    events: list[HuntProgress] = []
+    summary = hunt(asked(tmp_path / "out"), plugins, progress=events.append)
+    assert summary.candidates == 40
+    assert summary.valid > 20
+    assert summary.fired == ["drop_relu"]
+    (finding,) = summary.findings
+    assert (finding.culprit, finding.symptom, finding.severity) == (
+        ["drop_relu"],
+        "wrong-output",
+        "fault",
+    )
+    assert finding.nodes == 1
+    assert finding.models > 1
+    bundle = tmp_path / "out" / finding.bundle
+    assert read_record(bundle).fingerprint == finding.fingerprint
+    written = {f.name for f in bundle.iterdir()}
+    assert {"model.onnx", "inputs.npz", "repro.py", "ISSUE.md"} <= written
+    assert [e.found for e in events if e.found] == [finding.model_copy(update={"models": 1})]
+    assert json.loads((tmp_path / "out" / "hunt.json").read_text())["schema"] == "optvet.hunt/1"
+
+
+def test_two_passes_that_break_models_only_together_are_blamed_together(tmp_path: Path) -> None:
+    summary = hunt(asked(tmp_path / "out", "30"), plugins_with("mark", "keep_01", "exploit"))
+    faults = [f.culprit for f in summary.findings if f.severity == "fault"]
+    assert faults == [["mark", "exploit"]]
+
+
+def test_a_pass_that_kills_its_process_is_blamed_and_no_model_is_lost(tmp_path: Path) -> None:
+    summary = hunt(asked(tmp_path / "out", "12"), plugins_with("keep_01", "segfault"))
+    assert summary.candidates == 12
+    assert summary.deaths > 0
+    (finding,) = summary.findings
+    assert (finding.culprit, finding.symptom) == (["segfault"], "optimizer-abort")
+
+
+def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
+    passes = ("keep_01", "benign_reassociate", "round_weights", "rename_declared")
+    summary = hunt(asked(tmp_path / "out", "150"), plugins_with(*passes))
+    assert summary.findings == []
+    assert "benign_reassociate" in summary.fired
+
+
+def test_equal_seeds_and_counts_give_equal_findings_whatever_the_jobs(tmp_path: Path) -> None:
+    passes = ("drop_relu", "add_to_sub", "keep_01")
+    first = hunt(asked(tmp_path / "a", "60", jobs=1, seed=3), plugins_with(*passes))
+    second = hunt(asked(tmp_path / "b", "60", jobs=2, seed=3), plugins_with(*passes))
+    assert counted(first) == counted(second)
+    assert {tuple(f.culprit) for f in first.findings} == {("drop_relu",), ("add_to_sub",)}
+
+
+def test_an_interrupted_hunt_goes_on_and_finds_the_same(tmp_path: Path) -> None:
+    plugins = plugins_with("drop_relu", "keep_01")
+    whole = hunt(asked(tmp_path / "whole", "50"), plugins)
+
+    def stop(event: HuntProgress) -> None:
+        if event.doing.startswith("vetting"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hunt(asked(tmp_path / "cut", "50"), plugins, progress=stop)
+    again = hunt(asked(tmp_path / "cut", "50", resume=True), plugins)
+    assert counted(again) == counted(whole)
+    assert (tmp_path / "cut" / again.findings[0].bundle / "finding.json").exists()
+
+
+def test_what_is_known_is_not_reported_again(tmp_path: Path) -> None:
+    plugins = plugins_with("drop_relu", "add_to_sub")
+    first = hunt(asked(tmp_path / "a", "40"), plugins)
+    (relu,) = (f for f in first.findings if f.culprit == ["drop_relu"])
+    known = tmp_path / "a" / relu.bundle
+    second = hunt(asked(tmp_path / "b", "40", known=(known,)), plugins)
+    assert second.known == [relu.fingerprint]
+    assert [f.culprit for f in second.findings] == [["add_to_sub"]]
+    assert [f.name for f in (tmp_path / "b" / "findings").iterdir()] == [
+        Path(second.findings[0].bundle).name
+    ]
+
+
+def test_only_the_asked_passes_are_hunted_in(tmp_path: Path) -> None:
+    request = asked(tmp_path / "out", "30", passes=("keep_01",))
+    summary = hunt(request, plugins_with("drop_relu", "keep_01"))
+    assert (summary.findings, summary.unfired) == ([], ["keep_01"])
+
+
+class Rash:
+    """A mutator that fails."""
+
+    name = "rash"
+    weight = 100.0
+
+    def mutate(self, candidate: Candidate, vocabulary: Vocabulary, random: Random) -> Candidate:
+        raise ValueError("no idea")
+
+
+def test_a_mutator_that_fails_costs_its_models_and_is_told(tmp_path: Path) -> None:
+    plugins = plugins_with("drop_relu").register("generator", Rash())
+    summary = hunt(asked(tmp_path / "out", "60"), plugins)
+    assert summary.complaints == ["mutator 'rash' raised ValueError: no idea"]
+    assert (summary.candidates, len(summary.findings)) == (60, 1)
+
+
+# What is refused
+
+
+def test_a_folder_with_another_hunt_is_refused(tmp_path: Path) -> None:
+    plugins = plugins_with("keep_01")
+    hunt(asked(tmp_path, "5"), plugins)
+    with pytest.raises(UsageError, match="holds a hunt already; say --resume"):
+        hunt(asked(tmp_path, "5"), plugins)
+    with pytest.raises(UsageError, match="holds a hunt with another seed"):
+        hunt(asked(tmp_path, "5", resume=True, seed=1), plugins)
+    with pytest.raises(UsageError, match="holds no hunt"):
+        hunt(asked(tmp_path / "none", "5", resume=True), plugins)
+
+
+def test_wrong_names_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    plugins, out = plugins_with("keep_01"), tmp_path / "out"
+    for more in ({"optimizer": "plantd"}, {"passes": ("keep_1",)}, {"pools": ("smal",)}):
+        with pytest.raises(UnknownName, match="did you mean"):
+            hunt(asked(out, "5", **more), plugins)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="has no bundle"):
+        hunt(asked(out, "5", known=(tmp_path / "empty",)), plugins)
+    assert not out.exists()
+
+
+def test_a_budget_is_a_time_or_a_number() -> None:
+    assert budget_of("1000") == (1000, None)
+    assert budget_of("90s") == (None, 90.0)
+    assert budget_of("1.5h") == (None, 5400.0)
+    for wrong in ("0", "x", "", "0s", "5 days", "-3"):
+        with pytest.raises(ValueError, match="is no budget"):
+            budget_of(wrong)
+
+
+# The quick oracle
+
+
+def judged(tmp_path: Path, text: str, *passes: str, **feeds: np.ndarray) -> list[Any]:
+    import onnx.parser
+
+    subject = subject_of(asked(tmp_path), plugins_with(*passes))
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    data = model.SerializeToString()
+    found = examine(subject, data, feeds, lambda step, passes: None, frozenset())
+    return [found.valid, *((s.passes, s.symptom) for s in found.suspicions)]
+
+
+X = np.linspace(-1, 1, 4, dtype=np.float32)
+
+
+def test_the_quick_oracle_suspects_the_pass_that_changes_values(tmp_path: Path) -> None:
+    text = "g (float[4] x) => (float[4] y) { y = Relu(x) }"
+    found = judged(tmp_path, text, "keep_01", "drop_relu", x=X)
+    assert found == [True, (("drop_relu",), "wrong-output")]
+
+
+def test_the_quick_oracle_does_not_judge_what_is_invalid_or_drawn(tmp_path: Path) -> None:
+    for text in (
+        "g (float[4] x) => (float[5] y) { y = Relu(x) }",
+        "g (float[4] x) => (float[4] y) { r = RandomNormalLike(x)  y = Relu(r) }",
+        "g (float[4] x) => (float[4] y) { y = NoSuchOperator(x) }",
+    ):
+        assert judged(tmp_path, text, "drop_relu", x=X) == [False]
+
+
+def test_rounding_is_not_suspected(tmp_path: Path) -> None:
+    text = (
+        "g (float[1,4] x) => (float[1,1] y) <float[4,1] w = {1.1, -2.3, 3.7, 0.001}> "
+        "{ y = MatMul(x, w) }"
+    )
+    assert judged(tmp_path, text, "benign_reassociate", x=X[None]) == [True]
