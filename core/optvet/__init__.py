@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optvet.engine.api import compare, reduce, replay, vet, write_bundles
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
+    from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
     from optvet.spec.environment import Collision, Installation, Ran, Unmet
     from optvet.spec.errors import (
         ContractError,
@@ -160,10 +161,13 @@ __all__ = [
     "Installation",
     "InterfaceChange",
     "IntervalChart",
+    "KernelLaunch",
     "KnownLimit",
     "LoadsFiles",
     "LogFormat",
     "Logs",
+    "Meter",
+    "Meters",
     "Model",
     "ModelCard",
     "ModelConfig",
@@ -185,8 +189,10 @@ __all__ = [
     "Probe",
     "Profile",
     "Profiles",
+    "ProfilesKernels",
     "Ragged",
     "Ran",
+    "Reading",
     "ReadsFiles",
     "Reference",
     "Report",
@@ -253,6 +259,7 @@ _HOMES = (
     "optvet.spec.types",
     "optvet.spec.sensitive",
     "optvet.spec.protocols",
+    "optvet.spec.devices",
     "optvet.spec.hooks",
     "optvet.spec.executor",
     "optvet.spec.generators",

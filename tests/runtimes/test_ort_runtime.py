@@ -105,6 +105,7 @@ def test_the_placement_of_nodes_is_read_from_the_session() -> None:
     assert _placed(session) == [CPU]
 
 
+@pytest.mark.gpu
 def test_a_model_runs_on_the_gpu() -> None:
     if CUDA not in ort.get_available_providers():
         pytest.skip("needs onnxruntime-gpu; this ONNX Runtime has no provider for CUDA")
@@ -170,3 +171,17 @@ def test_a_pause_of_the_machine_in_one_run_is_not_the_time_of_a_node() -> None:
 def test_a_profile_of_another_form_is_refused_in_words(events: Any) -> None:
     with pytest.raises(Unsupported, match="profile cannot be read"):
         _node_times(events, skip=1)
+
+
+@pytest.mark.gpu
+def test_the_profile_tells_that_nodes_ran_on_the_gpu(tmp_path: Path) -> None:
+    if CUDA not in ort.get_available_providers():
+        pytest.skip("needs onnxruntime-gpu; this ONNX Runtime has no provider for CUDA")
+    asked = OrtOptions(providers=(CUDA, CPU))
+    feeds = {"x": np.array([-1, 2], np.float32)}
+    try:
+        found = OrtRuntime().profile(artifact(), [feeds], asked, tmp_path)
+    except UsageError as error:
+        pytest.skip(f"no GPU can be used: {error}")
+    assert found.wanted == CUDA
+    assert {node.provider for node in found.nodes if node.operator == "Relu"} == {CUDA}

@@ -121,6 +121,8 @@ def screen(
         for what, why in variant.unknown.items():
             words = f"{name_of(variant)}: {what} is not known: {why}"
             yield text(one_line(words, _DETAIL_CHARS), "dim")
+    for words in result.skipped:
+        yield text(one_line(words, _DETAIL_CHARS), "dim")
     yield text(_noise(result), "dim")
 
 

@@ -56,7 +56,7 @@ def bench(
     (model,) = models
     variants = list(_variants(request, plugins, model))
     rows: list[BenchVariant] = []
-    inspector = Inspector()
+    inspector = Inspector(request.ncu, request.seed)
     inputs: tuple[tuple[Sample, ...], list[DatasetRecord]] | None = None
     with _sandbox(request, variants, model) as sandbox:
         for number, variant in enumerate(variants, 1):
@@ -75,6 +75,8 @@ def bench(
         machine=_machine(load_before),
         original=inspector.original,
         placements=inspector.placements,
+        devices=inspector.devices,
+        skipped=inspector.skipped,
         variants=rows,
         samples=len(inputs[0]),
         datasets=inputs[1],

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optvet.engine.work.case import Case
+from optvet.engine.work.devices import ask_meter, find_kernels, find_use
 from optvet.engine.work.inventory import take_inventory
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import Lab, refuse_misuse
 from optvet.engine.work.placement import find_placement
+from optvet.engine.work.sandbox.outcome import describe
 from optvet.graph.inventory import change_of
-from optvet.spec.records.bench import BenchVariant
+from optvet.spec.devices import Meter
+from optvet.spec.records.bench import BenchVariant, Part
+from optvet.spec.records.devices import DeviceUse
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.structure import Inventory
 from optvet.spec.types import Sample
@@ -22,12 +26,20 @@ class Inspector:
     """Looks at variants one after the other, and at what each is compared with once.
 
     Attributes:
+        ncu: Whether kernels are profiled too.
+        seed: Chooses the samples whose kernels are.
         original: What the original is made of; None before the first variant, or if not known.
         placements: Where what variants are compared with is executed, by what that is.
+        devices: What the device does while that runs.
+        skipped: Why something was not measured of any variant, in one line each.
     """
 
+    ncu: bool = False
+    seed: int = 0
     original: Inventory | None = None
     placements: dict[str, Placement] = field(default_factory=dict)
+    devices: dict[str, DeviceUse] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
     def inspected(
         self, lab: Lab, case: Case, samples: Sequence[Sample], row: BenchVariant
@@ -46,29 +58,46 @@ class Inspector:
             self.original = found if isinstance(found, Inventory) else None
         if row.failure is not None and row.failure.stage == "build":
             return row
-        about: dict[str, Any] = {}
-        unknown: dict[str, str] = {}
-        inventory = take_inventory(lab, passes, samples[0])
-        if isinstance(inventory, str):
-            unknown["inventory"] = inventory
-        else:
-            about["inventory"] = inventory
-            about["change"] = change_of(self.original, inventory) if self.original else None
+        told: dict[Part, Any] = {"inventory": take_inventory(lab, passes, samples[0])}
         if row.failure is None:
-            self._place_reference(lab, row, samples)
-            placement = find_placement(lab, passes, samples)
-            if isinstance(placement, str):
-                unknown["placement"] = placement
-            else:
-                about["placement"] = placement
-        return row.model_copy(update={**about, "unknown": unknown})
+            self._look_at_reference(lab, row, samples)
+            told["placement"] = find_placement(lab, passes, samples)
+            if (meter := self._meter(lab)) is not None:
+                told["device"] = find_use(lab, passes, samples, meter)
+            if self.ncu:
+                told["kernels"] = find_kernels(lab, passes, samples, self.seed)
+        known: dict[str, Any] = {
+            part: what for part, what in told.items() if not isinstance(what, str)
+        }
+        change = None
+        if self.original is not None and "inventory" in known:
+            change = change_of(self.original, known["inventory"])
+        unknown = {p: why for p, why in told.items() if isinstance(why, str)}
+        return row.model_copy(update={**known, "change": change, "unknown": unknown})
 
-    def _place_reference(self, lab: Lab, row: BenchVariant, samples: Sequence[Sample]) -> None:
-        """Place what ``row`` is compared with, if that is not known yet."""
+    def _look_at_reference(self, lab: Lab, row: BenchVariant, samples: Sequence[Sample]) -> None:
+        """Placement and device use of what ``row`` is compared with, unless known already."""
         original = row.timing is None or row.timing.baseline == "original"
         who = lab.case.reference.runtime.name if original else lab.case.optimizer.name
         name = f"original on {who}" if original else f"{who} without passes"
-        if name not in self.placements:
-            found = find_placement(lab, None if original else lab.case.passes.base, samples)
-            if isinstance(found, Placement):
-                self.placements[name] = found
+        if name in self.placements:
+            return
+        passes = None if original else lab.case.passes.base
+        found = find_placement(lab, passes, samples)
+        if isinstance(found, Placement):
+            self.placements[name] = found
+        if (meter := self._meter(lab)) is not None:
+            use = find_use(lab, passes, samples, meter)
+            if isinstance(use, DeviceUse):
+                self.devices[name] = use
+
+    def _meter(self, lab: Lab) -> Meter | None:
+        """The meter of the device; where there should be one and is none, that is noted once."""
+        outcome = lab.sandbox.call(ask_meter, lab.case.candidate)
+        refuse_misuse(outcome.failure)
+        found = outcome.value
+        if found is None and outcome.failure is not None:
+            found = f"the device is not metered: {describe(outcome.failure)}"
+        if found and isinstance(found, str) and found not in self.skipped:
+            self.skipped.append(found)
+        return None if found is None or isinstance(found, str) else found

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from optvet.report.charts import ORIGINAL, label_of, short_operator
 from optvet.spec.records.bench import BenchResult
+from optvet.spec.records.devices import Quantity
 from optvet.spec.records.placement import PlacedNode, Placement
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.structure import Inventory
@@ -19,7 +20,12 @@ Cell = str | int | float | None
 
 def summary_tables(result: BenchResult) -> list[ReportTable]:
     """One line per variant: what it is made of, and where it is executed."""
-    tables = [_structure(_inventories(result)), _placement(_placements(result))]
+    tables = [
+        _structure(_inventories(result)),
+        _placement(_placements(result)),
+        _devices(result),
+        _kernels(result),
+    ]
     return [table for table in tables if table.rows]
 
 
@@ -119,6 +125,61 @@ def _placement(known: Mapping[str, Placement]) -> ReportTable:
 def _without_kernel(nodes: list[PlacedNode]) -> Iterator[str]:
     for name, count in Counter(node.operator for node in nodes).most_common():
         yield f"{name} x{count}" if count > 1 else name
+
+
+def _devices(result: BenchResult) -> ReportTable:
+    own = {label_of(v, result): v.device for v in result.variants if v.device is not None}
+    known = {**result.devices, **own}
+    rows: list[list[Cell]] = [
+        [
+            label,
+            each.device,
+            *_quantity(each.utilisation, 100.0),
+            *_quantity(each.memory_bytes, 1e-6),
+            *_quantity(each.power_w, 1.0),
+            *_quantity(each.temperature_c, 1.0),
+            each.energy_per_run_j,
+        ]
+        for label, each in known.items()
+    ]
+    units = ("%", "MB", "W", "°C")
+    return ReportTable(
+        title="Device",
+        note="Read every 10 ms while one model ran in a loop. Memory is that of all processes.",
+        columns=["variant", "device", *(w for u in units for w in (u, f"peak {u}")), "J per run"],
+        rows=rows,
+    )
+
+
+def _quantity(quantity: Quantity | None, factor: float) -> tuple[float | None, float | None]:
+    return (None, None) if quantity is None else (quantity.mean * factor, quantity.peak * factor)
+
+
+def _kernels(result: BenchResult) -> ReportTable:
+    rows: list[list[Cell]] = [
+        [
+            label_of(variant, result),
+            _cut(kernel.name),
+            kernel.launches,
+            "x".join(map(str, kernel.block)),
+            "x".join(map(str, kernel.grid)),
+            _percent(kernel.compute_share),
+            _percent(kernel.memory_share),
+        ]
+        for variant in result.variants
+        if variant.kernels is not None
+        for kernel in variant.kernels.kernels[:_OPERATORS]
+    ]
+    return ReportTable(
+        title="Kernels",
+        note="By the device's profiler; shares are of the peak throughput.",
+        columns=["variant", "kernel", "launches per run", "block", "grid", "compute", "memory"],
+        rows=rows,
+    )
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
 
 
 def _times(known: Mapping[str, Placement]) -> ReportTable:

@@ -55,6 +55,8 @@ class BenchRequest(BaseModel):
     """Processes in which both models are timed in turn."""
     threshold: float = option(0.05, group=_HOW, gt=0, le=100, metavar="RATIO")
     """Relative difference that matters: 0.05 is 5 %."""
+    ncu: bool = option(False, group=_HOW)
+    """Profile the kernels of 5 to 10 samples with Nsight Compute, where that is installed."""
 
     dataset: Texts = option(
         (),

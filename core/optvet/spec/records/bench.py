@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.devices import DeviceUse, KernelProfile
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.structure import Inventory, InventoryChange
 from optvet.spec.records.vet import DatasetRecord, ModelRecord, OptimizerRecord, RuntimeRecord
@@ -69,6 +70,10 @@ class StepFailure(Record):
     message: str
 
 
+Part = Literal["inventory", "placement", "device", "kernels"]
+"""What is told of a variant besides its speed."""
+
+
 class BenchVariant(Record):
     """One optimizer with one pipeline.
 
@@ -76,7 +81,9 @@ class BenchVariant(Record):
     apply the passes, with reading the model; where a session optimizes as it loads, that time is
     part of ``load_s``. ``timing`` is None if the candidate ``failure`` prevented it. ``inventory``
     is what its model is made of, ``change`` what that has more of than the original, ``placement``
-    where it is executed. What of these is not known is None, for the reasons in ``unknown``.
+    where it is executed, ``device`` what the device does meanwhile, if there is one, and
+    ``kernels`` what runs on it, if that was asked for. What of these is not known is None, for the
+    reasons in ``unknown``.
     """
 
     optimizer: OptimizerRecord
@@ -88,7 +95,9 @@ class BenchVariant(Record):
     inventory: Inventory | None = None
     change: InventoryChange | None = None
     placement: Placement | None = None
-    unknown: dict[Literal["inventory", "placement"], str] = Field(default_factory=dict)
+    device: DeviceUse | None = None
+    kernels: KernelProfile | None = None
+    unknown: dict[Part, str] = Field(default_factory=dict)
 
 
 class MachineRecord(Record):
@@ -106,8 +115,9 @@ class MachineRecord(Record):
 class BenchResult(Record):
     """The result of ``bench``: what each variant costs and gains on one model.
 
-    ``original`` is what the original is made of, ``placements`` where it is executed, by the
-    runtime that was asked.
+    ``original`` is what the original is made of. ``placements`` and ``devices`` tell of what
+    variants are compared with, by what that is. ``skipped`` has a line for whatever could not be
+    measured at all.
     """
 
     schema_: Literal["optvet.bench/1"] = Field("optvet.bench/1", alias="schema")
@@ -115,6 +125,8 @@ class BenchResult(Record):
     machine: MachineRecord
     original: Inventory | None = None
     placements: dict[str, Placement] = Field(default_factory=dict)
+    devices: dict[str, DeviceUse] = Field(default_factory=dict)
+    skipped: list[str] = Field(default_factory=list)
     variants: list[BenchVariant]
     samples: int
     datasets: list[DatasetRecord] = Field(default_factory=list)

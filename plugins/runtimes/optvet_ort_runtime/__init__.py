@@ -21,7 +21,9 @@ from optvet import (
     Collision,
     Feeds,
     Installation,
+    KernelLaunch,
     LogFormat,
+    Meter,
     NodeTime,
     Profile,
     Runtime,
@@ -32,6 +34,7 @@ from optvet import (
     hookimpl,
     read_json,
 )
+from optvet_ort_runtime import nvidia
 
 _CPU = "CPUExecutionProvider"
 GPU_WHEEL = "onnxruntime-gpu"
@@ -132,6 +135,20 @@ class OrtRuntime:
         events = read_json(Path(session.end_profiling()), "listing")
         return Profile(options.providers[0], len(feeds), _node_times(events, skip=1))
 
+    def meter(self, options: OrtOptions) -> Meter | str:
+        """NVML's view of the GPU, if a provider of NVIDIA's was asked for."""
+        return nvidia.meter_of(options.device_id) if _on_nvidia(options) else ""
+
+    def kernel_profiler(self, options: OrtOptions, folder: Path) -> Sequence[str] | str:
+        """Nsight Compute, if a provider of NVIDIA's was asked for."""
+        if not _on_nvidia(options):
+            return "kernels are not profiled: no GPU was asked for, by --provider"
+        return nvidia.profiler_in(folder)
+
+    def kernels(self, folder: Path) -> Sequence[KernelLaunch]:
+        """The launches in Nsight Compute's log."""
+        return nvidia.launches_in(folder)
+
     def snippet(self, options: OrtOptions) -> str:
         """A session with the same options; a session that is given in place of a model is taken."""
         level = _level(_LEVELS.index(options.optimization)).name
@@ -212,6 +229,11 @@ def _created(
     if accelerators:
         check_placement(accelerators, session.get_providers(), _placed(session))
     return session
+
+
+def _on_nvidia(options: OrtOptions) -> bool:
+    """Whether a provider runs on NVIDIA's GPUs."""
+    return any("cuda" in p.lower() or "tensorrt" in p.lower() for p in options.providers)
 
 
 _KERNEL = "_kernel_time"
