@@ -353,16 +353,26 @@ class Examiner:
                 judged = self._judge(trial, sample)
             for j in judged:
                 if j.call == "drift" and j.error is not None and not j.detail:
-                    self._settled[j.output] = (j.error, j.noise, j.exceeds)
+                    self._settle_output(j, j.error)
             if any(j.call == "fault" for j in judged):
                 return
+
+    def _settle_output(self, j: Judgement, error: float) -> None:
+        """Remember the largest difference of an output that is known to be drift."""
+        known = self._settled.get(j.output)
+        if known is None or error > known[0]:
+            self._settled[j.output] = (error, j.noise, j.exceeds)
 
     def _doubtful(self, trial: Trial, sample: Sample) -> bool:
         return any(j.call in ("unsure", "fault") for j in self._judge(trial, sample))
 
     def _size(self, trial: Trial, sample: Sample) -> float:
-        """Sort key: samples with the largest differences first."""
-        judged = self._judge(trial, sample)
+        """Sort key: samples with the largest differences that are in doubt first.
+
+        Where those of an output are drift, smaller ones of other samples are too; so at most one
+        sample per output is measured.
+        """
+        judged = [j for j in self._judge(trial, sample) if j.call in ("unsure", "fault")]
         structural = any(j.structural for j in judged)
         return -max((j.error or 0.0 for j in judged), default=0.0) - (math.inf if structural else 0)
 
