@@ -185,6 +185,31 @@ def test_a_bundle_is_made_replayed_and_run_without_a_trace(
     assert (ran.code, ran.traces) == (1, {}), ran.output
 
 
+@pytest.mark.parametrize("optimizer", ["onnxoptimizer", "onnxruntime"])
+def test_a_bench_asks_nobody_and_leaves_nothing(
+    optimizer: str, watched: Watched, tmp_path: Path
+) -> None:
+    require("optimizer", optimizer)
+    ran = watched(*OPTVET, "bench", model(tmp_path), "--optimizer", optimizer, "--repeats", 3)
+    # How fast it is does not matter here.
+    assert ran.code in (0, 1, 4), ran.output
+    assert ran.traces == {}, ran.output
+
+
+def test_a_campaign_is_run_and_reported_without_a_trace(watched: Watched, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "campaign.toml").write_text(
+        f'models = ["{model(tmp_path, FAULTY)}"]\noptimizers = ["onnxoptimizer"]\n'
+    )
+    store = ("--store", out / "store")
+    ran = watched(*OPTVET, "campaign", "run", out / "campaign.toml", *store)
+    assert (ran.code, ran.traces) == (1, {}), ran.output
+    page = ("--format", "html", "--out", out / "page.html")
+    ran = watched(*OPTVET, "report", out / "store", *page)
+    assert (ran.code, ran.traces) == (0, {}), ran.output
+
+
 def test_local_rows_are_read_without_a_trace(watched: Watched, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     rows = tmp_path / "rows.jsonl"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
+import socket
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,7 +37,8 @@ from optvet.spec.errors import InfrastructureError, NothingTested
 from optvet.spec.types import Failure, Sample
 
 Passes = tuple[str, ...]
-_LOCK = "optvet-timing.lock"
+_LOCK = "\0optvet-timing"
+_POLL_S = 0.2
 _REPEAT_S = 0.5
 
 
@@ -281,34 +284,29 @@ def _role(*sides: Side) -> Role:
 def machine_to_ourselves(progress: Progress) -> Iterator[None]:
     """Within the block no other optvet process of this machine times anything.
 
+    The lock is a name of a socket that has no file: it ends with its process, users share it, and
+    nothing is left behind.
+
     Raises:
-        InfrastructureError: The lock file cannot be opened.
+        InfrastructureError: There are no such sockets.
     """
-    path = Path(tempfile.gettempdir()) / _LOCK
-    try:
-        lock = _opened(path)
-    except OSError as error:
-        raise InfrastructureError(
-            f"cannot open {path}, by which timings wait for each other: {error.strerror}; remove "
-            "it, or set TMPDIR to another folder"
-        ) from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting: another process is timing", 0, None)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+        waits = False
+        while not _taken(lock):
+            if not waits:
+                progress("waiting: another process is timing", 0, None)
+            waits = True
+            time.sleep(_POLL_S)
         yield
-    finally:
-        os.close(lock)
 
 
-def _opened(path: Path) -> int:
-    """The lock file, which users share; its content is never read or written."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+def _taken(lock: socket.socket) -> bool:
     try:
-        # Without O_CREAT first: in a folder such as /tmp, Linux may refuse it for a file of
-        # another user (fs.protected_regular).
-        return os.open(path, flags)
-    except FileNotFoundError:
-        return os.open(path, flags | os.O_CREAT, 0o644)
+        lock.bind(_LOCK)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise InfrastructureError(
+            f"cannot make a socket by which timings wait for each other: {error.strerror}"
+        ) from error
+    return True
