@@ -145,7 +145,7 @@ def test_the_studies_that_come_with_optvet_can_be_read(name: str) -> None:
     source = read_campaign(Path(__file__).parents[2] / "studies" / f"{name}.toml", PLUGINS)
     assert source.name == name
     asked = list(requests_of(source, PLUGINS))
-    amounts = {"offline": 22 * 5, "ditox": 141, "otx": 15 * 5}
+    amounts = {"offline": 22 * 5, "ditox": 141, "otx": 15 * (5 + 3)}
     assert len({r.model_dump_json() for r in asked}) == len(asked) == amounts[name]
 
 

@@ -12,6 +12,7 @@ from tests.commands import Run
 
 from optvet.engine.campaign.causes import cause_of
 from optvet.engine.campaign.tables.ditox import outcomes
+from optvet.engine.campaign.tables.otx import metrics, placement
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
     issues,
@@ -22,7 +23,14 @@ from optvet.engine.campaign.tables.over_many import (
 from optvet.engine.campaign.tables.rows import OUTCOMES, Row, Seen, by_model
 from optvet.engine.campaign.tracker import read_known
 from optvet.spec.errors import InputError
-from optvet.spec.records import CrossCheck, Divergence, Finding
+from optvet.spec.records import (
+    CrossCheck,
+    Divergence,
+    Finding,
+    Impact,
+    Placement,
+    Placements,
+)
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
 
@@ -101,7 +109,70 @@ def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
     nodes = list(csv.reader(io.StringIO(parts[1])))
     # The pipeline that fails has made no graph; Identity is gone in one of two nodes.
     assert nodes[0] == ["# OTX: nodes per level"]
-    assert [line[1:4] for line in nodes[2:]] == [["1", "2", "1"], ["2", "4", "3"]]
+    assert [line[1:5] for line in nodes[2:]] == [["1", "2", "1", "-1"], ["2", "4", "3", "-1"]]
+
+
+LEVELS = """
+name = "levels"
+models = ["models/clean.onnx"]
+optimizers = ["onnxruntime"]
+pipelines = ["basic", "extended"]
+vet = { limit = 1, structure = true }
+"""
+
+
+def test_levels_of_a_real_runtime_have_operators_placement_and_charts(
+    run: Run, models: Path, place: Path
+) -> None:
+    (place / "levels.toml").write_text(LEVELS)
+    assert run("campaign", "run", "levels.toml", "-q").code == 0
+    asked = ("levels.store", "--study", "otx")
+    assert run("campaign", "tables", *asked, "--json", "t.json").code == 0
+    document = CampaignTables.model_validate_json((place / "t.json").read_text())
+    tables = {table.title: table for table in document.tables}
+    # Identity is gone at the first level.
+    assert cells(tables["OTX: nodes per level"])["onnxruntime basic"][:4] == [1, 2, 1, -1]
+    placed = cells(tables["OTX: placement per level"])
+    assert placed["onnxruntime extended"] == [1, 1, "CPUExecutionProvider 100%", 0]
+    each = tables["OTX: each model at each level"].rows
+    assert [line[1:] for line in each] == [
+        [level, 2, 1, "Relu 1 (100%)", "CPUExecutionProvider 100%"]
+        for level in ("onnxruntime basic", "onnxruntime extended")
+    ]
+    assert run("report", "levels.store", "--out", "report.html").code == 0
+    page = (place / "report.html").read_text()
+    assert page.count('<svg class="chart"') == 2
+    assert "onnxruntime basic: Relu 1" in page
+
+
+def test_metrics_per_level_have_mean_and_extremes() -> None:
+    def impact(value: float | None) -> Impact:
+        return Impact(
+            comparator="classification",
+            chosen_by="",
+            headline="",
+            metrics={"top1_agreement": value},
+            changed=0,
+            sensitive=0,
+            samples=1,
+        )
+
+    rows = [row(f"m{i}", impact=impact(v)) for i, v in enumerate((1.0, 0.5, None))]
+    (line,) = metrics(rows).rows
+    assert line[1:] == ["classification", "top1_agreement", 2, 0.75, 0.5, 1.0]
+
+
+def test_nodes_on_another_provider_have_no_kernel_on_the_wanted_one() -> None:
+    def placed(providers: dict[str, int]) -> Placements:
+        found = Placement(
+            wanted="GPU", runs=1, providers=providers, seconds=0, operators=[], slowest=[]
+        )
+        return Placements(optimized=found)
+
+    rows = [row("a", placements=placed({"GPU": 6, "CPU": 2})), row("b")]
+    rows.append(row("c", placements=placed({"CPU": 2})))
+    (line,) = placement(rows).rows
+    assert line[1:] == [2, 10, "GPU 60%, CPU 40%", 4]
 
 
 # What is counted

@@ -23,6 +23,7 @@ from optvet.cli import render
 from optvet.cli.errors import worst
 from optvet.cli.options import Note
 from optvet.spec.records import CrossCheck
+from optvet.spec.records.structure import Inventory
 from optvet.spec.request import VetRequest
 
 Run = Callable[..., Any]
@@ -713,3 +714,22 @@ def test_several_models_and_optimizers_are_vetted_with_one_table(
     nothing = run("vet", clean, tmp_path / "x*.onnx")
     assert nothing.code == 2
     assert "no file matches" in nothing.err
+
+
+def test_structure_and_placement_are_told_on_demand(run: Run, clean: Path) -> None:
+    plain = run("vet", clean, "--optimizer", "onnxruntime")
+    assert "executed" not in plain.out
+    ran = run("vet", clean, "--optimizer", "onnxruntime", "--structure", "--json", "-")
+    result = VetResult.model_validate_json(ran.out)
+    assert result.structures is not None
+    assert isinstance(result.structures.optimized, Inventory)
+    assert result.structures.optimized.operators == {"Relu": 1}
+    assert result.placements is not None
+    assert result.placements.unknown == ""
+    reference, optimized = result.placements.reference, result.placements.optimized
+    assert reference is not None
+    assert optimized is not None
+    assert (reference.nodes, optimized.nodes) == (2, 1)
+    ran = run("vet", clean, "--optimizer", "onnxruntime", "--structure")
+    assert "2 nodes became 1" in ran.out
+    assert "after: 1 on CPUExecutionProvider; time: Relu 100%" in ran.out

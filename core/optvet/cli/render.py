@@ -15,6 +15,7 @@ from rich.text import Text
 
 from optvet import Finding, VetResult
 from optvet.cli.layers import layers_text
+from optvet.cli.structure import structure_words
 from optvet.cli.terminal import one_line
 from optvet.cli.warned import warnings_table, warnings_text
 from optvet.engine.work.inputs import NOT_ASKED
@@ -316,6 +317,7 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("fixed", text("\n".join(map(_fixed, result.fixed_tolerances)))))
     if words := warnings_text(result.warnings, in_table=asked.warnings):
         rows.append(("warnings", text(words, "dim")))
+    rows += [(name, text(words)) for name, words in structure_words(result).items()]
     rows.append(("safe", text(_safe(result, asked))))
     if result.safe_code and result.safe_pipeline != result.optimizer.pipeline:
         rows.append(("as code", text(_code(result.safe_code))))

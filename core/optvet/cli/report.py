@@ -44,7 +44,7 @@ def command(
     """Write what a campaign found, for people or for machines."""
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.report import files_of, render_report, report_of
-    from optvet.engine.campaign.tables import read_known, tables_of
+    from optvet.engine.campaign.tables import charts_of, read_known, tables_of
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.selectors import models_tagged
 
@@ -58,7 +58,7 @@ def command(
         if study is not None:
             theirs = models_tagged(plugins, STUDIES[study])
             tables += tables_of(opened, campaign, study=STUDIES[study], theirs=theirs)
-        report = report_of(opened, campaign, tables)
+        report = report_of(opened, campaign, tables, charts_of(opened, campaign))
         document = render_report(reporter, report, lambda finding: files_of(opened, finding))
     write_document(terminal, out, document.removesuffix("\n"))
     if out != "-":

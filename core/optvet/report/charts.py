@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from optvet.spec.records.bench import BenchResult, BenchVariant, Timing
 from optvet.spec.records.charts import (
-    Bar,
     BarChart,
     Chart,
     Interval,
@@ -18,7 +16,6 @@ from optvet.spec.records.charts import (
 )
 
 ORIGINAL = "original"
-_OPERATORS = 10
 _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "unsure"}
 
 
@@ -58,29 +55,6 @@ def ratio_chart(timings: Mapping[str, Timing], title: str, note: str = "") -> In
     return IntervalChart(title=title, note=note, axis=axis, origin=1.0, intervals=intervals)
 
 
-def parts_chart(
-    counts: Mapping[str, Mapping[str, float]], title: str, axis: str, *, most: int = _OPERATORS
-) -> BarChart | None:
-    """Bars of parts, by label; the most frequent names, and the sum of the others as one part.
-
-    None if there is no bar.
-    """
-    if not counts:
-        return None
-    total = Counter[str]()
-    for parts in counts.values():
-        total.update(parts)
-    names = [name for name, _ in total.most_common(most)]
-    rest = len(total) - len(names)
-    others = f"{rest} others"
-    bars = []
-    for label, parts in counts.items():
-        shown = {name: float(parts[name]) for name in names if name in parts}
-        left = sum(amount for name, amount in parts.items() if name not in shown)
-        bars.append(Bar(label=label, parts={**shown, others: left} if left else shown))
-    return BarChart(title=title, axis=axis, names=[*names, *([others] if rest else [])], bars=bars)
-
-
 def short_operator(name: str) -> str:
     """An operator with the last part of its domain alone: ``nchwc::Conv``."""
     domain, separator, operator = name.rpartition("::")
@@ -109,14 +83,14 @@ def _operators(result: BenchResult) -> Chart | None:
         for label, each in known
         if each is not None
     }
-    return parts_chart(counts, "Operators", "nodes")
+    return BarChart.of(counts, "Operators", "nodes")
 
 
 def _providers(result: BenchResult) -> Chart | None:
     known = dict(result.placements)
     known |= {label_of(v, result): v.placement for v in result.variants if v.placement is not None}
     counts = {label: each.providers for label, each in known.items()}
-    return parts_chart(counts, "Placement", "nodes as they are executed")
+    return BarChart.of(counts, "Placement", "nodes as they are executed")
 
 
 def _errors(result: BenchResult) -> Chart | None:

@@ -212,6 +212,9 @@ class VetRequest(BaseModel):
     trust: bool = option(False, group=_LIMITS)
     """Let what came with the model name code, commands, and data outside of its folder."""
 
+    structure: bool = option(False, group=_ANSWER)
+    """Tell what the optimized model is made of and where it is executed, beside the original, under
+    the runtime's own defaults."""
     fixed_tolerances: bool = option(False, group=_ANSWER)
     """Show how many samples exceed tolerances of papers and other tools; the JSON always tells."""
     warnings: bool = option(False, group=_ANSWER)

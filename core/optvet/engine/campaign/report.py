@@ -18,6 +18,7 @@ from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findi
 from optvet.engine.campaign.store import Store
 from optvet.spec.protocols import FindingFiles, Reporter
 from optvet.spec.records import FindingGroup, TrialSummary
+from optvet.spec.records.charts import Chart
 from optvet.spec.records.report import (
     CampaignReport,
     ReportedFinding,
@@ -52,9 +53,12 @@ def render_report(reporter: Reporter, report: CampaignReport, files: FindingFile
 
 
 def report_of(
-    store: Store, campaign: Campaign, tables: Sequence[ReportTable] = ()
+    store: Store,
+    campaign: Campaign,
+    tables: Sequence[ReportTable] = (),
+    charts: Sequence[Chart] = (),
 ) -> CampaignReport:
-    """The value that reporters get; ``tables`` are shown as they are."""
+    """The value that reporters get; ``tables`` and ``charts`` are shown as they are."""
     summary = summary_of(store, campaign)
     names = _Names.of(summary.trials)
     jobs: dict[str, tuple[ReportedTrial, VetRequest]] = {}
@@ -76,6 +80,7 @@ def report_of(
         fixed=summary.fixed,
         unseen=summary.unseen,
         tables=list(tables),
+        charts=list(charts),
     )
 
 

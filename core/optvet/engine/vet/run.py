@@ -15,6 +15,7 @@ from optvet.engine.vet.detect import detect, wrong_in_rest
 from optvet.engine.vet.examine import Examination
 from optvet.engine.vet.explain import AT_LEAST, explain
 from optvet.engine.vet.fingerprints import fingerprint_in_place
+from optvet.engine.vet.inspect import with_structure
 from optvet.engine.vet.layers import Layers
 from optvet.engine.vet.meter import Meter
 from optvet.engine.vet.notes import take_notes
@@ -98,7 +99,7 @@ def _run(session: Session, started: float) -> VetResult:
     cross_check(session, samples)
     for i, finding in enumerate(ledger.findings):
         ledger.amend(i, {"fingerprint": fingerprint_in_place(session.lab, finding)})
-    return assemble(
+    result = assemble(
         session,
         detected,
         inputs,
@@ -110,6 +111,7 @@ def _run(session: Session, started: float) -> VetResult:
         impact=assessor.impact(),
         fixed=assessor.fixed.records(),
     )
+    return with_structure(session, result, samples) if session.request.structure else result
 
 
 def _explain(session: Session, samples: Sequence[Sample], judged: int, layers: Layers) -> None:

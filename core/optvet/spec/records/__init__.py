@@ -56,7 +56,7 @@ from optvet.spec.records.listing import (
     PulledModel,
     PulledModels,
 )
-from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement
+from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement, Placements
 from optvet.spec.records.report import (
     CampaignReport,
     ReportedFinding,
@@ -185,6 +185,7 @@ __all__ = [
     "PassRecord",
     "PlacedNode",
     "Placement",
+    "Placements",
     "PluginDescription",
     "PluginDescriptions",
     "PluginEntry",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -57,6 +59,33 @@ class BarChart(_Drawn):
     kind: Literal["bars"] = "bars"
     names: list[str]
     bars: list[Bar]
+
+    @classmethod
+    def of(
+        cls, counts: Mapping[str, Mapping[str, float]], title: str, axis: str, *, note: str = ""
+    ) -> BarChart | None:
+        """Bars by label: the ten most frequent names, and the sum of the others as one part.
+
+        None if there is no bar.
+        """
+        total = Counter[str]()
+        for parts in counts.values():
+            total.update(parts)
+        names = [name for name, _ in total.most_common(_PARTS)]
+        rest = len(total) - len(names)
+        others = f"{rest} others"
+        bars = []
+        for label, parts in counts.items():
+            shown = {name: float(parts[name]) for name in names if name in parts}
+            left = sum(amount for name, amount in parts.items() if name not in shown)
+            bars.append(Bar(label=label, parts={**shown, others: left} if left else shown))
+        if not bars:
+            return None
+        every = [*names, *([others] if rest else [])]
+        return cls(title=title, note=note, axis=axis, names=every, bars=bars)
+
+
+_PARTS = 10
 
 
 class PointChart(_Drawn):

@@ -56,3 +56,15 @@ class Placement(Record):
     def share_of(self, provider: str) -> float:
         """Which part of the nodes ``provider`` executes, from 0 to 1."""
         return self.providers.get(provider, 0) / max(self.nodes, 1)
+
+
+class Placements(Record):
+    """Where the original and the optimized model are executed.
+
+    ``reference`` is the empty pipeline where an optimizer makes sessions or a format of its own.
+    What is not known is None, for the reason in ``unknown``.
+    """
+
+    reference: Placement | None = None
+    optimized: Placement | None = None
+    unknown: str = ""

@@ -15,13 +15,6 @@ class Structure(Record):
     operators: dict[str, int]
 
 
-class Structures(Record):
-    """The graph before and after the whole pipeline."""
-
-    original: Structure
-    optimized: Structure
-
-
 class Inventory(Structure):
     """All that is counted of a model without running it.
 
@@ -50,6 +43,13 @@ class Inventory(Structure):
     def share(self, operator: str) -> float:
         """Which part of all nodes is of ``operator``, from 0 to 1."""
         return self.operators.get(operator, 0) / max(sum(self.operators.values()), 1)
+
+
+class Structures(Record):
+    """The graph before and after the whole pipeline; more of it where that was asked for."""
+
+    original: Inventory | Structure
+    optimized: Inventory | Structure
 
 
 class InventoryChange(Record):

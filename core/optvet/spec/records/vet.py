@@ -8,6 +8,7 @@ from pydantic import Field
 
 from optvet.spec.records.base import Record
 from optvet.spec.records.layers import LayerRecord, Quantized
+from optvet.spec.records.placement import Placements
 from optvet.spec.records.structure import Structures
 from optvet.spec.types import Stage, Symptom
 
@@ -308,7 +309,8 @@ class VetResult(Record):
     ``safe_option`` is ``safe_pipeline`` as a value of ``--pipeline``; ``safe_code`` is the same as
     a call of the optimizer's own library: the Python body of a function of ``model`` (empty if the
     optimizer gives none). ``structures`` tells how the graph changed; None if the pipeline made no
-    model, or one that hides its graph. ``quantized`` tells how a quantized model was judged whose
+    model, or one that hides its graph. ``placements`` tells where the models are executed; None
+    unless it was asked for. ``quantized`` tells how a quantized model was judged whose
     outputs differ; None otherwise. ``warnings`` are what libraries wrote to stderr for original and
     optimized model, on the first samples; no verdict rests on them.
     """
@@ -327,6 +329,7 @@ class VetResult(Record):
     requirements: list[RequirementRecord] = Field(default_factory=list)
     quantized: Quantized | None = None
     structures: Structures | None = None
+    placements: Placements | None = None
     fixed_tolerances: list[FixedTolerance] = Field(default_factory=list)
     warnings: list[WarningRecord] = Field(default_factory=list)
     safe_pipeline: list[str]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from optvet.engine.campaign.results import Campaign, campaigns, trials
 from optvet.engine.campaign.store import Store
 from optvet.engine.campaign.tables.ditox import ditox
-from optvet.engine.campaign.tables.otx import otx
+from optvet.engine.campaign.tables.otx import charts, otx
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
     each_model,
@@ -22,10 +22,11 @@ from optvet.engine.campaign.tables.over_many import (
 )
 from optvet.engine.campaign.tables.rows import Row, row_of
 from optvet.engine.campaign.tracker import KnownEntry, read_known
+from optvet.spec.records.charts import Chart
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import Study
 
-__all__ = ["Row", "Study", "read_known", "row_of", "tables_of", "tables_of_findings"]
+__all__ = ["Row", "Study", "charts_of", "read_known", "row_of", "tables_of", "tables_of_findings"]
 
 
 def tables_of(
@@ -57,6 +58,11 @@ def tables_of(
                 if trial.key not in others:
                     others[trial.key] = row_of(trial)
     return tables_of_findings(rows, list(others.values()), known)
+
+
+def charts_of(store: Store, campaign: Campaign) -> list[Chart]:
+    """Charts of a campaign's variants: what models are made of, and where they are executed."""
+    return charts([row_of(trial) for trial in trials(store, campaign)])
 
 
 def tables_of_findings(

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from optvet.engine.campaign.tables.rows import Row, variants
+from optvet.spec.records.charts import BarChart, Chart
+from optvet.spec.records.placement import Placement
 from optvet.spec.records.report import ReportTable
 
 Cell = str | int | float | None
@@ -19,13 +21,22 @@ Cell = str | int | float | None
 _OPERATORS = 12
 """The most operators that are listed; the rest is summed up."""
 _METRICS = 3
+_MOST_FREQUENT = 5
 _AGREES = re.compile("agreement|accuracy")
 """Metrics that say how many answers stay come first."""
 
 
 def otx(rows: Sequence[Row]) -> list[ReportTable]:
     """The study's tables, of the trials of one campaign."""
-    return [levels(rows), structure(rows), operators(rows), answers(rows)]
+    return [
+        levels(rows),
+        structure(rows),
+        operators(rows),
+        answers(rows),
+        metrics(rows),
+        placement(rows),
+        each_level(rows),
+    ]
 
 
 def levels(rows: Sequence[Row]) -> ReportTable:
@@ -77,6 +88,7 @@ def structure(rows: Sequence[Row]) -> ReportTable:
                 len(pairs),
                 sum(a.nodes for a, _ in pairs) if pairs else None,
                 sum(b.nodes for _, b in pairs) if pairs else None,
+                sum(b.nodes - a.nodes for a, b in pairs) if pairs else None,
                 median(ratios) if ratios else None,
                 sum(a.size_bytes for a, _ in pairs) if pairs else None,
                 sum(b.size_bytes for _, b in pairs) if pairs else None,
@@ -86,7 +98,16 @@ def structure(rows: Sequence[Row]) -> ReportTable:
         title="OTX: nodes per level",
         note="Sums over the models whose optimized form is an ONNX graph, or can be shown as one; "
         "a compiled artifact hides its nodes. Ratio: the median over models.",
-        columns=["level", "models", "nodes", "optimized", "ratio", "bytes", "optimized bytes"],
+        columns=[
+            "level",
+            "models",
+            "nodes",
+            "optimized",
+            "change",
+            "ratio",
+            "bytes",
+            "optimized bytes",
+        ],
         rows=lines,
     )
 
@@ -145,3 +166,118 @@ def answers(rows: Sequence[Row]) -> ReportTable:
         columns=["level", "comparator", "models", "answers changed", "samples", "metrics"],
         rows=lines,
     )
+
+
+def metrics(rows: Sequence[Row]) -> ReportTable:
+    """Per level and metric: its mean and its lowest and highest value over models."""
+    lines: list[list[Cell]] = []
+    for name, group in variants(rows).items():
+        values: dict[tuple[str, str], list[float]] = {}
+        for impact in (row.impact for row in group if row.impact):
+            for metric, value in impact.metrics.items():
+                if value is not None:
+                    values.setdefault((impact.comparator, metric), []).append(value)
+        for (comparator, metric), found in values.items():
+            mean = sum(found) / len(found)
+            lines.append([name, comparator, metric, len(found), mean, min(found), max(found)])
+    return ReportTable(
+        title="OTX: metrics per level",
+        note="Each metric of the comparators, over models.",
+        columns=["level", "comparator", "metric", "models", "mean", "lowest", "highest"],
+        rows=lines,
+    )
+
+
+def placement(rows: Sequence[Row]) -> ReportTable:
+    """Per level: what executes the nodes, and nodes that the wanted provider has no kernel for."""
+    lines: list[list[Cell]] = []
+    for name, group in variants(rows).items():
+        known = [p.optimized for row in group if (p := row.placements) and p.optimized]
+        if not known:
+            continue
+        counts = Counter[str]()
+        for each in known:
+            counts.update(each.providers)
+        total = sum(counts.values())
+        shares = [f"{provider} {n / max(total, 1):.0%}" for provider, n in counts.most_common()]
+        lines.append(
+            [
+                name,
+                len(known),
+                total,
+                ", ".join(shares),
+                sum(n for each in known for p, n in each.providers.items() if p != each.wanted),
+            ]
+        )
+    return ReportTable(
+        title="OTX: placement per level",
+        note="Nodes as the runtime executes them, of models that were asked for it (structure = "
+        "true). No kernel: nodes that are not on the provider that was asked for first.",
+        columns=["level", "models", "executed nodes", "executed on", "no kernel"],
+        rows=lines,
+    )
+
+
+def each_level(rows: Sequence[Row]) -> ReportTable:
+    """Each model at each level: nodes, most frequent operators, what executes them."""
+    lines: list[list[Cell]] = []
+    for name, group in variants(rows).items():
+        for row in group:
+            if row.structures is None:
+                continue
+            before, after = row.structures.original, row.structures.optimized
+            placed = row.placements.optimized if row.placements else None
+            lines.append(
+                [
+                    row.model,
+                    name,
+                    before.nodes,
+                    after.nodes,
+                    _most_frequent(after.operators),
+                    _providers(placed) if placed else None,
+                ]
+            )
+    return ReportTable(
+        title="OTX: each model at each level",
+        note="The five most frequent operators, with their share of all nodes.",
+        columns=["model", "level", "nodes", "optimized", "operators", "executed on"],
+        rows=sorted(lines, key=lambda line: str(line[0])),
+    )
+
+
+def _most_frequent(operators: Mapping[str, int]) -> str:
+    total = max(sum(operators.values()), 1)
+    ranked = Counter(operators).most_common(_MOST_FREQUENT)
+    return ", ".join(f"{name} {count} ({count / total:.0%})" for name, count in ranked)
+
+
+def _providers(placement: Placement) -> str:
+    return ", ".join(f"{name} {placement.share_of(name):.0%}" for name in placement.providers)
+
+
+# --- charts --------------------------------------------------------------------------------------
+
+
+def charts(rows: Sequence[Row]) -> list[Chart]:
+    """Operators and placement per level, of the trials of one campaign."""
+    operators_of: dict[str, Counter[str]] = {}
+    providers_of: dict[str, Counter[str]] = {}
+    originals: dict[str, Mapping[str, int]] = {}
+    for name, group in variants(rows).items():
+        for row in group:
+            if row.structures is not None:
+                originals[row.digest] = row.structures.original.operators
+                optimized = row.structures.optimized.operators
+                operators_of.setdefault(name, Counter()).update(optimized)
+            if row.placements and row.placements.optimized:
+                providers = row.placements.optimized.providers
+                providers_of.setdefault(name, Counter()).update(providers)
+    before = Counter[str]()
+    for operators in originals.values():
+        before.update(operators)
+    counts = {"original": before, **operators_of} if operators_of else {}
+    made = (
+        BarChart.of(counts, "Operators", "nodes", note="Over all models of known structure."),
+        BarChart.of(providers_of, "Placement", "nodes as they are executed"),
+    )
+    return [chart for chart in made if chart is not None]

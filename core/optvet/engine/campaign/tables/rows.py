@@ -13,7 +13,14 @@ from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.results import Trial
 from optvet.engine.work.cache import key
 from optvet.engine.work.trial import normalized_message
-from optvet.spec.records import Finding, Impact, PassRecord, Structures, VetResult
+from optvet.spec.records import (
+    Finding,
+    Impact,
+    PassRecord,
+    Placements,
+    Structures,
+    VetResult,
+)
 
 Outcome = Literal[
     "same", "rounded", "differs", "crashes", "undecided", "not taken", "no result", "waits"
@@ -61,6 +68,7 @@ class Row:
     passes: tuple[PassRecord, ...] | None = None
     pipeline: tuple[str, ...] = ()
     structures: Structures | None = None
+    placements: Placements | None = None
 
     @property
     def judged(self) -> bool:
@@ -114,6 +122,7 @@ def row_of(trial: Trial) -> Row:
         passes=None if result.passes is None else tuple(result.passes),
         pipeline=tuple(result.optimizer.pipeline),
         structures=result.structures,
+        placements=result.placements,
     )
 
 
