@@ -312,7 +312,7 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
     if result.requirements:
         rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
     if result.changing_passes is not None:
-        rows.append(("changed by", text(_changing_passes(result))))
+        rows.append(("changing", text(_changing_passes(result))))
     if asked.fixed_tolerances and result.fixed_tolerances:
         rows.append(("fixed", text("\n".join(map(_fixed, result.fixed_tolerances)))))
     if words := warnings_text(result.warnings, in_table=asked.warnings):

@@ -383,11 +383,14 @@ class LogFormat:
 
     Attributes:
         line: Regular expression of a line's beginning, with the groups ``severity`` and ``text``.
-        warnings: Severities that are warnings, or worse. Other lines that match are none.
+        warnings: Severities of warnings.
+        errors: Severities that are worse: these lines count as warnings too, and may be the cause
+            of a crash. Lines of other severities are left out everywhere.
     """
 
     line: str
     warnings: frozenset[str]
+    errors: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse what is no such expression."""

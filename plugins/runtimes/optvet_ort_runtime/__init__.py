@@ -89,7 +89,9 @@ class OrtRuntime:
     }
     environment: Mapping[str, str] = {"ORT_DISABLE_TELEMETRY": "1"}
     log_format = LogFormat(
-        r"(?:[\d-]+ [\d:.]+ )?\[(?P<severity>[VIWEF]):[^\]]*\] (?P<text>.*)", frozenset("WEF")
+        r"(?:[\d-]+ [\d:.]+ )?\[(?P<severity>[VIWEF]):[^\]]*\] (?P<text>.*)",
+        frozenset("W"),
+        frozenset("EF"),
     )
     options: OrtOptions = OrtOptions()
     deployed: OrtOptions = OrtOptions(

@@ -62,12 +62,14 @@ class Warns(Planted):
 class Logging(Planted):
     """Its library has a log, and warns before it dies of a pass."""
 
-    log_format = LogFormat(r"\[(?P<severity>\w+)\] (?P<text>.*)", frozenset({"warn"}))
+    log_format = LogFormat(
+        r"\[(?P<severity>\w+)\] (?P<text>.*)", frozenset({"warn"}), frozenset({"error"})
+    )
 
     def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         os.write(2, b"[warn] one thing\n[note] another thing\n" * len(passes))
         if "drop_relu" in passes:
-            abort("assertion failed: rank == 4\n")
+            abort("[error] assertion failed: rank == 4\n")
         return super().apply(source, passes, options)
 
 

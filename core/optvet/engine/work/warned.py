@@ -94,10 +94,15 @@ def together(runs: Sequence[Sequence[Warned]]) -> list[Warned]:
 
 
 def without_warnings(text: str, formats: Mapping[str, LogFormat]) -> str:
-    """The lines of ``text`` that no log format calls a warning."""
+    """The lines of ``text`` that are no log's, and those of errors in a log."""
     lines = text.splitlines()
-    kept = [line for line in lines if _logged(_ANSI.sub("", line), formats) is None]
+    kept = [line for line in lines if _may_be_a_cause(_ANSI.sub("", line), formats)]
     return text if len(kept) == len(lines) else "\n".join(kept).strip()
+
+
+def _may_be_a_cause(line: str, formats: Mapping[str, LogFormat]) -> bool:
+    logged = _matched(line, formats)
+    return logged is None or logged[1]["severity"] in formats[logged[0]].errors
 
 
 def _messages(text: str, formats: Mapping[str, LogFormat]) -> Iterator[tuple[str, str]]:
@@ -118,10 +123,20 @@ def _messages(text: str, formats: Mapping[str, LogFormat]) -> Iterator[tuple[str
 
 def _logged(line: str, formats: Mapping[str, LogFormat]) -> tuple[str, str] | None:
     """Text and plugin of a line of a log, the text empty if it is no warning; None otherwise."""
+    found = _matched(line, formats)
+    if found is None:
+        return None
+    name, match = found
+    form = formats[name]
+    return (match["text"] if match["severity"] in form.warnings | form.errors else ""), name
+
+
+def _matched(line: str, formats: Mapping[str, LogFormat]) -> tuple[str, re.Match[str]] | None:
+    """The plugin whose log has lines of this form, and the match."""
     for name, form in formats.items():
         match = re.match(form.line, line[:_LINE_CHARS])
         if match is not None:
-            return (match["text"] if match["severity"] in form.warnings else ""), name
+            return name, match
     return None
 
 
