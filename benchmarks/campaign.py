@@ -32,6 +32,7 @@ from optvet.engine.campaign.answers import record
 from optvet.engine.campaign.leases import claim, join, leave, this_process
 from optvet.engine.campaign.plan import Job, Plan
 from optvet.engine.discovery import Plugins
+from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.error import ErrorSource
 
@@ -66,6 +67,7 @@ def main() -> None:
 
 def bare(place: Path, models: tuple[str, ...]) -> float:
     """Seconds of all vets, one after the other, by one process that is warm."""
+    keep_servers()  # As a campaign's worker does.
     plugins = Plugins()
     cache = place / "cache-bare"
     fetch(models, cache)
