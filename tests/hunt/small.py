@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import helper
 
-from optvet import Fragment, Pattern, PoolRequest
+from optvet import Fragment, Pattern, PoolRequest, Traits
 from optvet.engine.discovery import Plugins
 from optvet.testing import Planted
 
@@ -36,7 +36,8 @@ def _fragment(kind: str, inputs: dict[str, np.ndarray], outputs: dict[str, np.nd
     return Fragment(kind, (node,), inputs, outputs, {"ai.onnx": 17})
 
 
-def plugins_with(*passes: str) -> Plugins:
+def plugins_with(*passes: str, repeatable: bool = True) -> Plugins:
     """All plugins, the pool, and a planted optimizer with these passes."""
-    planted = Planted(default=passes, offered=passes)
+    traits = Traits(repeatable=repeatable)
+    planted = Planted(default=passes, offered=passes, traits=traits)
     return Plugins().register("generator", SmallPool()).register("optimizer", planted)

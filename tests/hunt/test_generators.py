@@ -15,7 +15,8 @@ from onnx import NodeProto, helper
 from optvet import Candidate, Fragment, Pass, Pattern, PoolRequest, UsageError, Vocabulary
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.make import complete
-from optvet.graph import at_opset, candidate_of, joined
+from optvet.graph import at_opset, candidate_of, joined, types_of
+from optvet.graph.compose import refitted
 from optvet.testing import check_mutator, check_pool
 
 PLUGINS = Plugins()
@@ -163,6 +164,19 @@ def test_an_attribute_that_became_an_input_is_a_constant_in_the_newer_form() -> 
     (again,) = at_opset(new, 13, 11, {constant.output[0]: np.array([0])})
     assert helper.get_node_attr_value(again, "axes") == [0]
     assert list(again.input) == ["x"]
+
+
+def test_a_fragment_is_refitted_to_make_what_another_one_reads() -> None:
+    turn = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
+    cube = np.zeros((2, 3, 4), np.float32)
+    three = Fragment("Transpose", (turn,), {"x": cube}, {"y": cube}, {"ai.onnx": 13})
+    made = refitted(three, (5, 6), Random(0))
+    assert made is not None
+    assert made.inputs["x"].shape == (6, 5)
+    assert types_of(candidate_of(made, Random(0)).model)["y"][1] == (5, 6)
+    constant = helper.make_node("Constant", [], ["y"], value_int=1)
+    without = Fragment("Constant", (constant,), {}, {"y": np.array(1)}, {"ai.onnx": 13})
+    assert refitted(without, (2,), Random(0)) is None
 
 
 def test_outputs_are_declared_as_inferred_and_open_dimensions_stay_open() -> None:

@@ -59,6 +59,14 @@ def test_two_passes_that_break_models_only_together_are_blamed_together(tmp_path
     assert faults == [["mark", "exploit"]]
 
 
+def test_a_pass_that_is_wrong_when_it_runs_twice_is_blamed_twice(tmp_path: Path) -> None:
+    # It gives its weights the same names again.
+    passes = ("keep_01", "benign_reassociate")
+    summary = hunt(asked(tmp_path / "out", "60"), plugins_with(*passes))
+    found = {(*f.culprit, f.symptom) for f in summary.findings}
+    assert found == {("benign_reassociate", "benign_reassociate", "invalid-model")}
+
+
 def test_a_pass_that_kills_its_process_is_blamed_and_no_model_is_lost(tmp_path: Path) -> None:
     summary = hunt(asked(tmp_path / "out", "12"), plugins_with("keep_01", "segfault"))
     assert summary.candidates == 12
@@ -69,7 +77,8 @@ def test_a_pass_that_kills_its_process_is_blamed_and_no_model_is_lost(tmp_path: 
 
 def test_an_optimizer_without_faults_has_no_findings(tmp_path: Path) -> None:
     passes = ("keep_01", "benign_reassociate", "round_weights", "rename_declared")
-    summary = hunt(asked(tmp_path / "out", "150"), plugins_with(*passes))
+    plugins = plugins_with(*passes, repeatable=False)
+    summary = hunt(asked(tmp_path / "out", "150"), plugins)
     assert summary.findings == []
     assert "benign_reassociate" in summary.fired
 
@@ -173,10 +182,10 @@ def test_a_budget_is_a_time_or_a_number() -> None:
 def judged(tmp_path: Path, text: str, *passes: str, **feeds: np.ndarray) -> list[Any]:
     import onnx.parser
 
-    subject = subject_of(asked(tmp_path), plugins_with(*passes))
+    subject = subject_of(asked(tmp_path), plugins_with(*passes, repeatable=False))
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     data = model.SerializeToString()
-    found = examine(subject, data, feeds, lambda step, passes: None, frozenset())
+    found = examine(subject, data, feeds, lambda step, passes: None, frozenset(), Random(0))
     return [found.valid, *((s.passes, s.symptom) for s in found.suspicions)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -15,6 +16,8 @@ from optvet.spec.generators import Candidate, Fragment
 
 _FEW = 16
 """Integers up to this number are mostly shapes, axes and the like, which models hold as weights."""
+_LARGEST = 4096
+"""Elements of an input of a fragment that is refitted."""
 _OLDEST_IR = 4
 """From this version on, weights need not be listed among the inputs."""
 
@@ -63,6 +66,47 @@ def joined(candidate: Candidate, fragment: Fragment, random: Random) -> Candidat
         for output in [o for o in outputs if o.name == name]:
             outputs.remove(output)
     return candidate
+
+
+def refitted(fragment: Fragment, wanted: tuple[int, ...], random: Random) -> Fragment | None:
+    """``fragment`` on a first input of another shape, so that an output has the shape ``wanted``.
+
+    Without this most patterns would never be made: two fragments of random tests seldom fit.
+    """
+    if len(fragment.nodes) != 1 or not fragment.inputs:
+        return None
+    name, value = next(iter(fragment.inputs.items()))
+    if not value.size or value.dtype == object:
+        return None
+    shapes = [wanted, wanted[::-1], (1, *wanted), wanted[1:], (*wanted, 1), wanted[:-1]]
+    for shape in shapes:
+        if np.prod(shape, dtype=np.int64) > _LARGEST:
+            continue
+        inputs = {**fragment.inputs, name: np.resize(value, shape)}
+        nodes = (_of_rank(fragment.nodes[0], value.ndim, len(shape)),)
+        made = replace(fragment, nodes=nodes, inputs=inputs)
+        types = types_of(candidate_of(made, random).model)
+        if any(types.get(o, (0, None))[1] == wanted for o in fragment.outputs):
+            return made
+    return None
+
+
+def _of_rank(node: NodeProto, was: int, now: int) -> NodeProto:
+    """``node`` with lists of one number per dimension made as long as the new rank."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    for given in made.attribute:
+        numbers = list(given.ints)
+        if was == now or not numbers:
+            continue
+        if sorted(numbers) == list(range(was)):
+            given.ints[:] = reversed(range(now))
+        elif len(numbers) == was:
+            given.ints[:] = [*numbers, *numbers[-1:] * now][:now]
+        elif len(numbers) == 2 * was:  # begins and ends
+            begins, ends = numbers[:was], numbers[was:]
+            given.ints[:] = [*([0] * now + begins)[-now:], *([0] * now + ends)[-now:]]
+    return made
 
 
 def types_of(model: ModelProto) -> dict[str, tuple[int, tuple[int | None, ...]]]:

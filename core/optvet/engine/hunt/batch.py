@@ -58,7 +58,7 @@ class Outcome:
     """What became of the candidate of a number.
 
     ``made`` is kept only where it is worth keeping: something new fired, or something is suspected.
-    ``complaint`` is about a mutator that raised an exception.
+    ``complaint`` is about a mutator or a fragment that caused an exception.
     """
 
     number: int
@@ -113,6 +113,10 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: int) -> Outcome:
         made = maker.make(recipe, random)
     except BrokenMutator as error:
         return Outcome(number, recipe.kind, complaint=str(error)[:300])
+    except Exception as error:
+        # Fragments come from plugins too; one that nothing can be made of costs its models.
+        words = f"a fragment cannot be used: {type(error).__name__}: {error}"
+        return Outcome(number, recipe.kind, complaint=words[:300])
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     if made is None:
         return Outcome(number, recipe.kind)
@@ -121,7 +125,7 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: int) -> Outcome:
     def crumb(step: str, passes: Sequence[str]) -> None:
         _note(crumbs, {**head, "step": step, "passes": list(passes)}, None)
 
-    examined = examine(batch.subject, made.model, made.feeds, crumb, skip)
+    examined = examine(batch.subject, made.model, made.feeds, crumb, skip, random)
     if any(f[0] == ANY and f not in batch.known for f in examined.fired):
         crumb("reference", ())
         names = changing_passes(batch.subject, made.model)

@@ -8,9 +8,12 @@ themselves, and, of passes, what import and export alone do.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from random import Random
 
 import numpy as np
 import onnx
@@ -28,6 +31,7 @@ from optvet.spec.types import Artifact, Symptom
 
 ELEMENTS = 20_000
 """Limit of one output."""
+_PAIRS = 3
 _LOOSER = 1024
 """How much more kernels of another runtime may differ."""
 
@@ -53,6 +57,7 @@ class Subject:
         whole: The pipeline that is tried if no pass alone looks wrong.
         candidate: What runs optimized models.
         reference: What runs the originals.
+        excused: Symptoms that a pass declares to show on purpose, by its name.
     """
 
     optimizer: Optimizer
@@ -62,6 +67,7 @@ class Subject:
     whole: tuple[str, ...]
     candidate: RuntimeConfig
     reference: RuntimeConfig
+    excused: Mapping[str, frozenset[Symptom]] = field(default_factory=dict)
 
     @property
     def lowers(self) -> bool:
@@ -116,7 +122,12 @@ class _Truth:
 
 
 def examine(
-    subject: Subject, data: bytes, feeds: Values, crumb: Crumb, skip: frozenset[str]
+    subject: Subject,
+    data: bytes,
+    feeds: Values,
+    crumb: Crumb,
+    skip: frozenset[str],
+    random: Random,
 ) -> Examined:
     """Judge one candidate.
 
@@ -126,6 +137,7 @@ def examine(
         feeds: Its inputs.
         crumb: Called before each step.
         skip: Passes that are left out this time.
+        random: Draws the pairs of passes that are tried.
     """
     crumb("reference", ())
     truth = _truth(subject, data, feeds)
@@ -151,6 +163,8 @@ def examine(
     fired = trial.each([p for p in subject.each if p not in skip])
     if subject.whole and not trial.suspicions and not (skip & {*subject.whole}):
         fired += trial.whole()
+    if not trial.suspicions:
+        trial.pairs([f[0] for f in fired if f[0] != ANY], random)
     wrong = any(s.symptom == Symptom.WRONG_OUTPUT for s in trial.suspicions)
     if wrong and not _is_repeated(subject, data, truth):
         return INVALID
@@ -185,7 +199,7 @@ def _truth(subject: Subject, data: bytes, feeds: Values) -> _Truth | None:
     facts = structure.facts(proto, len(data))
     if facts.random:
         return None
-    known = frozenset(n for n in names if len(n) > 1)
+    known = frozenset(names | {t.name for t in proto.graph.initializer} - {""})
     return _Truth(tuple(outputs), tuple(outputs), several, _interface(proto), facts, known)
 
 
@@ -334,6 +348,17 @@ class _Trial:
         self._look(made, passes, firing)
         return [firing] if changed else []
 
+    def pairs(self, passes: Sequence[str], random: Random) -> None:
+        """Some of the pairs of passes that change the model, in either order, or one twice."""
+        repeatable = self._subject.optimizer.traits.repeatable
+        several = itertools.product(passes, repeat=2)
+        pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
+        for pair in random.sample(pairs, min(len(pairs), _PAIRS)):
+            made = self._made(pair)
+            if made is not None and made.data not in self._seen:
+                self._seen.add(made.data)
+                self._look(made, pair, _signature(ANY, self._plain.data, made.data))
+
     def _made(self, passes: tuple[str, ...]) -> Artifact | None:
         subject = self._subject
         self._crumb("optimize", passes)
@@ -365,7 +390,22 @@ class _Trial:
     def _suspect(
         self, passes: tuple[str, ...], symptom: Symptom, message: str, firing: Firing | None
     ) -> None:
+        if any(symptom in self._subject.excused.get(name, ()) for name in passes):
+            return
         self.suspicions.append(_suspicion(passes, symptom, message, self._truth, firing))
+
+
+def _without_names(message: str, names: frozenset[str]) -> str:
+    """The normalized message without names of the model, and without single letters."""
+    longest = sorted(map(re.escape, names), key=len, reverse=True)
+    pattern = rf"(?<!\w)(?:{'|'.join(longest)})(?!\w)" if longest else r"(?!)"
+    words = normalized_message(re.sub(pattern, " ", message)).split()
+    return " ".join(word for word in words if len(word) > 1)
+
+
+def label_of(passes: Sequence[str]) -> str:
+    """One name for passes: their own for up to two, none for import and export."""
+    return "+".join(passes) if len(passes) <= 2 else ANY
 
 
 def _canonical(made: Artifact) -> bytes:
@@ -381,11 +421,8 @@ def _canonical(made: Artifact) -> bytes:
 def _suspicion(
     passes: tuple[str, ...], symptom: Symptom, message: str, truth: _Truth, firing: Firing | None
 ) -> Suspicion:
-    words = message[:2000]
-    for name in sorted(truth.names, key=len, reverse=True):
-        words = words.replace(name, " ")
-    gist = normalized_message(words)
-    about = [passes[0] if len(passes) == 1 else ANY if passes else "", str(symptom), gist]
+    gist = _without_names(message[:2000], truth.names)
+    about = [label_of(passes), str(symptom), gist]
     if firing is not None and symptom == Symptom.WRONG_OUTPUT:
         about += [" ".join(firing[1]), " ".join(firing[2])]
     return Suspicion(passes, str(symptom), message[:500], "|".join(about))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from optvet.engine.hunt.batch import Crumb, Outcome
-from optvet.engine.hunt.judge import ANY, Suspicion
+from optvet.engine.hunt.judge import Suspicion, label_of
 from optvet.engine.hunt.state import Entry, Sign, State, Suspect
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.types import Symptom
 
-_EXAMPLES = {Symptom.WRONG_OUTPUT: 3}
-_FEW_EXAMPLES = 2
-"""How many models of one key are vetted: words of an error tell causes apart, values do not."""
+_EXAMPLES = {Symptom.WRONG_OUTPUT: 3, Symptom.OPTIMIZER_ABORT: 2}
+"""How many models of one key are vetted. Of other symptoms one that is confirmed is enough: the
+words of an error tell causes apart, which wrong values and deaths do not."""
+_TRIES = 2
 _DEADLY = 4
 """A pass that killed so many workers is tried seldom."""
 
@@ -20,7 +21,9 @@ _DEADLY = 4
 def is_settled(key: str, sign: Sign) -> bool:
     """Whether enough models of this key were vetted."""
     symptom = Symptom(key.split("|")[1])
-    return sign.vetted >= _EXAMPLES.get(symptom, _FEW_EXAMPLES)
+    if symptom in _EXAMPLES:
+        return sign.vetted >= _EXAMPLES[symptom]
+    return bool(sign.fingerprints) or sign.vetted >= _TRIES
 
 
 def settled_keys(state: State) -> frozenset[str]:
@@ -69,7 +72,7 @@ def _take_death(state: State, crumb: Crumb, found: dict[str, Suspect]) -> None:
         state.deaths["reference"] += 1
         return
     state.valid += 1
-    label = crumb.passes[0] if len(crumb.passes) == 1 else ANY if crumb.passes else ""
+    label = label_of(crumb.passes)
     state.deaths[label] += 1
     symptom = Symptom.OPTIMIZER_ABORT if crumb.step == "optimize" else Symptom.LOAD_FAILURE
     key = f"{label}|{symptom}|{crumb.signal}"
@@ -81,7 +84,7 @@ def _take_death(state: State, crumb: Crumb, found: dict[str, Suspect]) -> None:
 def _suspect(
     state: State, suspicion: Suspicion, outcome: Outcome, found: dict[str, Suspect]
 ) -> None:
-    key, made = suspicion.key, outcome.made
+    key, made = _of_one_pass(state, suspicion.key), outcome.made
     sign = state.signs.setdefault(key, Sign())
     sign.seen += 1
     if made is None or is_settled(key, sign):
@@ -99,6 +102,13 @@ def _suspect(
             key,
             made.mutators,
         )
+
+
+def _of_one_pass(state: State, key: str) -> str:
+    """The key of one pass of a pair, where that alone was confirmed with the same words."""
+    label, _, rest = key.partition("|")
+    alone = (f"{name}|{rest}" for name in label.split("+"))
+    return next((k for k in alone if k in state.signs and state.signs[k].fingerprints), key)
 
 
 def take_findings(

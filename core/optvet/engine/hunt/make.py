@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine.hunt.vocabulary import Stock
-from optvet.graph.compose import candidate_of, joined, type_of
+from optvet.graph.compose import candidate_of, joined, refitted, type_of
 from optvet.spec.generators import Candidate, Fragment, Mutator, Vocabulary
 
 LARGEST_BYTES = 64 << 10
@@ -118,8 +118,13 @@ class Maker:
         fragments = self._vocabulary.fragments
         if not all(name in self._single for name in operators):
             return None
-        tries = [[random.choice(self._single[n]) for _ in range(_TRIES)] for n in operators]
-        return self._chain([[fragments[i] for i in part] for part in tries], random)
+        tries = [
+            [fragments[random.choice(self._single[n])] for _ in range(_TRIES)] for n in operators
+        ]
+        chosen = [random.choice(tries[-1])]
+        for options in reversed(tries[:-1]):
+            chosen.insert(0, _before(chosen[0], options, random))
+        return self._chain([[f] for f in chosen], random)
 
     def _chain(self, choices: Sequence[Sequence[Fragment]], random: Random) -> Candidate | None:
         """One fragment of each of ``choices``, the next behind the one before where it fits."""
@@ -132,6 +137,23 @@ class Maker:
                 return candidate
             candidate = found
         return candidate
+
+
+def _before(follower: Fragment, options: Sequence[Fragment], random: Random) -> Fragment:
+    """One of ``options`` that makes what ``follower`` reads, if need be for another shape."""
+    wanted = {(type_of(v), v.shape) for v in follower.inputs.values()}
+    for option in options:
+        if any((type_of(v), v.shape) in wanted for v in option.outputs.values()):
+            return option
+    if not wanted:
+        return options[0]
+    elements = {element for element, _ in wanted}
+    first = next(iter(follower.inputs.values())).shape
+    for option in options:
+        if any(type_of(v) in elements for v in option.outputs.values()):
+            if (made := refitted(option, first, random)) is not None:
+                return made
+    return options[0]
 
 
 def complete(candidate: Candidate) -> bytes | None:

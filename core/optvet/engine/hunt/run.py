@@ -14,7 +14,7 @@ from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import Batch, Crumb, Outcome, read_crumb, read_journal, run_batch
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
-from optvet.engine.hunt.judge import ANY, Subject
+from optvet.engine.hunt.judge import Subject, label_of
 from optvet.engine.hunt.known import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
@@ -282,8 +282,11 @@ class _Hunter:
             if failure is None:
                 break
             if failure.kind == "error":
-                words = f"{failure.error_type}: {failure.message}"
-                raise InfrastructureError(f"a batch of models failed: {words}")
+                words = failure.message.partition("\n")[0][:300]
+                raise InfrastructureError(
+                    f"a batch of models failed: {failure.error_type}: {words}; run it again with "
+                    "--resume, and without a plugin that is named here"
+                )
             crumb = read_crumb(batch.crumbs, failure.signal or failure.kind)
             if failure.kind == "killed" or crumb is None or crumb[0] != len(results):
                 raise InfrastructureError(
@@ -298,7 +301,7 @@ class _Hunter:
         """Vet every suspect, and keep what is confirmed."""
         while state.suspects:
             suspect = state.suspects[0]
-            label = ",".join(suspect.passes) if len(suspect.passes) == 1 else ANY
+            label = label_of(suspect.passes) or "import and export"
             self._tell(f"vetting {suspect.symptom} of {label}", state)
             findings = self.confirmer.confirm(suspect, lambda text, done, total: None)
             for finding in take_findings(state, suspect, findings or [], self.known):

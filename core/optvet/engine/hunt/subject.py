@@ -11,14 +11,14 @@ from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
-from optvet.spec.types import Pass
+from optvet.spec.types import Pass, Symptom
 
 
 def subject_of(request: HuntRequest, plugins: Plugins) -> Subject:
     """The subject of a hunt.
 
     Passes are tried one at a time where a sequence of passes is no more than that: the optimizer is
-    ordered and composable, and takes single passes. Passes that deviate on purpose are left out.
+    ordered and composable, and takes single passes. Lossy ones are left out.
 
     Raises:
         UsageError: A name or an option is wrong, or the optimizer takes no ONNX models.
@@ -47,14 +47,23 @@ def subject_of(request: HuntRequest, plugins: Plugins) -> Subject:
     whole = request.passes or tuple(optimizer.pipelines()["default"])
     if alone and len(whole) == 1:
         whole = ()
-    return Subject(optimizer, options, base, each, whole, candidate, reference)
+    excused = _excused(list(known.values()))
+    return Subject(optimizer, options, base, each, whole, candidate, reference, excused)
 
 
 def _standard(passes: Sequence[Pass]) -> tuple[str, ...]:
-    """Names of the passes that are meant to keep interface and values."""
-    return tuple(
-        p.name for p in passes if not (p.required or p.lossy or p.known_limits or p.interface)
-    )
+    """Names of the passes that are meant to keep values, up to rounding."""
+    return tuple(p.name for p in passes if not (p.required or p.lossy))
+
+
+_OF_INTERFACE = frozenset({Symptom.INTERFACE_CHANGE, Symptom.METADATA_CHANGE})
+
+
+def _excused(passes: Sequence[Pass]) -> dict[str, frozenset[Symptom]]:
+    """What passes may do on purpose, as they declare it."""
+    limits = {p.name: {s for k in p.known_limits for s in k.symptoms} for p in passes}
+    known = {p.name: _OF_INTERFACE if p.interface else frozenset[Symptom]() for p in passes}
+    return {name: known[name] | limits[name] for name in known if known[name] | limits[name]}
 
 
 def hunted_passes(subject: Subject) -> list[str]:

@@ -1,0 +1,135 @@
+"""What hunts find in a given time: rate, share of valid models, passes that fire, known faults.
+
+For each optimizer a hunt per seed, in a folder of its own; then a table of models per second of CPU
+time, the share of valid ones, passes fired, and findings. Where a corpus of known faults of the
+optimizer is at hand (the folder ``bugs`` of the tests' data), it counts those that were found again
+blind: a finding of a known fault's symptom whose culprit is one of its culprits, or its sequence.
+A match says that the place and the symptom are the same, not that the cause is.
+
+    python benchmarks/hunt.py --budget 2m --seeds 1 onnxoptimizer
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import machine
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.run import HuntProgress, hunt
+from optvet.spec.hunt import HuntRequest
+from optvet.spec.records import HuntFinding, HuntSummary
+
+DATA = Path(__file__).parents[2] / "shared"
+OPTIMIZERS = ("onnxoptimizer", "onnxslim", "onnxscript", "onnxsim", "onnxruntime")
+SYMPTOMS = {
+    "optimizer-crash": {"optimizer-error", "optimizer-abort"},
+    "optimizer-abort": {"optimizer-abort", "timeout"},
+    "metadata-loss": {"metadata-change"},
+    "redundancy": {"bloat"},
+    "wrong_values": {"wrong-output"},
+    "wrong_shape": {"wrong-output"},
+    "load_error": {"load-failure", "optimizer-error"},
+    "run_error": {"run-failure"},
+    "crash": {"optimizer-abort", "load-failure"},
+}
+"""Symptoms of findings, by what the corpora call them, where the words differ."""
+
+
+def main() -> None:
+    """Hunt, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("optimizers", nargs="*", default=OPTIMIZERS)
+    parser.add_argument("--budget", default="10m")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="keep the hunts, and go on with those that exist")
+    options = parser.parse_args()
+    print(machine.describe(machine.environment()), flush=True)
+    with machine.as_installed(), tempfile.TemporaryDirectory(prefix="optvet-hunts-") as scratch:
+        place = options.out or Path(scratch)
+        for name in options.optimizers:
+            found: list[HuntFinding] = []
+            for seed in range(options.seeds):
+                out = place / f"{name}-{seed}"
+                summary = one(name, seed, options.budget, options.jobs, out)
+                found += summary.findings
+                print(row(summary), flush=True)
+            print(known(name, found), flush=True)
+
+
+def one(name: str, seed: int, budget: str, jobs: int, out: Path) -> HuntSummary:
+    """The summary of one hunt; it is gone on with if it exists."""
+    resume = (out / "hunt.sqlite").exists()
+    request = HuntRequest(
+        optimizer=name, out=out, budget=budget, seed=seed, jobs=jobs, resume=resume
+    )
+
+    def told(event: HuntProgress) -> None:
+        if event.found is not None:
+            culprit = ",".join(event.found.culprit) or "*"
+            words = f"{event.seconds:7.1f} s  {event.found.symptom}  {culprit}"
+            print(words, file=sys.stderr, flush=True)
+
+    return hunt(request, Plugins(), progress=told)
+
+
+def row(summary: HuntSummary) -> str:
+    """One hunt in numbers."""
+    faults = sum(f.severity == "fault" for f in summary.findings)
+    notes = len(summary.findings) - faults
+    share = summary.valid / max(summary.candidates, 1)
+    passes = len(summary.fired) + len(summary.unfired)
+    return (
+        f"{summary.optimizer} {summary.version}, seed {summary.seed}: {summary.candidates} models, "
+        f"{summary.valid / max(summary.seconds, 1e-9):.0f} valid/s, {share:.0%} valid, "
+        f"{len(summary.fired)} of {passes} passes fired, {faults} faults, {notes} notes, "
+        f"{summary.refuted} suspicions not confirmed"
+    )
+
+
+def known(name: str, findings: Sequence[HuntFinding]) -> str:
+    """How many live faults of the corpus were found again."""
+    file = DATA / "bugs" / name / "manifest.json"
+    if not file.is_file():
+        return f"{name}: there is no corpus of known faults here"
+    cases = [c for c in json.loads(file.read_text())["cases"] if is_live(c)]
+    defects = {str(c.get("defect", c["id"])) for c in cases}
+    met = {str(c.get("defect", c["id"])) for c in cases if any(matches(c, f) for f in findings)}
+    again = sum(any(matches(c, f) for f in findings) for c in cases)
+    lines = [
+        f"{name}: {again} of {len(cases)} known cases met again by culprit and symptom, "
+        f"{len(met)} of {len(defects)} defects",
+        *(f"    not met: {d}" for d in sorted(defects - met)),
+    ]
+    return "\n".join(lines)
+
+
+def is_live(case: Mapping[str, Any]) -> bool:
+    """Whether a fault of the corpus is in the newest version that it knows."""
+    live = [value for key, value in case.items() if key.startswith("live_in_")]
+    return not case.get("control") and any(live)
+
+
+def matches(case: Mapping[str, Any], finding: HuntFinding) -> bool:
+    """Whether symptom and culprit of a finding are those of a known fault."""
+    symptoms = SYMPTOMS.get(case["symptom"], {case["symptom"]})
+    culprits = set(case.get("culprit_passes") or case.get("culprits") or ())
+    sequence = list(case.get("minimal_sequence") or ())
+    culprit = list(finding.culprit)
+    place = (
+        culprit == sequence
+        or (len(culprit) == 1 and culprit[0] in culprits)
+        or (not culprit and "*" in culprits)
+    )
+    return str(finding.symptom) in symptoms and place
+
+
+if __name__ == "__main__":
+    main()
