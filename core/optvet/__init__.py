@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optvet.engine.api import compare, reduce, replay, vet, write_bundles
+    from optvet.engine.api import bench, compare, reduce, replay, vet, write_bundles
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
     from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
     from optvet.spec.environment import Collision, Installation, Ran, Unmet
@@ -233,6 +233,7 @@ __all__ = [
     "Workers",
     "__version__",
     "announced_bytes",
+    "bench",
     "check_size",
     "compare",
     "file_sha256",
@@ -268,7 +269,7 @@ _HOMES = (
     "optvet.spec.request",
 )
 """Where public names are looked for, one module after the other: those that import little first."""
-_ENGINE = ("compare", "reduce", "replay", "vet", "write_bundles")
+_ENGINE = ("bench", "compare", "reduce", "replay", "vet", "write_bundles")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,11 +10,12 @@ import typer
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, worst
+from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, Interrupted, worst
 from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_file, write_document
-from optvet.cli.render import count, size, table_of, text
+from optvet.cli.render import count, ratio_of, seconds, size, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.tables import shown_table
 from optvet.cli.terminal import Terminal, one_line
@@ -24,7 +25,8 @@ from optvet.report.plot import check_plot, write_plot
 from optvet.spec.bench import BenchRequest
 
 if TYPE_CHECKING:
-    from optvet.spec.records.bench import BenchResult, BenchVariant, TimedSide, Timing
+    from optvet.spec.records.bench import BenchResult, BenchVariant
+    from optvet.spec.records.timing import TimedSide, Timing
 
 _COLOURS = {"slower": "red", "faster": "green", "no-difference": "", "undecided": "yellow"}
 _DETAIL_CHARS = 300
@@ -73,8 +75,11 @@ def command(
 
     terminal = context.ensure_object(Terminal)
     request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
-    with terminal.progress() as progress:
-        result = bench(request, Plugins(), progress=progress)
+    try:
+        with terminal.progress() as progress:
+            result = bench(request, Plugins(), progress=progress)
+    except KeyboardInterrupt:
+        raise Interrupted("nothing is kept, since timings are not") from None
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":
@@ -121,6 +126,8 @@ def screen(
         for what, why in variant.unknown.items():
             words = f"{name_of(variant)}: {what} is not known: {why}"
             yield text(one_line(words, _DETAIL_CHARS), "dim")
+        if variant.slowdowns or variant.blame_undecided:
+            yield Padding(_blame(variant), (0, 0, 1, 0))
     for words in result.skipped:
         yield text(one_line(words, _DETAIL_CHARS), "dim")
     yield text(_noise(result), "dim")
@@ -193,14 +200,21 @@ def _side(side: TimedSide, optimization_s: float | None) -> list[str]:
     return [f"{side.throughput:,.0f}", seconds(side.load_s), cost, memory]
 
 
-def seconds(value: float | None) -> str:
-    """A duration in the unit that fits, with three digits."""
-    if value is None:
-        return "–"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if value * factor >= 1 or unit == "µs":
-            return f"{value * factor:.3g} {unit}"
-    raise AssertionError
+def _blame(variant: BenchVariant) -> Text:
+    """What makes a variant slower, why, and what is left without it."""
+    lines = text(f"{name_of(variant)} is slower because of", "")
+    for slowdown in variant.slowdowns:
+        names = " → ".join(slowdown.culprit) or "import and export alone"
+        lines.append_text(text(f"\n  {names}", "bold"))
+        lines.append_text(text(f"  {ratio_of(slowdown.timing)}"))
+        for reason in slowdown.reasons:
+            lines.append_text(text(f"\n    {one_line(reason, _DETAIL_CHARS)}"))
+    if variant.blame_undecided:
+        lines.append_text(text(f"\n  undecided: {variant.blame_undecided}", "yellow"))
+    if variant.fast_timing is not None:
+        words = f"\n  without it: --pipeline {variant.fast_option}: {ratio_of(variant.fast_timing)}"
+        lines.append_text(text(words))
+    return lines
 
 
 def _noise(result: BenchResult) -> str:

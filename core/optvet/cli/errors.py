@@ -37,7 +37,8 @@ def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
     """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings."""
     from optvet import Symptom
 
-    counted = {Symptom.REQUIREMENT, *fail_on}
+    # There is a slowdown only where one was asked for.
+    counted = {Symptom.REQUIREMENT, Symptom.SLOWDOWN, *fail_on}
     if result.verdict == "faulty" or any(f.symptom in counted for f in result.findings):
         return FINDINGS
     return UNDECIDED if result.verdict == "undecided" else CLEAN

@@ -27,6 +27,7 @@ from optvet.spec.records import (
     FixedTolerance,
     Impact,
     RequirementRecord,
+    Timing,
 )
 from optvet.spec.request import VetRequest
 from optvet.spec.words import printable
@@ -311,6 +312,8 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("impact", _impact(result.impact)))
     if result.requirements:
         rows.append(("required", text("\n".join(map(_requirement, result.requirements)))))
+    if result.timing is not None:
+        rows.append(("timing", text(timing_line(result.timing))))
     if result.changing_passes is not None:
         rows.append(("changing", text(_changing_passes(result))))
     if asked.fixed_tolerances and result.fixed_tolerances:
@@ -323,6 +326,36 @@ def _facts(result: VetResult, asked: VetRequest) -> Table:
         rows.append(("as code", text(_code(result.safe_code))))
     rows.append(("cost", text(_cost(result))))
     return _grid(rows)
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that fits, with three digits."""
+    if value is None:
+        return "–"
+    unit, factor = next(((u, f) for u, f in _UNITS if value * f >= 1), _UNITS[-1])
+    return f"{value * factor:.3g} {unit}"
+
+
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
+
+
+def ratio_of(timing: Timing) -> str:
+    """``1.43 times the time of the original (99 %: 1.38–1.49)``."""
+    if timing.ratio is None:
+        return f"the same bytes as the {timing.baseline}"
+    return (
+        f"{timing.ratio:.2f} times the time of the {timing.baseline} "
+        f"({100 * timing.confidence:.3g} %: {timing.low:.2f}–{timing.high:.2f})"
+    )
+
+
+def timing_line(timing: Timing) -> str:
+    """Verdict, ratio, and the time of one run of both models."""
+    words = f"{timing.verdict}: {ratio_of(timing)}"
+    if timing.candidate is None or timing.reference is None:
+        return words
+    sides = timing.candidate.latency_s, timing.reference.latency_s
+    return f"{words}, {seconds(sides[0])} beside {seconds(sides[1])}"
 
 
 def _control(control: Control) -> str:

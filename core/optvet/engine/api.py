@@ -21,6 +21,7 @@ from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.lab import Progress
+from optvet.spec.bench import BenchRequest
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -29,7 +30,7 @@ from optvet.spec.errors import (
     UsageError,
 )
 from optvet.spec.protocols import Feeds, Probe
-from optvet.spec.records import ModelComparison, Replayed, VetResult
+from optvet.spec.records import BenchResult, ModelComparison, Replayed, VetResult
 from optvet.spec.records.error import ErrorRecord, ErrorSource
 from optvet.spec.request import VetRequest, request_of
 from optvet.spec.types import Model, Sample
@@ -91,6 +92,29 @@ def vet_request(request: VetRequest, plugins: Plugins, *, progress: Progress = _
         names = ", ".join(m.path.name for m in models)
         raise UsageError(f"{request.model}: {len(models)} models ({names}); vet them one at a time")
     return vet_model(models[0], request, plugins, progress=progress)
+
+
+def bench(
+    model: Source, *, dataset: Data = (), progress: Progress = _quiet, **options: Any
+) -> BenchResult:
+    """Time what optimizers make of ``model``, beside the original.
+
+    Args:
+        model: As ``vet`` takes it.
+        dataset: Where the inputs come from, as ``vet`` takes it.
+        progress: Called with what is being done.
+        options: The other fields of ``BenchRequest``, which are also the options of the command
+            line.
+
+    Raises:
+        UsageError: What was given is wrong.
+        NothingTested: The original cannot be run.
+    """
+    from optvet.engine.bench import bench as timed
+
+    with given(model, dataset) as (reference, plugins, names):
+        request = request_of(BenchRequest, {"model": reference, "dataset": names, **options})
+        return timed(request, plugins, progress=progress)
 
 
 def compare(

@@ -7,23 +7,28 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.machine import environment
 from optvet.engine.inspection import Inspector
 from optvet.engine.models import large
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.vet.assemble import model_record, optimizer_record
+from optvet.engine.pipelines import written
+from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_record
 from optvet.engine.vet.session import Session, open_session
+from optvet.engine.vet.slowdown import inquire
 from optvet.engine.vet.speed import deployed, failure_record, stopwatch, timing_record
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case, case_of
 from optvet.engine.work.lab import Progress
+from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.stopwatch import MEASURES, Stopwatch
 from optvet.spec.bench import EACH, BenchRequest
 from optvet.spec.errors import UsageError
-from optvet.spec.records.bench import BenchResult, BenchVariant, MachineRecord
-from optvet.spec.records.vet import DatasetRecord, RuntimeRecord
+from optvet.spec.records.bench import BenchResult, BenchVariant, MachineRecord, Slowdown
+from optvet.spec.records.vet import DatasetRecord
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
 
@@ -105,9 +110,9 @@ def _pipelines(request: BenchRequest, plugins: Plugins, optimizer: str) -> Seque
 
 
 def _sandbox(request: BenchRequest, variants: Sequence[Variant], model: Model) -> Sandbox:
-    preload = ["numpy", "onnx"]
+    preload = [MEASURES]
     for variant in variants:
-        preload += [*variant.case.optimizer.preload, *variant.case.candidate.runtime.preload]
+        preload += preload_for(variant.case.optimizer, variant.case.candidate.runtime)
     limits = Limits(request.timeout, request.memory, large.is_large(model))
     return Sandbox(jobs=1, limits=limits, preload=tuple(dict.fromkeys(preload)))
 
@@ -128,7 +133,6 @@ def _timed(
 ) -> BenchVariant:
     """One row: the variant's timing, or why there is none."""
     case = variant.case
-    runtime = case.candidate.runtime
     with stopwatch(
         session,
         case,
@@ -140,18 +144,46 @@ def _timed(
         timed = watch.time(case.passes.pipeline)
         failure = failure_record(timed)
         record = timing_record(watch, timed) if failure is None else None
+        about = {}
+        if record is not None and record.verdict == "slower" and request.blame:
+            about = _blamed(session, watch, variant, progress)
     return BenchVariant(
         optimizer=optimizer_record(case),
         pipeline=variant.request.pipeline,
-        runtime=RuntimeRecord(
-            name=runtime.name,
-            version=runtime.version(),
-            options=case.candidate.options.model_dump(mode="json"),
-        ),
+        runtime=runtime_record(case.candidate),
         optimization_s=timed.build_s,
         failure=failure,
         timing=record,
+        **about,
     )
+
+
+def _blamed(
+    session: Session, watch: Stopwatch, variant: Variant, progress: Progress
+) -> dict[str, Any]:
+    """Fields of a row that tell which passes make the variant slower."""
+    progress("localizing the slowdown", 0, None)
+    case = variant.case
+    found = inquire(session.lab, watch, case.passes.pipeline, "auto")
+    # Without a culprit among the passes there is nothing to leave out.
+    shorter = found.safe is not None and found.safe != case.passes.pipeline
+    safe = found.safe if shorter and found.safe != case.passes.base else None
+    timed = None if safe is None else watch.time(safe)
+    return {
+        "slowdowns": [
+            Slowdown(
+                culprit=list(b.culprit),
+                timing=timing_record(b.watch, b.timed, memory=False),
+                reasons=list(b.reasons),
+            )
+            for b in found.blamed
+        ],
+        "blame_undecided": found.undecided,
+        "fast_pipeline": None if safe is None else list(safe),
+        "fast_option": written(safe, variant.request.pipeline, case.optimizer) if safe else "",
+        "fast_timing": None if timed is None else timing_record(watch, timed, memory=False),
+        "sequences_timed": len(watch.timed),
+    }
 
 
 def _machine(load_before: float) -> MachineRecord:

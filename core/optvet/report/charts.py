@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from optvet.spec.records.bench import BenchResult, BenchVariant, Timing
+from optvet.spec.records.bench import BenchResult, BenchVariant
 from optvet.spec.records.charts import (
     BarChart,
     Chart,
@@ -14,6 +14,7 @@ from optvet.spec.records.charts import (
     PointChart,
     Tone,
 )
+from optvet.spec.records.timing import Timing
 
 ORIGINAL = "original"
 _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "unsure"}

@@ -57,6 +57,8 @@ class BenchRequest(BaseModel):
     """Relative difference that matters: 0.05 is 5 %."""
     ncu: bool = option(False, group=_HOW)
     """Profile the kernels of 5 to 10 samples with Nsight Compute, where that is installed."""
+    blame: bool = option(True, group=_HOW)
+    """Find the passes that make a slower variant slow."""
 
     dataset: Texts = option(
         (),

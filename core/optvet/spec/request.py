@@ -152,6 +152,9 @@ class VetRequest(BaseModel):
     """Runtimes that every finding is judged on once more."""
     as_deployed: bool = option(False, group=_HOW)
     """Judge a second time under the runtime's own defaults."""
+    measure: bool = option(False, group=_HOW)
+    """Time the optimized model beside the original, under the runtime's own defaults; a slower one
+    is a finding."""
     optimizer_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the optimizer."""
     runtime_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
@@ -170,6 +173,8 @@ class VetRequest(BaseModel):
     """Relative difference from the original that every element may have, beside `atol`."""
     atol: Tolerances = option((), group=_REQUIRED, metavar="[OUTPUT:]N")
     """Absolute difference from the original that every element may have, beside `rtol`."""
+    slower_than: float = option(0.05, group=_REQUIRED, gt=0, le=100, metavar="RATIO")
+    """With `measure`: the relative slowdown that counts; 0.05 is 5 %."""
 
     dataset: Texts = option(
         (),

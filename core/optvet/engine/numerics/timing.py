@@ -9,14 +9,15 @@ evidence::
     repeat: its rounds    the median of their log ratios
     timing: its repeats   the mean over repeats, with an interval
 
-The interval is the wider one, at each end, of two: a hierarchical bootstrap (repeats are drawn with
-replacement, then rounds within each), and Student's t over repeats, since a bootstrap of few units
-is too narrow.
+The interval is the wider one, at each end, of two: a bootstrap in which whole repeats are drawn
+with replacement, and Student's t over repeats, since a bootstrap of few units is too narrow. Rounds
+are not drawn within a repeat: its median has their noise already, which would be counted twice.
 
 Sources: Kalibera and Jones 2013, "Rigorous Benchmarking in Reasonable Time" (repeat at the highest
 level that varies; effect sizes with intervals); Davison and Hinkley 1997, "Bootstrap Methods and
-their Application", section 3.8 (hierarchical resampling); Cameron, Gelbach and Miller 2008,
-"Bootstrap-Based Improvements for Inference with Clustered Errors" (few units).
+their Application", section 3.8 (nested data: draw at the upper level, keep the lower one); Cameron,
+Gelbach and Miller 2008, "Bootstrap-Based Improvements for Inference with Clustered Errors" (few
+units).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 Call = Literal["slower", "faster", "no-difference", "undecided"]
 CONFIDENCE = 0.99
@@ -57,26 +57,23 @@ def interval_of(
         confidence: Probability with which such intervals hold the true ratio.
         seed: Seeds the bootstrap.
     """
+    # Workers import this module for ``outliers``, each in a new process, and this takes a second.
+    from scipy import stats
+
     centres = np.array([np.median(rounds) for rounds in repeats])
     mean, tail = float(centres.mean()), (1 - confidence) / 2
     half = float(stats.t.ppf(1 - tail, len(centres) - 1) * stats.sem(centres))
-    drawn = _bootstrap(repeats, seed)
+    drawn = _bootstrap(centres, seed)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     ends = min(float(low), mean - half), max(float(high), mean + half)
     return Interval(math.exp(mean), math.exp(ends[0]), math.exp(ends[1]))
 
 
-def _bootstrap(repeats: Sequence[Sequence[float]], seed: int) -> np.ndarray:
-    """Means over repeats drawn with replacement, of medians over rounds drawn likewise."""
+def _bootstrap(centres: np.ndarray, seed: int) -> np.ndarray:
+    """Means over repeats drawn with replacement."""
     random = np.random.default_rng(seed)
-    of_repeats = []
-    for rounds in repeats:
-        values = np.asarray(rounds, dtype=np.float64)
-        drawn = random.integers(len(values), size=(_DRAWS, len(values)))
-        of_repeats.append(np.median(values[drawn], axis=1))
-    table = np.stack(of_repeats, axis=1)
-    chosen = random.integers(len(repeats), size=(_DRAWS, len(repeats)))
-    return np.asarray(np.take_along_axis(table, chosen, axis=1).mean(axis=1))
+    chosen = random.integers(len(centres), size=(_DRAWS, len(centres)))
+    return np.asarray(centres[chosen].mean(axis=1))
 
 
 def call_of(interval: Interval, threshold: float) -> Call:

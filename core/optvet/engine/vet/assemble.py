@@ -13,6 +13,7 @@ from optvet.engine.vet.session import Session
 from optvet.engine.vet.warned import warnings_of
 from optvet.engine.work.case import Case
 from optvet.engine.work.inputs import Inputs
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.structure import Facts
 from optvet.spec.protocols import Explains
 from optvet.spec.records import (
@@ -69,16 +70,11 @@ def assemble(
     if session.lab.cache.degraded is not None:
         ledger.control("cache", "limited", session.lab.cache.degraded)
     verdict, reason = _verdict(session, examiner, judged)
-    runtime = session.case.candidate.runtime
     return VetResult(
         schema="optvet.vet/3",
         model=model_record(session.case.model),
         optimizer=optimizer_record(session.case),
-        runtime=RuntimeRecord(
-            name=runtime.name,
-            version=runtime.version(),
-            options=session.case.candidate.options.model_dump(mode="json"),
-        ),
+        runtime=runtime_record(session.case.candidate),
         verdict=verdict,
         reason=reason,
         findings=ledger.findings,
@@ -91,6 +87,7 @@ def assemble(
         structures=_structures(session, detected),
         fixed_tolerances=fixed,
         warnings=warnings_of(detected.lab, examiner.base, detected.samples),
+        timing=ledger.timing,
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
         safe_code=_safe_code(session, safe),
@@ -105,6 +102,15 @@ def assemble(
         seed=request.seed,
         strategy=request.strategy,
         cost=session.lab.ledger.cost(time.perf_counter() - started),
+    )
+
+
+def runtime_record(config: RuntimeConfig) -> RuntimeRecord:
+    """A runtime with its options, as documents name it."""
+    return RuntimeRecord(
+        name=config.runtime.name,
+        version=config.runtime.version(),
+        options=config.options.model_dump(mode="json"),
     )
 
 

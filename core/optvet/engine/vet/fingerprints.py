@@ -40,11 +40,11 @@ def _structure(lab: Lab, finding: Finding) -> list[str]:
         return [changed_metadata(finding.message)]
     if finding.divergence is not None and finding.divergence.form:
         return [finding.divergence.form]
+    if finding.symptom in (Symptom.SENSITIVITY, Symptom.SLOWDOWN):
+        return []
     failed = finding.stage != "compare" and finding.message
     if finding.symptom in _BY_WORDS or failed:
         return [normalized_message(finding.message)]
-    if finding.symptom == Symptom.SENSITIVITY:
-        return []
     return lab.sandbox.call(_structure_of, lab.subject(None), role="referee").value or []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optvet.engine.vet.examine import Observation
-from optvet.spec.records import Control, ControlState, Finding, RequirementRecord
+from optvet.spec.records import Control, ControlState, Finding, RequirementRecord, Timing
 from optvet.spec.types import Symptom
 
 
@@ -18,6 +18,7 @@ class FindingsLedger:
         controls: Checks on which the verdict depends, by name.
         reasons: Why something could not be decided; if there are any, the verdict may be undecided.
         requirements: The user's requirements with what was measured.
+        timing: How fast the safe pipeline is; None unless that was measured.
     """
 
     def __init__(self) -> None:
@@ -25,6 +26,7 @@ class FindingsLedger:
         self.controls: dict[str, Control] = {}
         self.reasons: list[str] = []
         self.requirements: list[RequirementRecord] = []
+        self.timing: Timing | None = None
 
     def add(self, finding: Finding) -> None:
         """Add ``finding`` unless an equal one is there."""

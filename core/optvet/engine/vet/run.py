@@ -17,6 +17,7 @@ from optvet.engine.vet.explain import AT_LEAST, explain
 from optvet.engine.vet.fingerprints import fingerprint_in_place
 from optvet.engine.vet.inspect import with_structure
 from optvet.engine.vet.layers import Layers
+from optvet.engine.vet.measured import judge_speed
 from optvet.engine.vet.meter import Meter
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
@@ -80,20 +81,22 @@ def _run(session: Session, started: float) -> VetResult:
         session, safe = session.at(cleared.lab), cleared.passes
         remaining = cleared.found if set(safe) - session.case.passes.required else None
     meter = Meter(session, detected, inputs)
+
+    def cleared_of_faults(passes: tuple[str, ...]) -> tuple[str, ...]:
+        found = detected.examiner.examine(session.lab.trial(passes, samples, "verify"), samples)
+        if found.observation is None and inputs.several:
+            found = rest(session, passes)
+        return clear(session, detected.examiner, samples, passes, found).passes
+
     if meter.required:
-
-        def cleared_of_faults(passes: tuple[str, ...]) -> tuple[str, ...]:
-            found = detected.examiner.examine(session.lab.trial(passes, samples, "verify"), samples)
-            if found.observation is None and inputs.several:
-                found = rest(session, passes)
-            return clear(session, detected.examiner, samples, passes, found).passes
-
         safe = demand(session, meter, safe, cleared_of_faults)
     blamed = tuple(ledger.findings)
     if sound and is_wanted(session):
         records = study(session, detected, safe)
     if sound and session.request.as_deployed:
         safe = judge_as_deployed(session, detected, safe)
+    if session.request.measure:
+        safe = judge_speed(session, detected, safe, cleared_of_faults)
     _explain(session, samples, detected.judged, detected.examiner.layers)
     take_notes(session, detected)
     cross_check(session, samples)

@@ -21,6 +21,7 @@ from optvet.engine.work.lab import Lab, Progress
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.stopwatch import MEASURES
 from optvet.spec.records import Witness
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
@@ -98,6 +99,8 @@ def open_session(
     case = case_of(request, plugins, model)
     _check_names(request, plugins, model)
     preload = preload_for(case.optimizer, case.candidate.runtime)
+    if request.measure:
+        preload += (MEASURES,)
     wanted = request.jobs or default_jobs()
     jobs, fewer = large.jobs_that_fit(model, case.optimizer, wanted)
     root = request.cache_dir or cache_root()

@@ -19,7 +19,8 @@ from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.stopwatch import Stopwatch, Timed
 from optvet.engine.work.trial import RuntimeConfig
-from optvet.spec.records.bench import StepFailure, TimedSide, Timing
+from optvet.spec.records.bench import StepFailure
+from optvet.spec.records.timing import TimedSide, Timing
 from optvet.spec.types import Sample, Symptom
 
 

@@ -27,6 +27,7 @@ from optvet.engine.work.trial import (
     Subject,
     build,
     failure_of,
+    fed,
     flatten,
     graph_and_size,
     load,
@@ -38,7 +39,7 @@ from optvet.spec.protocols import Feeds, Session
 from optvet.spec.types import Artifact, Failure, Sample
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 25
-_BLOCK_S = 0.005
+_BLOCK_S, _LONGEST = 0.005, 3
 _WARM_UPS, _WARM_UP_S = 2, 0.05
 _SHARE = 0.25  # Of the time limit; warm-up, loading and rounds that are redone take the rest.
 
@@ -146,7 +147,7 @@ def make(subject: Subject, target: Path) -> Product | Failure:
 def facts_of(product: Product) -> structure.Facts | None:
     """The structure of an ONNX product; None for other formats."""
     enter("check")
-    if product.format != "onnx" or product.path is None:
+    if product.format != "onnx":
         return None
     return structure.facts(*graph_and_size(_artifact(product)))
 
@@ -157,18 +158,19 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
     order = (1, 0) if spec.candidate_first else (0, 1)
     runs: dict[int, Callable[[Feeds], object]] = {}
     load_s, outputs = [0.0, 0.0], list[list[Outputs]]([[], []])
-    fed = [_fed(side, spec.samples) for side in sides]
+    # Made once, so that no copy is timed.
+    feeds_of = [[fed(s.feeds, side.alignment) for s in spec.samples] for side in sides]
     for i in order:
         try:
             session, load_s[i] = _loaded(sides[i])
             enter("run")
             runs[i] = session.run
-            for feeds in fed[i]:
+            for feeds in feeds_of[i]:
                 named = contract.outputs(sides[i].config.runtime, session.run(feeds))
                 outputs[i].append(_named(named, sides[i].alignment))
         except Exception as error:
             return SideFailure(bool(i), failure_of(error))
-    latencies, redone = _rounds(spec, (runs[0], runs[1]), fed)
+    latencies, redone = _rounds(spec, (runs[0], runs[1]), feeds_of)
     return Repeat(latencies, (load_s[0], load_s[1]), redone, _difference(*outputs))
 
 
@@ -179,8 +181,8 @@ def footprint(side: Side, samples: tuple[Sample, ...]) -> int:
     before = _status("VmRSS")
     session, _ = _loaded(side)
     enter("run")
-    for feeds in _fed(side, samples):
-        session.run(feeds)
+    for sample in samples:
+        session.run(fed(sample.feeds, side.alignment))
     return max(0, _status("VmHWM") - before)
 
 
@@ -209,16 +211,6 @@ def _loaded(side: Side) -> tuple[Session, float]:
     return session, time.perf_counter() - started
 
 
-def _fed(side: Side, samples: Sequence[Sample]) -> list[Mapping[str, np.ndarray]]:
-    """The inputs as this model takes them; made once, so that no copy is timed."""
-    names = side.alignment.inputs if side.alignment else {}
-    casts = side.alignment.casts if side.alignment else {}
-    return [
-        {names.get(n, n): np.array(v, dtype=casts.get(n)) for n, v in sample.feeds.items()}
-        for sample in samples
-    ]
-
-
 def _named(outputs: Mapping[str, object], alignment: Alignment | None) -> Outputs:
     names = alignment.outputs if alignment else {}
     return flatten({names.get(name, name): value for name, value in outputs.items()})
@@ -228,20 +220,22 @@ Runs = tuple[Callable[[Feeds], object], Callable[[Feeds], object]]
 Latencies = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def _rounds(spec: RepeatSpec, runs: Runs, fed: Sequence[Sequence[Feeds]]) -> tuple[Latencies, int]:
+def _rounds(
+    spec: RepeatSpec, runs: Runs, inputs: Sequence[Sequence[Feeds]]
+) -> tuple[Latencies, int]:
     """Median times per round and side, and how many rounds were redone.
 
     A round is redone because of its whole duration, never of its ratio, so that redoing favours
     neither side. At most as many are redone as there are rounds.
     """
-    times = max(1, math.ceil(_BLOCK_S / max(_warm_up(runs, fed), 1e-9)))
+    times = max(1, math.ceil(_BLOCK_S / max(_warm_up(runs, inputs), 1e-9)))
     order = (1, 0, 0, 1) if spec.candidate_first else (0, 1, 1, 0)
 
     def once() -> tuple[float, tuple[float, float]]:
         started = time.perf_counter()
         taken = list[list[float]]([[], []])
         for i in order:
-            taken[i] += _block(runs[i], fed[i], times)
+            taken[i] += _block(runs[i], inputs[i], times)
         medians = float(np.median(taken[0])), float(np.median(taken[1]))
         return time.perf_counter() - started, medians
 
@@ -260,26 +254,33 @@ def _rounds(spec: RepeatSpec, runs: Runs, fed: Sequence[Sequence[Feeds]]) -> tup
     return (tuple(a for a, _ in medians), tuple(b for _, b in medians)), redone
 
 
-def _warm_up(runs: Runs, fed: Sequence[Sequence[Feeds]]) -> float:
+def _warm_up(runs: Runs, inputs: Sequence[Sequence[Feeds]]) -> float:
     """Run both until memory and threads are in place; seconds in which the faster one runs all."""
     fastest, started, done = math.inf, time.perf_counter(), 0
     while done < _WARM_UPS or time.perf_counter() - started < _WARM_UP_S:
-        for run, feeds in zip(runs, fed, strict=True):
+        for run, feeds in zip(runs, inputs, strict=True):
             fastest = min(fastest, sum(_block(run, feeds, 1)))
         done += 1
     return fastest
 
 
-def _block(run: Callable[[Feeds], object], fed: Sequence[Feeds], times: int) -> list[float]:
-    """Seconds of each run of a block."""
+def _block(run: Callable[[Feeds], object], inputs: Sequence[Feeds], times: int) -> list[float]:
+    """Seconds of each run of a block: ``times`` runs of each sample, or fewer if they take long.
+
+    On a machine with more to do than processors, some runs take a hundred times as long as others.
+    """
     clock = time.perf_counter
-    run(fed[0])
+    begun = clock()
+    run(inputs[0])
     taken = []
     for _ in range(times):
-        for feeds in fed:
+        for feeds in inputs:
             started = clock()
             run(feeds)
-            taken.append(clock() - started)
+            ended = clock()
+            taken.append(ended - started)
+        if ended - begun > _LONGEST * _BLOCK_S:
+            break
     return taken
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from optvet.engine.numerics import timing
 from optvet.engine.numerics.timing import Call, Interval
@@ -37,9 +38,11 @@ from optvet.spec.errors import InfrastructureError, NothingTested
 from optvet.spec.types import Failure, Sample
 
 Passes = tuple[str, ...]
+MEASURES = "optvet.engine.work.measure"
+"""Worth preloading where anything is timed: each repeat has a process of its own."""
 _LOCK = "\0optvet-timing"
 _POLL_S = 0.2
-_REPEAT_S = 0.5
+_REPEAT_S, _QUICK_REPEAT_S = 0.5, 0.2
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Stopwatch:
         repeats: Repeats at most, each in a process of its own.
         large: Whether the model is used from its file.
         progress: Told what is done.
-        timed: How many timings were made, of which several may be of one sequence.
+        timed: The pass sequences that were timed so far.
     """
 
     case: Case
@@ -99,11 +102,12 @@ class Stopwatch:
     repeats: int
     large: bool = False
     progress: Progress = lambda text, done, total: None
-    timed: int = 0
+    timed: set[Passes] = field(default_factory=set)
+    _base: Passes | Literal["by traits"] | None = "by traits"
     _products: dict[Passes | None, Product | Failure] = field(default_factory=dict)
     _footprints: dict[str, Outcome[int]] = field(default_factory=dict)
     _facts: dict[str, Facts | None] = field(default_factory=dict)
-    _known: dict[tuple[str, bool], Timed] = field(default_factory=dict)
+    _known: dict[tuple[str, str, bool], Timed] = field(default_factory=dict)
 
     @property
     def base(self) -> Passes | None:
@@ -112,9 +116,15 @@ class Stopwatch:
         Where the optimization takes place in a session, or makes another format, the original is
         what the same session, or the same lowering, does without any optional pass.
         """
+        if self._base != "by traits":
+            return self._base
         traits = self.case.optimizer.traits
         own = traits.optimizes_on_load or self.case.lowers
         return self.case.passes.base if own else None
+
+    def against(self, passes: Passes) -> Stopwatch:
+        """A stopwatch that compares with ``passes``, and shares what was built and timed."""
+        return replace(self, _base=passes)
 
     def time(self, passes: Passes, *, sequential: bool = False) -> Timed:
         """Time ``passes``.
@@ -133,7 +143,8 @@ class Stopwatch:
         facts, built_s = self._facts_of(candidate), candidate.build_s
         if (candidate.digest, candidate.format) == (reference.digest, reference.format):
             return Timed(passes, facts=facts, identical=True, build_s=built_s, call="no-difference")
-        key = candidate.digest, sequential
+        pair = reference.digest, candidate.digest
+        key = (*pair, sequential and (*pair, False) not in self._known)
         if key not in self._known:
             self._known[key] = self._timed(passes, reference, candidate, sequential)
         return replace(self._known[key], passes=passes, build_s=built_s)
@@ -143,8 +154,14 @@ class Stopwatch:
         for known in (passes, self.base):
             product = self._products.pop(known, None)
             if isinstance(product, Product):
-                self._known = {k: v for k, v in self._known.items() if k[0] != product.digest}
+                for key in [k for k in self._known if product.digest in k]:
+                    del self._known[key]
         return self.time(passes)
+
+    def facts(self, passes: Passes | None) -> Facts | None:
+        """The structure of what ``passes`` make, None the original; None if that is hidden."""
+        product = self._made(passes)
+        return None if isinstance(product, Failure) else self._facts_of(product)
 
     def memory(self, passes: Passes | None) -> int | None:
         """Peak memory in bytes that loading and running adds; None if that failed."""
@@ -172,7 +189,7 @@ class Stopwatch:
     def _timed(
         self, passes: Passes, reference: Product, candidate: Product, sequential: bool
     ) -> Timed:
-        self.timed += 1
+        self.timed.add(passes)
         facts = self._facts_of(candidate)
         sides = self._side(reference), self._side(candidate)
         problem = sides[1].alignment.problem if sides[1].alignment else ""
@@ -184,7 +201,9 @@ class Stopwatch:
         with machine_to_ourselves(self.progress):
             for number in range(self.repeats):
                 self.progress("timing", number, self.repeats)
-                measured = self._repeat(*sides, number)
+                measured = self._repeat(
+                    *sides, number, _QUICK_REPEAT_S if sequential else _REPEAT_S
+                )
                 if isinstance(measured, SideFailure):
                     return Timed(passes, self._of_candidate(measured), facts=facts)
                 repeats.append(measured)
@@ -205,11 +224,11 @@ class Stopwatch:
         found = timing.interval_of([r.log_ratios for r in repeats], confidence)
         return not found.low <= 1 + self.threshold <= found.high
 
-    def _repeat(self, reference: Side, candidate: Side, number: int) -> Repeat | SideFailure:
+    def _repeat(
+        self, reference: Side, candidate: Side, number: int, seconds: float
+    ) -> Repeat | SideFailure:
         timeout_s = self.case.checks.timeout_s or self.sandbox.limits.timeout_s
-        spec = RepeatSpec(
-            reference, candidate, self.samples, _REPEAT_S, bool(number % 2), timeout_s
-        )
+        spec = RepeatSpec(reference, candidate, self.samples, seconds, bool(number % 2), timeout_s)
         outcome = self.sandbox.call(
             repeat,
             spec,

@@ -8,9 +8,8 @@ from optvet.spec.records.bench import (
     BenchResult,
     BenchVariant,
     MachineRecord,
+    Slowdown,
     StepFailure,
-    TimedSide,
-    Timing,
 )
 from optvet.spec.records.bundle import Replayed, ReplayOutcome, Replays, Reproduction
 from optvet.spec.records.campaign import (
@@ -71,6 +70,7 @@ from optvet.spec.records.structure import (
     Structures,
 )
 from optvet.spec.records.tables import CampaignTables
+from optvet.spec.records.timing import TimedSide, Timing
 from optvet.spec.records.vet import (
     ComparisonRecord,
     Control,
@@ -209,6 +209,7 @@ __all__ = [
     "RuntimeRecord",
     "Sighting",
     "Skipped",
+    "Slowdown",
     "StageCost",
     "Status",
     "StepFailure",

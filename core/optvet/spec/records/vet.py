@@ -10,6 +10,7 @@ from optvet.spec.records.base import Record
 from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.records.placement import Placements
 from optvet.spec.records.structure import Structures
+from optvet.spec.records.timing import Timing
 from optvet.spec.types import Stage, Symptom
 
 Verdict = Literal["clean", "drift", "faulty", "undecided"]
@@ -126,8 +127,8 @@ class Finding(Record):
     a pass that explains it, ``consequence`` what it means on the model's task, and ``location``
     whether the fault is in the model or in one runtime's reading of it, as far as ``cross_check``
     tells. ``as_deployed`` tells that it showed only under the runtime's own defaults.
-    ``severity`` is "requirement" where the user's ``requirement`` is not met, which says nothing
-    against the optimizer; ``measured`` is what the culprit alone comes to.
+    ``severity`` is "requirement" where the user's ``requirement`` is not met, a slowdown included,
+    which says nothing against the outputs; ``measured`` is what the culprit alone comes to.
     ``divergence`` tells where in the graph it is; None where no result could be looked at.
     ``layer`` is the layer of a quantized model that is wrong on its own inputs, where it is one.
     ``fingerprint`` is equal for findings of one optimizer, culprit, symptom and form of the place
@@ -313,6 +314,8 @@ class VetResult(Record):
     unless it was asked for. ``quantized`` tells how a quantized model was judged whose
     outputs differ; None otherwise. ``warnings`` are what libraries wrote to stderr for original and
     optimized model, on the first samples; no verdict rests on them.
+    ``timing`` tells how fast the safe pipeline is, as it was before culprits of a slowdown left it;
+    None unless it was asked for and could be timed.
     """
 
     schema_: Literal["optvet.vet/3"] = Field("optvet.vet/3", alias="schema")
@@ -330,6 +333,7 @@ class VetResult(Record):
     quantized: Quantized | None = None
     structures: Structures | None = None
     placements: Placements | None = None
+    timing: Timing | None = None
     fixed_tolerances: list[FixedTolerance] = Field(default_factory=list)
     warnings: list[WarningRecord] = Field(default_factory=list)
     safe_pipeline: list[str]
