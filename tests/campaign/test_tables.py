@@ -12,7 +12,7 @@ from tests.commands import Run
 
 from optvet.engine.campaign.causes import cause_of
 from optvet.engine.campaign.tables.ditox import outcomes
-from optvet.engine.campaign.tables.otx import metrics, placement
+from optvet.engine.campaign.tables.otx import charts, metrics, placement, speed
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
     issues,
@@ -28,8 +28,10 @@ from optvet.spec.records import (
     Divergence,
     Finding,
     Impact,
+    IntervalChart,
     Placement,
     Placements,
+    Timing,
 )
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables
@@ -339,3 +341,25 @@ def test_what_is_wrong_with_known_findings_is_told(text: str, words: str, tmp_pa
         read_known(file)
     assert f"{file}" in str(raised.value)
     assert words in str(raised.value)
+
+
+def test_speed_per_level_counts_verdicts_and_spans_the_ratios() -> None:
+    def timed(verdict: Any, ratio: float | None) -> Timing:
+        about: dict[str, Any] = {} if ratio is None else {"low": ratio - 0.1, "high": ratio + 0.1}
+        return Timing(
+            verdict=verdict,
+            baseline="original",
+            confidence=0.99,
+            threshold=0.05,
+            ratio=ratio,
+            **about,
+        )
+
+    told = [("slower", 1.5), ("faster", 0.5), ("undecided", 1.0), ("no-difference", None)]
+    rows = [row(f"m{i}", timing=timed(v, r)) for i, (v, r) in enumerate(told)] + [row("untimed")]
+    (line,) = speed(rows).rows
+    assert line[1:] == [4, 1, 1, 1, 1, 1.0, 0.5, 1.5]
+    (chart,) = charts(rows)
+    assert isinstance(chart, IntervalChart)
+    assert [i.tone for i in chart.intervals] == ["bad", "good", "unsure"]
+    assert speed([row("untimed")]).rows == []

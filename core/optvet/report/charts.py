@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from optvet.spec.records.bench import BenchResult, BenchVariant
 from optvet.spec.records.charts import (
     BarChart,
     Chart,
-    Interval,
     IntervalChart,
     Point,
     PointChart,
-    Tone,
 )
 from optvet.spec.records.timing import Timing
 
 ORIGINAL = "original"
-_TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "unsure"}
 
 
 def charts_of(result: BenchResult) -> list[Chart]:
@@ -37,25 +34,6 @@ def label_of(variant: BenchVariant, result: BenchResult) -> str:
     return variant.pipeline if one else name_of(variant)
 
 
-def ratio_chart(timings: Mapping[str, Timing], title: str, note: str = "") -> IntervalChart | None:
-    """Ratios with their intervals, by label; None if nothing was timed."""
-    intervals = [
-        Interval(
-            label=label,
-            value=timing.ratio,
-            low=timing.low,
-            high=timing.high,
-            tone=_TONES.get(timing.verdict, "plain"),
-        )
-        for label, timing in timings.items()
-        if timing.ratio is not None
-    ]
-    if not intervals:
-        return None
-    axis = "latency over the reference's; below 1 is faster"
-    return IntervalChart(title=title, note=note, axis=axis, origin=1.0, intervals=intervals)
-
-
 def short_operator(name: str) -> str:
     """An operator with the last part of its domain alone: ``nchwc::Conv``."""
     domain, separator, operator = name.rpartition("::")
@@ -73,7 +51,7 @@ def _timed(result: BenchResult) -> Iterator[tuple[BenchVariant, Timing]]:
 
 def _speeds(result: BenchResult) -> Chart | None:
     timings = {label_of(variant, result): timing for variant, timing in _timed(result)}
-    return ratio_chart(timings, "Speed", "The line spans the confidence interval.")
+    return IntervalChart.of(timings)
 
 
 def _operators(result: BenchResult) -> Chart | None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
+from optvet.spec.records.timing import Timing
 
 Tone = Literal["good", "bad", "unsure", "plain"]
 
@@ -51,6 +52,33 @@ class IntervalChart(_Drawn):
     kind: Literal["intervals"] = "intervals"
     origin: float
     intervals: list[Interval]
+
+    @classmethod
+    def of(cls, timings: Mapping[str, Timing]) -> IntervalChart | None:
+        """Ratios of timings by label; None if nothing was timed."""
+        intervals = [
+            Interval(
+                label=label,
+                value=timing.ratio,
+                low=timing.low,
+                high=timing.high,
+                tone=_TONES.get(timing.verdict, "plain"),
+            )
+            for label, timing in timings.items()
+            if timing.ratio is not None
+        ]
+        if not intervals:
+            return None
+        return cls(
+            title="Speed",
+            note="The line spans the confidence interval.",
+            axis="latency over the reference's; below 1 is faster",
+            origin=1.0,
+            intervals=intervals,
+        )
+
+
+_TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "unsure"}
 
 
 class BarChart(_Drawn):

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from optvet.engine.campaign.tables.rows import Row, variants
-from optvet.spec.records.charts import BarChart, Chart
+from optvet.spec.records.charts import BarChart, Chart, IntervalChart
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.report import ReportTable
+from optvet.spec.records.timing import Timing
 
 Cell = str | int | float | None
 
@@ -35,6 +36,7 @@ def otx(rows: Sequence[Row]) -> list[ReportTable]:
         answers(rows),
         metrics(rows),
         placement(rows),
+        speed(rows),
         each_level(rows),
     ]
 
@@ -61,7 +63,7 @@ def levels(rows: Sequence[Row]) -> ReportTable:
     return ReportTable(
         title="OTX: per level",
         note=f"{len({row.source for row in rows})} models of your own choice; the study's list of "
-        "models and its figures are not known here. Times of inference are not measured.",
+        "models and its figures are not known here.",
         columns=[
             "level",
             "models",
@@ -218,8 +220,54 @@ def placement(rows: Sequence[Row]) -> ReportTable:
     )
 
 
+def speed(rows: Sequence[Row]) -> ReportTable:
+    """Per level: how many models became slower or faster, and by how much."""
+    lines: list[list[Cell]] = []
+    for name, group in variants(rows).items():
+        known = [row.timing for row in group if row.timing]
+        counted = Counter(timing.verdict for timing in known)
+        ratios = [timing.ratio for timing in known if timing.ratio is not None]
+        if known:
+            lines.append(
+                [
+                    name,
+                    len(known),
+                    counted["faster"],
+                    counted["no-difference"],
+                    counted["slower"],
+                    counted["undecided"],
+                    median(ratios) if ratios else None,
+                    min(ratios, default=None),
+                    max(ratios, default=None),
+                ]
+            )
+    return ReportTable(
+        title="OTX: speed per level",
+        note="Of models that were timed (measure = true). Ratio: the time of one run over that of "
+        "what the model was compared with, under the runtime's own defaults.",
+        columns=[
+            "level",
+            "models",
+            "faster",
+            "no difference",
+            "slower",
+            "undecided",
+            "ratio",
+            "lowest",
+            "highest",
+        ],
+        rows=lines,
+    )
+
+
+def _ratio(timing: Timing | None) -> str | None:
+    if timing is None or timing.ratio is None:
+        return None if timing is None else timing.verdict
+    return f"{timing.ratio:.2f} ({timing.low:.2f}–{timing.high:.2f}), {timing.verdict}"
+
+
 def each_level(rows: Sequence[Row]) -> ReportTable:
-    """Each model at each level: nodes, most frequent operators, what executes them."""
+    """Each model at each level: nodes, most frequent operators, what executes them, speed."""
     lines: list[list[Cell]] = []
     for name, group in variants(rows).items():
         for row in group:
@@ -235,12 +283,13 @@ def each_level(rows: Sequence[Row]) -> ReportTable:
                     after.nodes,
                     _most_frequent(after.operators),
                     _providers(placed) if placed else None,
+                    _ratio(row.timing),
                 ]
             )
     return ReportTable(
         title="OTX: each model at each level",
         note="The five most frequent operators, with their share of all nodes.",
-        columns=["model", "level", "nodes", "optimized", "operators", "executed on"],
+        columns=["model", "level", "nodes", "optimized", "operators", "executed on", "ratio"],
         rows=sorted(lines, key=lambda line: str(line[0])),
     )
 
@@ -259,7 +308,7 @@ def _providers(placement: Placement) -> str:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Operators and placement per level, of the trials of one campaign."""
+    """Speed, operators and placement per level, of the trials of one campaign."""
     operators_of: dict[str, Counter[str]] = {}
     providers_of: dict[str, Counter[str]] = {}
     originals: dict[str, Mapping[str, int]] = {}
@@ -276,7 +325,14 @@ def charts(rows: Sequence[Row]) -> list[Chart]:
     for operators in originals.values():
         before.update(operators)
     counts = {"original": before, **operators_of} if operators_of else {}
+    timings = {
+        f"{row.model}, {name}": row.timing
+        for name, group in variants(rows).items()
+        for row in group
+        if row.timing is not None
+    }
     made = (
+        IntervalChart.of(timings),
         BarChart.of(counts, "Operators", "nodes", note="Over all models of known structure."),
         BarChart.of(providers_of, "Placement", "nodes as they are executed"),
     )

@@ -19,6 +19,7 @@ from optvet.spec.records import (
     PassRecord,
     Placements,
     Structures,
+    Timing,
     VetResult,
 )
 
@@ -69,6 +70,7 @@ class Row:
     pipeline: tuple[str, ...] = ()
     structures: Structures | None = None
     placements: Placements | None = None
+    timing: Timing | None = None
 
     @property
     def judged(self) -> bool:
@@ -123,6 +125,7 @@ def row_of(trial: Trial) -> Row:
         pipeline=tuple(result.optimizer.pipeline),
         structures=result.structures,
         placements=result.placements,
+        timing=result.timing,
     )
 
 
