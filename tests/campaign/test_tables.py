@@ -138,7 +138,7 @@ def test_levels_of_a_real_runtime_have_operators_placement_and_charts(
     assert placed["onnxruntime extended"] == [1, 1, "CPUExecutionProvider 100%", 0]
     each = tables["OTX: each model at each level"].rows
     assert [line[1:] for line in each] == [
-        [level, 2, 1, "Relu 1 (100%)", "CPUExecutionProvider 100%"]
+        [level, 2, 1, "Relu 1 (100%)", "CPUExecutionProvider 100%", None]
         for level in ("onnxruntime basic", "onnxruntime extended")
     ]
     assert run("report", "levels.store", "--out", "report.html").code == 0
