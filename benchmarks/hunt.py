@@ -89,7 +89,8 @@ def row(summary: HuntSummary) -> str:
     return (
         f"{summary.optimizer} {summary.version}, seed {summary.seed}: {summary.candidates} models, "
         f"{summary.valid / max(summary.seconds, 1e-9):.0f} valid/s, {share:.0%} valid, "
-        f"{len(summary.fired)} of {passes} passes fired, {faults} faults, {notes} notes, "
+        f"{len(summary.fired)} of {passes} passes fired, {summary.signatures} kinds of changes, "
+        f"{faults} faults, {notes} notes, "
         f"{summary.refuted} suspicions not confirmed"
     )
 

@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.hunt.small import plugins_with
+from tests.hunt.small import SmallPool, plugins_with
 
-from optvet import Candidate, InputError, UnknownName, UsageError, Vocabulary
+from optvet import Candidate, InputError, Traits, UnknownName, UsageError, Vocabulary
 from optvet.engine.bundle.files import read_record
+from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.judge import examine
 from optvet.engine.hunt.run import HuntProgress, hunt
 from optvet.engine.hunt.subject import subject_of
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntSummary
+from optvet.testing import Planted
 
 
 def asked(out: Path, budget: str = "40", **more: Any) -> HuntRequest:
@@ -140,6 +142,16 @@ def test_a_mutator_that_fails_costs_its_models_and_is_told(tmp_path: Path) -> No
     summary = hunt(asked(tmp_path / "out", "60"), plugins)
     assert summary.complaints == ["mutator 'rash' raised ValueError: no idea"]
     assert (summary.candidates, len(summary.findings)) == (60, 1)
+
+
+def test_where_no_pass_is_seen_to_change_a_model_none_is_said_not_to(tmp_path: Path) -> None:
+    passes = ("keep_01", "drop_relu")
+    planted = Planted(default=passes, offered=passes, traits=Traits(ordered=False, single=True))
+    plugins = Plugins().register("generator", SmallPool()).register("optimizer", planted)
+    summary = hunt(asked(tmp_path / "out", "40"), plugins)
+    assert (summary.fired, summary.unfired) == ([], [])
+    assert summary.signatures > 0
+    assert [f.culprit for f in summary.findings] == [["drop_relu"]]
 
 
 # What is refused

@@ -194,9 +194,12 @@ def _append(
     number = len(graph.node)
     for name in (*fragment.inputs, *(o for n in fragment.nodes for o in n.output if o)):
         names.setdefault(name, f"{name}_{number}" if number else name)
+    # Most models hold all weights of a layer as constants, and most fusions ask for that.
+    trained = random.random() < 0.5
     for place, (name, value) in enumerate(fragment.inputs.items()):
         if name not in given:
-            _place(candidate, names[name], value, first=place == 0 and not given, random=random)
+            first = place == 0 and not given
+            _place(candidate, names[name], value, random, first=first, trained=trained)
     ours = {domain_of(e): e.version for e in candidate.model.opset_import}
     values = {names[n]: v for n, v in fragment.inputs.items()}
     for node in fragment.nodes:
@@ -234,12 +237,18 @@ def _rename_captured(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> No
 
 
 def _place(
-    candidate: Candidate, name: str, value: np.ndarray, *, first: bool, random: Random
+    candidate: Candidate,
+    name: str,
+    value: np.ndarray,
+    random: Random,
+    *,
+    first: bool,
+    trained: bool,
 ) -> None:
     """Make a value an input, a weight, a Constant node, or a weight that callers may replace."""
     graph = candidate.model.graph
     few = value.dtype.kind in "iu" and value.size <= _FEW
-    fixed = 0.05 if first else 0.7 if few else 0.45
+    fixed = 0.05 if first else 0.97 if trained else 0.7 if few else 0.3
     drawn = random.random()
     if drawn >= fixed:
         candidate.feeds[name] = value

@@ -18,13 +18,15 @@ from optvet.engine.hunt.judge import Subject, drawn_inputs
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
-from optvet.spec.records import HuntFinding
+from optvet.spec.records import Finding, HuntFinding
 from optvet.spec.request import VetRequest
 
 FINDINGS = "findings"
 """The folder of the bundles, below that of the hunt."""
 TIMEOUT_S = 30.0
 MEMORY_BYTES = 4 << 30
+MOST_FINDINGS = 3
+"""Of one suspect: a fault of what all passes share is found once for each of dozens of passes."""
 """Limit of one step; candidates take milliseconds."""
 
 
@@ -76,6 +78,8 @@ class Confirmer:
             )
             try:
                 result = vet_request(request, plugins, progress=progress)
+                order = sorted(result.findings, key=lambda f: _rank(f, suspect))
+                result = result.model_copy(update={"findings": order[:MOST_FINDINGS]})
                 written = bundle.write_bundles(
                     result,
                     request,
@@ -116,6 +120,11 @@ class Confirmer:
             mutators=list(suspect.mutators),
             keys=[suspect.key],
         )
+
+
+def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:
+    """Faults first, and what was suspected before what was not."""
+    return finding.severity != "fault", str(finding.symptom) != suspect.symptom
 
 
 def _shows(written: Bundle) -> bool:

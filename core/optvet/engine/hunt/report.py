@@ -47,8 +47,7 @@ def report_of(summary: HuntSummary, folder: Path) -> str:
         f"# {summary.optimizer} {summary.version}: {len(faults)} faults, {len(notes)} notes",
         "",
         f"{summary.candidates:,} models, {summary.valid:,} of them valid; seed {summary.seed}. "
-        f"{len(summary.fired)} passes changed a model, {len(summary.unfired)} never did. Each "
-        "finding was confirmed in processes of its own; `repro.py` in its folder exits with 1 "
+        "Each finding was confirmed in processes of its own; `repro.py` in its folder exits with 1 "
         "while it is there.",
         "",
     ]

@@ -25,7 +25,7 @@ from optvet.engine.hunt.learn import (
 )
 from optvet.engine.hunt.plan import ROUND, in_batches, planned
 from optvet.engine.hunt.state import NAME, State, Store
-from optvet.engine.hunt.subject import hunted_passes, subject_of
+from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
 from optvet.engine.hunt.vocabulary import PoolChoice, gathered, read_vocabulary
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.cache import cache_root
@@ -47,7 +47,8 @@ class HuntProgress:
     """How far a hunt is, after a batch, before a suspect is vetted, or after a finding.
 
     ``seconds`` is CPU time of making and judging, ``share`` of the budget that is used. ``doing``
-    says what is being done now; ``found`` is a finding that is new.
+    says what is being done now; ``found`` is a finding that is new. ``passes`` is 0 where it is not
+    known which pass changes a model; ``signatures`` counts the ways in which models were changed.
     """
 
     doing: str
@@ -57,6 +58,7 @@ class HuntProgress:
     share: float
     fired: int
     passes: int
+    signatures: int
     findings: int
     pending: int
     found: HuntFinding | None = None
@@ -263,6 +265,7 @@ class _Hunter:
         learn(state, results)
         state.rounds += 1
         self.store.save(state)
+        _write_summary(self.request, self.subject, state)
         self._tell("hunting", state)
 
     def _results(self, batch: Batch) -> tuple[list[Outcome | Crumb], float]:
@@ -331,7 +334,7 @@ def _progress(
     candidates, seconds = budget_of(request.budget)
     done = state.number + len(results)
     share = done / candidates if candidates else state.seconds / (seconds or 1.0)
-    passes = hunted_passes(subject)
+    passes = seen_passes(subject)
     return HuntProgress(
         doing,
         done,
@@ -340,6 +343,7 @@ def _progress(
         min(share, 1.0),
         len(state.fired() & set(passes)),
         len(passes),
+        len(state.firings),
         len(state.findings),
         len(state.suspects),
         found,
@@ -348,7 +352,7 @@ def _progress(
 
 def _write_summary(request: HuntRequest, subject: Subject, state: State) -> HuntSummary:
     """Write ``hunt.json``, and return what it holds."""
-    passes, fired = hunted_passes(subject), state.fired()
+    passes, fired = seen_passes(subject), state.fired()
     summary = HuntSummary(
         schema="optvet.hunt/1",
         optimizer=subject.optimizer.name,

@@ -11,6 +11,7 @@ from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
+from optvet.spec.protocols import ReportsChanges
 from optvet.spec.types import Pass, Symptom
 
 
@@ -67,5 +68,12 @@ def _excused(passes: Sequence[Pass]) -> dict[str, frozenset[Symptom]]:
 
 
 def hunted_passes(subject: Subject) -> list[str]:
-    """Names of all passes that a hunt can see firing, each once."""
+    """Names of all passes that are tried, each once."""
     return list(dict.fromkeys((*subject.each, *subject.whole)))
+
+
+def seen_passes(subject: Subject) -> list[str]:
+    """Those of which it can be seen that they change a model; else no pass is said not to have."""
+    if not isinstance(subject.optimizer, ReportsChanges):
+        return list(subject.each)
+    return hunted_passes(subject)

@@ -35,7 +35,8 @@ class HuntSummary(Record):
     """A hunt so far.
 
     ``candidates`` were made, of which ``valid`` could be judged, and the optimizer ``refused`` some
-    as not supported. ``fired`` are passes that changed a model, ``unfired`` those that never did.
+    as not supported. ``fired`` are passes that changed a model, ``unfired`` those that never did,
+    as far as that is seen; ``signatures`` are the ways in which models were changed.
     ``refuted`` suspicions were not confirmed by ``vet``, and ``known`` fingerprints were met again.
     ``deaths`` of workers were caused by the optimizer, ``lost_references`` by the original model.
     ``complaints`` are about mutators that raised exceptions. ``seconds`` is CPU time of making and
