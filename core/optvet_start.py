@@ -8,23 +8,40 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    before = signal.getsignal(signal.SIGINT)
-    # A shell has it ignored for what runs in the background; that stays so.
-    if before is signal.default_int_handler:
-        # Not by KeyboardInterrupt: native modules turn that into errors of their own.
-        signal.signal(signal.SIGINT, _leave)
-    from optvet.cli import main as run
+    with leaving_at_once():
+        from optvet.cli import main as run
 
-    signal.signal(signal.SIGINT, before)
     code = run()
     # The command has ended: Ctrl-C while Python exits is not to change its exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """Within the block, which imports and does nothing else, Ctrl-C ends the process.
+
+    KeyboardInterrupt would not do: native modules turn it into errors of their own.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    # A shell has it ignored for what runs in the background; that stays so.
+    ours = before is signal.default_int_handler
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -196,6 +196,14 @@ def test_a_bench_asks_nobody_and_leaves_nothing(
     assert ran.traces == {}, ran.output
 
 
+def test_a_bench_that_is_drawn_leaves_the_picture_alone(watched: Watched, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.svg"
+    ran = watched(*OPTVET, "bench", model(tmp_path), "--repeats", 3, "--plot", plot)
+    assert ran.code in (0, 1, 4), ran.output
+    assert (ran.traces, plot.is_file()) == ({}, True), ran.output
+
+
 def test_a_campaign_is_run_and_reported_without_a_trace(watched: Watched, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -51,7 +51,8 @@ def test_every_pipeline_of_every_optimizer_is_a_row_that_fits_the_screen(
     assert max(map(len, lines)) <= 80
     rows = [line.split("  ")[0] for line in lines if line.startswith("onnx")]
     names = ["onnxruntime default", "onnxoptimizer default", "onnxoptimizer all"]
-    assert rows == names * 2
+    # Speed, and what it cost; further tables have further rows.
+    assert rows[: 2 * len(names)] == names * 2
     assert any(line.startswith("load ") for line in lines)
 
 

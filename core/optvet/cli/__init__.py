@@ -59,6 +59,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         app(arguments if arguments is None else list(arguments), prog_name="optvet", obj=terminal)
     except SystemExit as end:
+        if end.code == INTERRUPTED:  # Outside of a command, typer says nothing.
+            return errors.report(Interrupted(), terminal)
         # What typer itself says (help, usage) may be a message for sys.exit to print; ours is not.
         return end.code if isinstance(end.code, int) else ERROR * bool(end.code)
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from optvet import __version__
 from optvet.cli.commands import add
 from optvet.cli.errors import Interrupted
 from optvet.cli.terminal import Terminal
+from optvet_start import leaving_at_once
 
 _COMMANDS = {
     "vet": "Say whether an optimizer keeps a model intact, and which pass is to blame if not.",
@@ -44,7 +45,8 @@ def _loaded(name: str) -> Any:
     tree.callback()(_optvet)  # With it, one command alone is a tree too.
     # The last module of the commands below "campaign"; it imports the others.
     home = "campaign_tables" if name == "campaign" else name
-    module = import_module(f"optvet.cli.{home}")
+    with leaving_at_once():
+        module = import_module(f"optvet.cli.{home}")
     if name in _GROUPS:
         tree.add_typer(module.app, name=name)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,7 +75,10 @@ def command(
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
-    request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
+    folder = cache_folder(request.cache_dir)
+    request = request.model_copy(update={"cache_dir": folder})
+    # Else matplotlib keeps its index of fonts in folders of its own.
+    os.environ.setdefault("MPLCONFIGDIR", str(folder / "matplotlib"))
     try:
         with terminal.progress() as progress:
             result = bench(request, Plugins(), progress=progress)

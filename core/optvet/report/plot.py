@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +40,8 @@ def check_plot(file: Path) -> None:
     """
     if file.suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {file}: a picture's name ends in {' or '.join(SUFFIXES)}")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UsageError("--plot needs matplotlib; install optvet[plots]") from error
+    if find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib; install optvet[plots]")
 
 
 def write_plot(charts: Sequence[Chart], file: Path) -> None:

@@ -167,6 +167,8 @@ def report_and_sleep(folder: str, seconds: float) -> str:
 
 def report_and_outlive(folder: str, deaths: int) -> str:
     """Tell the number of this process in ``folder``; wait to be killed until ``deaths`` were."""
+    # nohup has it ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     Path(folder, str(os.getpid())).write_text("")
     if len(os.listdir(folder)) <= deaths:
         time.sleep(60)

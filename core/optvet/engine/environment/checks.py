@@ -127,9 +127,10 @@ def check_imports(
 
 
 def _import(module: str) -> None:
-    # Some libraries make a temporary folder when they are imported, and leave it.
+    # Some libraries make a folder of their own when they are imported, and leave it.
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
+        os.environ |= dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"), folder)
         importlib.import_module(module)
 
 
