@@ -65,6 +65,16 @@ class Mislabelled(Planted):
         return Artifact("acme", super().apply(source, passes, options).data)
 
 
+class Forgetful(Planted):
+    """Shows how to run its models, and loses an output."""
+
+    def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
+        return "return model"
+
+    def run_snippets(self, passes: Sequence[str], options: BaseModel) -> Sequence[str]:
+        return ["return {'y': 0, 'z': 0} if not optimized else {'y': 0}"]
+
+
 class Flagless(Planted):
     def passes(self) -> list:  # type: ignore[type-arg]
         return [p for p in super().passes() if p.name != "identity"]
@@ -88,6 +98,7 @@ class Flagless(Planted):
         (Planted(round_trip=("abort",)), "no optional pass.*abort in stage build: SIGABRT"),
         (Planted(default=("invalid_model",)), "the default pipeline.*is no valid ONNX model"),
         (Mislabelled(), "artifact is of format 'acme', but traits.produces is 'onnx'"),
+        (Forgetful(default=("identity",)), r"outputs \['y', 'z'\], optimized \['y'\]; expected"),
         (Careless(), "apply ignores the unknown pass 'no_such_pass"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,

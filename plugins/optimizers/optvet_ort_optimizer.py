@@ -229,9 +229,40 @@ class OrtOptimizer:
         levels = (None, _level(settings["level"]).name)
         return [_session_code(options.mode, level, settings["config"]) for level in levels]
 
+    def run_snippets(self, passes: Sequence[str], options: OrtOptimizerOptions) -> Sequence[str]:
+        """Sessions with all optimizations off, and by default or at the level of ``passes``."""
+        if options.mode == "offline":
+            return []
+        settings = _settings(passes, options)
+        off = "options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL"
+        by_default = ["if not optimized:", f"    {off}"]
+        at_level = [
+            "levels = ort.GraphOptimizationLevel",
+            f"level = levels.{_level(settings['level']).name} if optimized else "
+            "levels.ORT_DISABLE_ALL",
+            "options.graph_optimization_level = level",
+        ]
+        return [_run_code(lines, settings["config"]) for lines in (by_default, at_level)]
+
+
+def _run_code(lines: Sequence[str], config: Mapping[str, str]) -> str:
+    """Code that runs a session; ``lines`` choose its level."""
+    return "\n".join(
+        (
+            "import onnxruntime as ort\n",
+            "options = ort.SessionOptions()",
+            *lines,
+            *(f"options.add_session_config_entry({k!r}, {v!r})" for k, v in config.items()),
+            "session = ort.InferenceSession(model.SerializeToString(), options)",
+            "return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds)))",
+        )
+    )
+
 
 def _session_code(mode: str, level: str | None, config: Mapping[str, str]) -> str:
     """Code that opens a session at a level or by default; offline, it reads the saved model."""
+    if mode == "online" and level is None and not config:
+        return "import onnxruntime as ort\n\nreturn ort.InferenceSession(model.SerializeToString())"
     lines = ["import onnxruntime as ort\n", "options = ort.SessionOptions()"]
     if level is not None:
         chosen = f"ort.GraphOptimizationLevel.{level}"

@@ -281,6 +281,18 @@ class ExplainsSimply(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class ExplainsTogether(Protocol[OptionsT_contra]):
+    """Optional part of an optimizer that works while a runtime loads the model."""
+
+    def run_snippets(self, passes: Sequence[str], options: OptionsT_contra) -> Sequence[str]:
+        """Bodies of ``def run(model, feeds, optimized)``, simplest first; see ``ExplainsSimply``.
+
+        They return outputs by name: of the original where ``optimized`` is False.
+        """
+        ...
+
+
+@runtime_checkable
 class CarriesFiles(Protocol[OptionsT_contra]):
     """Optional part of an optimizer that explains: files of the user's that its snippet needs."""
 

@@ -31,6 +31,7 @@ from optvet.spec.protocols import (
     Explains,
     ExplainsRuntime,
     ExplainsSimply,
+    ExplainsTogether,
     Optimizer,
     Profiles,
     Runtime,
@@ -281,6 +282,24 @@ def _check_snippet(
     for code in simple(passes, optimizer.options) if simple else ():
         what = f"simple_snippets({list(passes)}): {code!r}"
         _value(optimizer, what, sandbox.call(_run_snippet, code, data, fresh=True))
+    together = optimizer.run_snippets if isinstance(optimizer, ExplainsTogether) else None
+    for code in together(passes, optimizer.options) if together else ():
+        what = f"run_snippets({list(passes)}): {code!r}"
+        calls = (sandbox.call(_run_as, code, data, value, fresh=True) for value in (False, True))
+        original, optimized = (_value(optimizer, what, call) for call in calls)
+        require(
+            optimizer,
+            original == optimized == ["y", "z"],
+            f"{what}: outputs {original}, optimized {optimized}; expected ['y', 'z'] of both",
+        )
+
+
+def _run_as(code: str, data: bytes, optimized: bool) -> list[str]:
+    """The names of the outputs that a snippet gives for the model ``affine``."""
+    space: dict[str, Any] = {}
+    head = "def run(model, feeds, optimized):"
+    exec(f"{head}\n{textwrap.indent(textwrap.dedent(code), '    ')}", space)
+    return list(space["run"](onnx.load_from_string(data), _FEEDS["affine"], optimized))
 
 
 def _run_snippet(code: str, data: bytes) -> bytes:

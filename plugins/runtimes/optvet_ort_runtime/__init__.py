@@ -185,12 +185,12 @@ class OrtRuntime:
             "\n".join(
                 (
                     "import onnxruntime as ort\n",
-                    "options, session = ort.SessionOptions(), model",
-                    f"options.graph_optimization_level = ort.GraphOptimizationLevel.{level}",
                     "if not isinstance(model, ort.InferenceSession):",
-                    "    session = ort.InferenceSession(model.SerializeToString(), options)",
-                    "names = [output.name for output in session.get_outputs()]",
-                    "return dict(zip(names, session.run(None, feeds)))",
+                    "    options = ort.SessionOptions()",
+                    f"    options.graph_optimization_level = ort.GraphOptimizationLevel.{level}",
+                    "    model = ort.InferenceSession(model.SerializeToString(), options)",
+                    "names = [output.name for output in model.get_outputs()]",
+                    "return dict(zip(names, model.run(None, feeds)))",
                 )
             )
         ]

@@ -54,6 +54,14 @@ WRONG = (
 )
 
 
+# DivMulFusion makes x / x of it, which is 1; integer division makes 0 of 1 / 3.
+DIVIDED = (
+    HEAD
+    + """g (int32[2] x) => (int32[2] y) <int32[1] one = {1}> {
+    a = Identity(x)  d = Div(one, a)  y = Mul(d, a) }"""
+)
+
+
 # The weights are listed among the inputs, as IR version 3 asks for.
 LISTED = """<ir_version: 3, opset_import: ["" : 9]>
 g (float[2,2] x, float[2,2] w) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {
@@ -123,16 +131,20 @@ def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
 
 def _check_issue(bundle: Bundle, folder: Path) -> None:
     """The script in the text of the issue shows the fault by itself, with the library's default."""
-    issue = (bundle.path / "ISSUE.md").read_text("utf-8")
-    code = issue.partition("```python\n")[2].partition("```")[0]
+    code = issue_script(bundle)
     assert "optvet" not in code
     assert "onnxoptimizer.optimize(model)" in code  # the shortest call that shows it
-    assert len(code.splitlines()) <= 40
+    assert len(code.splitlines()) <= 35
     done = alone(code, folder)
     assert done.returncode == 1
     assert re.search("^expected.*^actual", done.stdout, re.MULTILINE | re.DOTALL)
     innocent = code.replace("optimizer.optimize(model)", "optimizer.optimize(model, ['nop'])")
     assert alone(innocent, folder).returncode == 0
+
+
+def issue_script(bundle: Bundle) -> str:
+    issue = (bundle.path / "ISSUE.md").read_text("utf-8")
+    return issue.partition("```python\n")[2].partition("```")[0]
 
 
 def alone(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -337,6 +349,22 @@ def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path
     feeds = {"x": np.array([1, 2], np.float32)}
     session = space["optimize"](model)  # type: ignore[operator]
     assert space["run"](session, feeds)["y"].tolist() == [1, 2]  # type: ignore[operator]
+
+
+def test_the_issue_of_a_session_compares_it_with_one_that_optimizes_nothing(
+    tmp_path: Path,
+) -> None:
+    (bundle,) = bundles(DIVIDED, tmp_path, optimizer="onnxruntime")
+    assert bundle.record.finding.culprit == ["DivMulFusion"]
+    code = issue_script(bundle)
+    assert len(code.splitlines()) <= 35
+    assert max(map(len, code.splitlines())) <= 100
+    assert "optimize(" not in code  # one function, called twice
+    done = alone(code, tmp_path / "empty")
+    assert done.returncode == 1
+    assert re.search("^expected.*^actual", done.stdout, re.MULTILINE | re.DOTALL)
+    innocent = code.replace("optimized=True", "optimized=False")
+    assert alone(innocent, tmp_path / "empty").returncode == 0
 
 
 def _indent(code: str) -> str:

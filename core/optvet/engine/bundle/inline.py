@@ -34,17 +34,35 @@ def model_code(model: ModelProto) -> str:
 def _text_of(model: ModelProto) -> str | None:
     """ONNX text that is parsed to the same model, and may stand in a string; else None."""
     try:
-        text = str(onnx.printer.to_text(model))
-        parsed = onnx.parser.parse_model(text)
+        text = str(onnx.printer.to_text(model)).strip()
+    except Exception:  # of any kind: there are models that the printer does not know
+        return None
+    if '"""' in text or "\\" in text:
+        return None
+    return next((t for t in (_compact(text), text) if _is_of(t, model)), None)
+
+
+def _is_of(text: str, model: ModelProto) -> bool:
+    try:
+        return _plain(onnx.parser.parse_model(text)) == _plain(model)
     except Exception:  # of any kind: the printer writes what the parser does not know
-        return None
-    if _plain(parsed) != _plain(model) or '"""' in text or "\\" in text:
-        return None
-    return re.sub(r"\A<\s*(.*?)\s*>\n", _header, text.strip(), count=1, flags=re.DOTALL)
+        return False
+
+
+def _compact(text: str) -> str:
+    """ONNX text with the model's header on one line, and the graph's, if it fits."""
+    text = re.sub(r"\A<\s*(.*?)\s*>\n", _header, text, count=1, flags=re.DOTALL)
+    text = re.sub(r"^\w+ \(.*?\{$", _header_of_graph, text, count=1, flags=re.DOTALL | re.MULTILINE)
+    return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 def _header(match: re.Match[str]) -> str:
     return f"<{' '.join(match[1].split())}>\n"
+
+
+def _header_of_graph(match: re.Match[str]) -> str:
+    joined = " ".join(match[0].split())
+    return joined if len(joined) <= _WIDTH else match[0]
 
 
 def _plain(model: ModelProto) -> bytes:
@@ -70,16 +88,25 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
                 yield from _tensors(inner)
 
 
-def arrays_code(arrays: Mapping[str, np.ndarray]) -> str:
+def arrays_code(arrays: Mapping[str, np.ndarray], before: str = "") -> str:
     """An expression that makes ``arrays`` by name; ``np`` has to be imported.
+
+    It is on one line if there is room for it behind ``before``.
 
     Raises:
         ValueError: One is of a type that numpy alone does not have.
     """
-    inside = ",\n".join(f"{name!r}: {array_code(value)}" for name, value in arrays.items())
-    if len(arrays) < 2 and len(inside) < _WIDTH - 12:
-        return f"{{{inside}}}"
+    items = [f"{name_code(name)}: {array_code(value)}" for name, value in arrays.items()]
+    joined, inside = f"{{{', '.join(items)}}}", ",\n".join(items)
+    if "\n" not in joined and len(before) + len(joined) <= _WIDTH:
+        return joined
     return f"{{\n{textwrap.indent(inside, '    ')},\n}}"
+
+
+def name_code(name: str) -> str:
+    """A literal of ``name``, in double quotes where that needs no other escapes."""
+    literal = repr(name)
+    return literal if '"' in literal else f'"{literal[1:-1]}"'
 
 
 def array_code(array: np.ndarray) -> str:

@@ -1,9 +1,9 @@
 """Makes one short script that shows a finding, with the model, its inputs and the call inline.
 
 Several scripts are possible: with the exact call that was vetted, or with a shorter one of the
-plugin (``simple_snippets``). Each is run in a folder and a process of its own. The first shorter
-one that prints the same as the exact one is used. A script that reports a fault for the original
-model too is rejected.
+plugin (``run_snippets``, ``simple_snippets``). Each is run in a folder and a process of its own.
+The first shorter one that prints the same as the exact one is used. A script that reports a fault
+for the original model too is rejected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,13 +21,14 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from optvet.engine.bundle.inline import arrays_code, model_code
+from optvet.engine.bundle.inline import array_code, arrays_code, model_code, name_code
 from optvet.engine.bundle.repro import ReproContext, carried, failing_step, line, title
 from optvet.spec.protocols import (
     Explains,
     ExplainsRuntime,
     ExplainsRuntimeSimply,
     ExplainsSimply,
+    ExplainsTogether,
     UsesLibraries,
 )
 from optvet.spec.types import Symptom
@@ -46,6 +47,7 @@ evaluator = onnx.reference.ReferenceEvaluator(model)
 return dict(zip(evaluator.output_names, evaluator.run(None, feeds)))
 """
 _UNCHANGED = "return model"
+_IMPORT = re.compile(r"(?:import|from) \w[^#(\\]*$")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,37 @@ class Standalone:
 
     script: str
     printed: str
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Functions of a script, and the expressions that call them.
+
+    Attributes:
+        functions: Definitions, each with its body as the plugin gave it.
+        original: Outputs of the original, by name.
+        optimized: Outputs of the optimized model, by name.
+        steps: Statements that optimize; ``runs`` runs what they make.
+    """
+
+    functions: tuple[tuple[str, str], ...]
+    original: str = "run(model, feeds)"
+    optimized: str = "run(optimize(model), feeds)"
+    steps: str = "optimized = optimize(model)\n"
+    runs: str = "run(optimized, feeds)"
+
+
+def _apart(optimize: str, run: str) -> _Calls:
+    """One function that optimizes; another that runs, if there is anything to run."""
+    runs = [("def run(model, feeds):", run)] if run else []
+    return _Calls((*runs, ("def optimize(model):", optimize)))
+
+
+def _together(run: str) -> _Calls:
+    """One function that runs, optimized or not."""
+    original, optimized = (f"run(model, feeds, optimized={value})" for value in (False, True))
+    head = "def run(model, feeds, optimized):"
+    return _Calls(((head, run),), original, optimized, steps="", runs=optimized)
 
 
 @dataclass(frozen=True)
@@ -91,14 +124,15 @@ def standalone(
         return None
     exact = context.optimizer.snippet(context.passes, context.options)
     for run in _ways_to_run(draft):
-        code = script(draft, exact, run)
-        if "optvet" in code or len(code.splitlines()) > MAX_LINES:
+        code = script(draft, _apart(exact, run))
+        if "optvet" in code:
             continue
         printed = _tried(code, context)
         if printed is None or (draft.runs and not _is_silent(draft, run)):
             continue
-        shorter = _shorter(draft, exact, run, printed)
-        return Standalone(shorter or code, printed)
+        code = _shorter(draft, exact, run, printed) or code
+        if len(code.splitlines()) <= MAX_LINES:
+            return Standalone(code, printed)
     return None
 
 
@@ -136,20 +170,34 @@ def _is_silent(draft: _Draft, run: str) -> bool:
     """Whether the script reports no fault for the original model."""
     if not draft.takes_original:
         return True  # The runtime cannot run the original, so there is nothing to check.
-    code, _ = _run(script(draft, _UNCHANGED, run), draft.context)
+    code, _ = _run(script(draft, _apart(_UNCHANGED, run)), draft.context)
     return code == 0
 
 
 def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
     """The script of the first shorter call that prints the same."""
-    context = draft.context
-    if not isinstance(context.optimizer, ExplainsSimply) or context.symptom == Symptom.TIMEOUT:
+    if draft.context.symptom == Symptom.TIMEOUT:
         return None
-    for call in context.optimizer.simple_snippets(context.passes, context.options):
-        code = script(draft, call, run)
-        if len(call) < len(exact) and _tried(code, context) == printed:
+    for calls in _simpler(draft, exact, run):
+        code = script(draft, calls)
+        if _tried(code, draft.context) == printed:
             return code
     return None
+
+
+def _simpler(draft: _Draft, exact: str, run: str) -> Iterator[_Calls]:
+    """Calls that may show the same, simplest first."""
+    optimizer, passes, options = (
+        draft.context.optimizer,
+        draft.context.passes,
+        draft.context.options,
+    )
+    if draft.runs and draft.takes_original and isinstance(optimizer, ExplainsTogether):
+        yield from map(_together, optimizer.run_snippets(passes, options))
+    if isinstance(optimizer, ExplainsSimply):
+        for call in optimizer.simple_snippets(passes, options):
+            if len(call) < len(exact):
+                yield _apart(call, run)
 
 
 def _tried(code: str, context: ReproContext) -> str | None:
@@ -177,40 +225,63 @@ def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
 # --- the text of a script -------------------------------------------------------------------------
 
 
-def script(draft: _Draft, optimize: str, run: str) -> str:
-    """The whole script, with these bodies of the functions ``optimize`` and ``run``."""
+def script(draft: _Draft, calls: _Calls) -> str:
+    """The whole script, with these functions."""
     context = draft.context
-    parts = [*_files_code(context), draft.model]
+    files = _files_code(context)
+    imports: set[str] = set()
+    parts = [*files, draft.model]
     if draft.runs:
-        parts[-1] += f"\nfeeds = {arrays_code(draft.feeds)}"
-        parts.append(f"def run(model, feeds):\n{_indented(run)}")
-    parts += [f"def optimize(model):\n{_indented(optimize)}", _body(draft)]
-    code = "\n\n".join(part.strip() for part in parts)
-    modules = [m for m in ("base64", "multiprocessing", "resource", "sys") if f"{m}." in code]
-    head = [f"# {line(title(context))}", f"# {_requirements(context, code)}"]
-    head += [f"import {name}" for name in modules]
-    head += ["", *(["import numpy as np"] if "np." in code else []), "import onnx"]
-    head += ["import onnx.parser"] if "onnx.parser." in code else []
-    return "\n".join([*head, "", code]) + "\n"
+        parts[-1] += f"\nfeeds = {arrays_code(draft.feeds, 'feeds = ')}"
+    for signature, body in calls.functions:
+        # Files of the user's are imported where the function begins, after they were written.
+        wanted, body = ([], body) if files else _without_imports(body)
+        imports.update(wanted)
+        parts.append(f"{signature}\n{_indented(body)}")
+    code = "\n\n".join(part.strip() for part in (*parts, _body(draft, calls)))
+    used = ("base64", "multiprocessing", "resource", "sys", "onnx.parser")
+    imports |= {f"import {name}" for name in used if f"{name}." in code}
+    has_onnx = any(text.startswith("import onnx.") for text in imports)
+    imports = imports - {"import onnx"} if has_onnx else imports | {"import onnx"}
+    needed = _requirements(context, "\n".join((*imports, code)))
+    imports |= {"import numpy as np"} if "np." in code else set()  # onnx needs it as well
+    head = [f"# {line(title(context))}", f"# {needed}"]
+    return "\n".join((*head, *_arranged(imports), code)) + "\n"
 
 
-def _body(draft: _Draft) -> str:
+def _without_imports(body: str) -> tuple[list[str], str]:
+    """The imports by which a function begins, and the rest of it."""
+    lines = textwrap.dedent(body).strip("\n").split("\n")
+    first = next(i for i, text in enumerate(lines) if text and not _IMPORT.match(text))
+    return [text for text in lines[:first] if text], "\n".join(lines[first:])
+
+
+def _arranged(imports: Collection[str]) -> Iterator[str]:
+    """Import statements, those of Python's own library first, and a blank line after each group."""
+    groups: dict[bool, list[str]] = {True: [], False: []}
+    for text in sorted(imports, key=lambda text: (text.startswith("from"), text)):
+        groups[re.split(r"[ .]", text)[1] in sys.stdlib_module_names].append(text)
+    for group in groups.values():
+        yield from (*group, "") if group else ()
+
+
+def _body(draft: _Draft, calls: _Calls) -> str:
     context = draft.context
     if context.symptom in _KILLS:
-        return _killed(draft)
+        return _killed(draft, calls)
     if context.symptom in _COMPARED:
         return _COMPARED[context.symptom].replace("@ABOUT@", _about(context))
     if context.stage == "compare":
-        return _outputs(draft)
+        return _outputs(draft, calls)
     step = failing_step(context)
     if step == "checking the optimized model":
         before = f"onnx.checker.check_model(model, full_check={context.full_check})\n"
         before += "optimized = optimize(model)\n"
         call = f"onnx.checker.check_model(optimized, full_check={context.full_check})"
     elif step == "running the optimized model":
-        before = "run(model, feeds)\n" if draft.takes_original else ""
-        before += "optimized = optimize(model)\n"
-        call = "run(optimized, feeds)"
+        before = f"{calls.original}\n" if draft.takes_original else ""
+        before += calls.steps
+        call = calls.runs
     else:
         before, call = "", "optimize(model)"
     return (
@@ -219,11 +290,11 @@ def _body(draft: _Draft) -> str:
     )
 
 
-def _killed(draft: _Draft) -> str:
+def _killed(draft: _Draft, calls: _Calls) -> str:
     context = draft.context
     call = "optimize(model)"
     if failing_step(context) == "running the optimized model":
-        call = "run(optimize(model), feeds)"
+        call = calls.optimized
     lines = [
         f"child = multiprocessing.get_context('fork').Process(target=lambda: {call})",
         "child.start()",
@@ -240,35 +311,55 @@ def _killed(draft: _Draft) -> str:
     return "\n".join(lines)
 
 
-def _outputs(draft: _Draft) -> str:
+def _outputs(draft: _Draft, calls: _Calls) -> str:
     context = draft.context
     names = context.judged or tuple(draft.expected)
-    allowed = {name: _allowed(draft.expected[name], context.tolerance) for name in names}
-    floats = any(draft.expected[name].dtype.kind in "fc" for name in names)
-    exact = not all(draft.expected[name].dtype.kind in "fc" for name in names)
-    same = "np.array_equal(a, e)"
-    if floats:
-        same = "np.allclose(a, e, rtol=0, atol=atol, equal_nan=True)"
-        same = f'({same} if e.dtype.kind in "fc" else np.array_equal(a, e))' if exact else same
+    if len(names) == 1:
+        return _one_output(draft, calls, names[0])
     expected = (
-        "run(model, feeds)"
+        calls.original
         if draft.takes_original
-        else arrays_code({name: draft.expected[name] for name in names})
+        else arrays_code({name: draft.expected[name] for name in names}, "expected = ")
     )
+    allowed = {name: _allowed(draft.expected[name], context.tolerance) for name in names}
     return "\n".join(
         (
             f"expected = {expected}",
-            "actual = run(optimize(model), feeds)",
+            f"actual = {calls.optimized}",
             "right = True",
             f"for name, atol in {allowed!r}.items():  # what rounding may explain",
-            "    e, a = np.asarray(expected[name]), np.asarray(actual[name])",
-            '    print(f"expected {name}: {e.dtype}{list(e.shape)}", e, sep="\\n")',
-            '    print(f"actual {name}: {a.dtype}{list(a.shape)}", a, sep="\\n")',
+            "    e, a = expected[name], actual[name]",
+            '    print(f"expected {name}: {e!r}", f"actual {name}: {a!r}", sep="\\n")',
             "    right = right and (a.dtype, a.shape) == (e.dtype, e.shape)",
-            f"    right = right and {same}",
-            "sys.exit(0 if right else 1)\n",
+            '    close = e.dtype.kind in "fc" and right',
+            "    close = close and np.allclose(a, e, rtol=0, atol=atol, equal_nan=True)",
+            "    right = right and (close or np.array_equal(a, e))",
+            "sys.exit(not right)\n",
         )
     )
+
+
+def _one_output(draft: _Draft, calls: _Calls, name: str) -> str:
+    known = draft.expected[name]
+    allowed = _allowed(known, draft.context.tolerance)
+    expected = f"{calls.original}[{name_code(name)}]"
+    lines = [
+        f"expected = {expected if draft.takes_original else array_code(known)}",
+        f"actual = {calls.optimized}[{name_code(name)}]",
+        'print(f"expected: {expected!r}")',
+        'print(f"actual: {actual!r}")',
+    ]
+    if allowed:
+        close = f"np.allclose(actual, expected, rtol=0, atol={allowed!r}, equal_nan=True)"
+        lines += [
+            "same = (actual.dtype, actual.shape) == (expected.dtype, expected.shape)",
+            f"same = same and {close}  # rounding",
+        ]
+    else:
+        nan = ", equal_nan=True" if known.dtype.kind in "fc" else ""
+        equal = f"np.array_equal(actual, expected{nan})"
+        lines += [f"same = actual.dtype == expected.dtype and {equal}"]
+    return "\n".join((*lines, "sys.exit(not same)\n"))
 
 
 def _allowed(expected: np.ndarray, tolerance: float) -> float:
