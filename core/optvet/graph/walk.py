@@ -91,8 +91,9 @@ def graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """``graph`` and every graph inside its nodes, outer ones first."""
     yield graph
     for node in graph.node:
-        for body in bodies_of(node):
-            yield from graphs(body)
+        if node.attribute:
+            for body in bodies_of(node):
+                yield from graphs(body)
 
 
 def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import gc
+import mmap
 import os
 import pickle
 import signal
@@ -88,9 +89,10 @@ def run_batch(batch: Batch, start: int) -> float:
     began = time.process_time()
     maker = Maker(read_vocabulary(batch.vocabulary), batch.mutators)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    files = os.O_WRONLY | os.O_CREAT
-    journal = os.open(batch.journal, files | os.O_APPEND, 0o600)
-    crumbs = os.open(batch.crumbs, files, 0o600)
+    journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    crumbs = _Trail(batch.crumbs)
+    # What was loaded before the batch is not looked through again and again.
+    gc.freeze()
     try:
         for index in range(start, len(batch.recipes)):
             signal.setitimer(signal.ITIMER_REAL, STANDSTILL_S)
@@ -100,14 +102,15 @@ def run_batch(batch: Batch, start: int) -> float:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.close(journal)
-        os.close(crumbs)
+        crumbs.close()
+        gc.unfreeze()
     return time.process_time() - began
 
 
-def _one(batch: Batch, maker: Maker, index: int, crumbs: int) -> Outcome:
+def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
     number, recipe = batch.first + index, batch.recipes[index]
-    head = {"number": number, "index": index}
-    _note(crumbs, {**head, "step": "make", "passes": []}, None)
+    crumbs.begin(index, number)
+    crumbs.note("make", ())
     random = Random(f"{batch.seed}/{number}")
     try:
         made = maker.make(recipe, random)
@@ -120,14 +123,10 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: int) -> Outcome:
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     if made is None:
         return Outcome(number, recipe.kind)
-    _note(crumbs, {**head, "step": "reference", "passes": []}, made)
-
-    def crumb(step: str, passes: Sequence[str]) -> None:
-        _note(crumbs, {**head, "step": step, "passes": list(passes)}, None)
-
-    examined = examine(batch.subject, made.model, made.feeds, crumb, skip, random)
+    crumbs.keep(made)
+    examined = examine(batch.subject, made.model, made.feeds, crumbs.note, skip, random)
     if any(f[0] == ANY and f not in batch.known for f in examined.fired):
-        crumb("reference", ())
+        crumbs.note("reference", ())
         names = changing_passes(batch.subject, made.model)
         whole = next(f for f in examined.fired if f[0] == ANY)
         more = tuple((name, *whole[1:]) for name in names)
@@ -139,13 +138,39 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: int) -> Outcome:
 
 
 _HEAD = 8192
+_END = b"\0"
 
 
-def _note(file: int, head: dict[str, object], made: Made | None) -> None:
-    """Write the line at the head of the file, and behind it the candidate if there is a new one."""
-    os.pwrite(file, json.dumps(head).encode()[: _HEAD - 1] + b"\n", 0)
-    if made is not None:
-        os.pwrite(file, pickle.dumps(made), _HEAD)
+class _Trail:
+    """The file that says what a worker is doing: lines at its head, behind them the candidate.
+
+    Written some fifty times per model: the head is mapped memory, which a crash leaves intact.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.truncate(self._file, max(_HEAD, os.fstat(self._file).st_size))
+        self._head = mmap.mmap(self._file, _HEAD)
+        self._about = ""
+
+    def begin(self, index: int, number: int) -> None:
+        """The candidate of this number within the batch, and within the hunt."""
+        self._about = f"{index}\n{number}\n"
+
+    def note(self, step: str, passes: Sequence[str]) -> None:
+        """What is about to be done, and with which passes."""
+        line = f"{self._about}{step}\n{','.join(passes)}".encode()[: _HEAD - 1] + _END
+        self._head[: len(line)] = line
+
+    def keep(self, made: Made) -> None:
+        """The candidate."""
+        self.note("reference", ())
+        os.pwrite(self._file, pickle.dumps(made), _HEAD)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._head.close()
+        os.close(self._file)
 
 
 def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
@@ -155,12 +180,12 @@ def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
     """
     try:
         data = path.read_bytes()
-        head = json.loads(data[:_HEAD].partition(b"\n")[0])
+        index, number, step, names = data[:_HEAD].partition(_END)[0].decode().split("\n")
         made: Made = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else Made(b"", {}, ())
     except (OSError, ValueError, EOFError, pickle.UnpicklingError):
         return None
-    passes = tuple(head["passes"])
-    return head["index"], Crumb(head["number"], head["step"], passes, made, signal)
+    passes = tuple(names.split(",")) if names else ()
+    return int(index), Crumb(int(number), step, passes, made, signal)
 
 
 def read_journal(path: Path) -> Iterator[tuple[Outcome, float]]:

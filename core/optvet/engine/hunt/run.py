@@ -90,7 +90,7 @@ def hunt(
         jobs = request.jobs or default_jobs()
         runtimes = {subject.candidate.runtime.name: subject.candidate.runtime}
         runtimes[subject.reference.runtime.name] = subject.reference.runtime
-        preload = ("numpy", "onnx", "onnx.checker", *subject.optimizer.preload)
+        preload = ("numpy.random", "onnx", "onnx.checker", *subject.optimizer.preload)
         mutators = tuple(plugins.mutators())
         # A worker that died is replaced by a fork of a process that has all of it loaded.
         preload += (run_batch.__module__, *{type(m).__module__ for m in mutators})
