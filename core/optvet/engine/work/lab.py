@@ -186,7 +186,8 @@ class Lab:
         """
         subject = self.subject(passes)
         digests = [self.sample_digest(s) for s in samples]
-        key = caching.key("fresh", purpose, self._build_key(subject), self.identity, digests)
+        about = self.identity if subject.optimizer else self.reference_identity
+        key = caching.key("fresh", purpose, self._build_key(subject), about, digests)
         kept = self.cache.read(key, lambda data: replay_from_bytes(data, samples))
         if kept is not None and all(fits(run, self.model, kept[0]) for run in kept[1].values()):
             return self._compose(subject, *kept, samples)
@@ -311,6 +312,11 @@ class Lab:
     def identity(self) -> tuple[object, ...]:
         """Everything that all results of this lab depend on, as part of cache keys."""
         return (*self._about_build, *self._about_run, *self._about_reference)
+
+    @property
+    def reference_identity(self) -> tuple[object, ...]:
+        """What results of the original alone depend on: labs of other optimizers share these."""
+        return basis(), self.model.digest, *self._about_reference
 
     def _start(self, subject: Subject, samples: Sequence[Sample], purpose: Purpose) -> _Pending:
         build = self._recall_build(subject)

@@ -336,7 +336,7 @@ def _evaluate(subject: Subject, sample: Sample) -> Outputs:
 
 
 def _key(lab: Lab, kind: str, sample: Sample, *more: object) -> str:
-    return caching.key(kind, lab.identity, lab.sample_digest(sample), *more)
+    return caching.key(kind, lab.reference_identity, lab.sample_digest(sample), *more)
 
 
 def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:

@@ -177,7 +177,8 @@ def _words(failure: object) -> str:
 
 def moved(lab: Lab, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
     """Outputs of the original with each value perturbed before it is quantized, by seed."""
-    key = caching.key("moved", VERSION, lab.identity, lab.sample_digest(sample), list(seeds))
+    about = (lab.reference_identity, lab.sample_digest(sample))
+    key = caching.key("moved", VERSION, *about, list(seeds))
     kept = lab.cache.read(key, measuring.unpack_runs)
     if kept is not None:
         return kept
