@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         ReportTable,
         Sighting,
         VetResult,
+        WarningRecord,
     )
     from optvet.spec.request import VetRequest
     from optvet.spec.sensitive import Harmless, Sensitive
@@ -231,6 +232,7 @@ __all__ = [
     "VetResult",
     "Vocabulary",
     "Wants",
+    "WarningRecord",
     "WorkerLost",
     "Workers",
     "__version__",

@@ -7,7 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from optvet import CampaignReport, FindingFiles, ReportedFinding, Reporter, hookimpl
+from optvet import (
+    CampaignReport,
+    FindingFiles,
+    ReportedFinding,
+    ReportedTrial,
+    Reporter,
+    hookimpl,
+)
 
 _ROWS = 20
 _CHARS = 160
@@ -44,6 +51,7 @@ def _lines(report: CampaignReport) -> Iterator[str]:
         yield f"### Without a verdict: {len(without)}\n"
         rows = [[t.short_name, t.question, t.status, t.why] for t in without]
         yield from _table(["model", "asked", "", "reason"], rows)
+    yield from _warnings(report.trials)
     if report.fixed:
         yield f"### Fixed: {len(report.fixed)}\n"
         fixed = [[k.symptom, " → ".join(k.culprit), k.optimizer, k.note] for k in report.fixed]
@@ -81,8 +89,31 @@ def _findings(title: str, found: Sequence[ReportedFinding]) -> Iterator[str]:
     yield from _table(["symptom", "optimizer", "passes", "models", ""], rows)
 
 
+def _warnings(trials: Iterable[ReportedTrial]) -> Iterator[str]:
+    """New warnings, folded away: equal ones of several jobs are one row."""
+    jobs: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
+    for trial in trials:
+        for each in trial.new_warnings:
+            key = each.message, each.by, each.stage
+            jobs.setdefault(key, []).append((trial.short_name, each.new))
+    if not jobs:
+        return
+    total = sum(new for group in jobs.values() for _, new in group)
+    yield f"<details><summary>New warnings after optimization: {total}</summary>\n"
+    rows = [
+        [*key, str(sum(new for _, new in group)), _names(name for name, _ in group)]
+        for key, group in jobs.items()
+    ]
+    yield from _table(["warning", "by", "stage", "new", "models"], rows)
+    yield "</details>\n"
+
+
 def _models(finding: ReportedFinding) -> str:
-    names = list(dict.fromkeys(s.short_name for s in finding.sightings))
+    return _names(s.short_name for s in finding.sightings)
+
+
+def _names(every: Iterable[str]) -> str:
+    names = list(dict.fromkeys(every))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more}"
 

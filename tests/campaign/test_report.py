@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import onnx
+import onnx.parser
 import pytest
 from tests.commands import Run
 
@@ -60,6 +62,20 @@ def test_a_campaign_is_reported_in_every_format(store: Path, run: Run, tmp_path:
     )
     assert report.tables
     assert f'<a download="finding-{finding.fingerprint[:16]}.zip"' in page
+
+
+def test_a_warning_that_optimization_brings_is_in_the_report(run: Run, tmp_path: Path) -> None:
+    # ONNX Optimizer raises the IR version, whereby a listed weight becomes an input with a default.
+    listed = """<ir_version: 3, opset_import: ["" : 9]>
+g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { a = Abs(x)  y = Add(a, w) }"""
+    onnx.save(onnx.parser.parse_model(listed), tmp_path / "listed.onnx")
+    file = tmp_path / "c.toml"
+    file.write_text('models = ["listed.onnx"]\noptimizers = ["onnxoptimizer"]\n')
+    assert run("campaign", "run", file, "--quiet").code == 0
+    assert "New warnings after optimization: 1</summary>" in run("report", "c.store").out
+    report = CampaignReport.model_validate_json(run("report", "c.store", "--format", "json").out)
+    (warning,) = report.trials[0].new_warnings
+    assert (warning.stage, warning.reference, warning.candidate) == ("load", 0, 1)
 
 
 def test_the_command_of_a_finding_shows_it_again(store: Path, run: Run) -> None:

@@ -251,6 +251,33 @@ def test_charts_are_drawn_and_stand_below_as_tables(page: Page) -> None:
     assert row.locator("td").all_inner_texts() == ["1.2", "1.1", "1.4"]
 
 
+def test_new_warnings_are_counted_and_folded_away(page: Page) -> None:
+    section = page.locator("section:has(> #warnings)")
+    assert "12 warnings of optimizers and runtimes in 4 jobs" in section.locator("p").inner_text()
+    folded = section.locator("details")
+    assert folded.count() == 4
+    assert section.locator("tr:visible").count() == 0
+    first = folded.first
+    assert first.locator("summary").inner_text() == f"{ATTACK}, pretended, clean: 3"
+    first.locator("summary").click()
+    rows = first.locator("tbody tr").all()
+    told = [row.locator("th, td").all_inner_texts() for row in rows]
+    assert told == [
+        [ATTACK, ATTACK, "build", "0", "1"],
+        [f"{ATTACK} 2", "pretended", "run", "1", "3"],
+    ]
+
+
+def test_a_job_with_very_many_warnings_keeps_the_page_short() -> None:
+    report = pretend_report("m")
+    (first, *others) = (t for t in report.trials if t.new_warnings)
+    many = [w.model_copy(update={"message": f"{i}"}) for i in range(80) for w in first.new_warnings]
+    loud = first.model_copy(update={"new_warnings": many})
+    page = rendered(report.model_copy(update={"trials": [loud, *others]}))
+    assert "pretended, clean: 240<" in page
+    assert "and 165 more" in page
+
+
 def test_parts_of_a_bar_lie_end_to_end(page: Page) -> None:
     first, second = page.locator("svg.chart rect").all()
     boxes = [first.bounding_box(), second.bounding_box()]

@@ -184,6 +184,17 @@ def test_markdown_shows_texts_as_they_are_and_nothing_else() -> None:
     assert widths(text) == widths(rendered("markdown", pretend_report("m")))
 
 
+def test_markdown_folds_new_warnings_and_counts_equal_ones_together() -> None:
+    text = rendered("markdown", pretend_report("m"))
+    folded = text.partition("<details>")[2].partition("</details>")[0]
+    assert folded.startswith("<summary>New warnings after optimization: 12</summary>\n\n|")
+    assert "| m | m | build | 4 | m |" in folded
+    assert "| m 2 | pretended | run | 8 | m |" in folded
+    quiet = [t.model_copy(update={"new_warnings": []}) for t in pretend_report("m").trials]
+    without = pretend_report("m").model_copy(update={"trials": quiet})
+    assert "<details>" not in rendered("markdown", without)
+
+
 def widths(markdown: str) -> list[int]:
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     return [len(re.findall(r"(?<!\\)\|", row)) for row in rows]

@@ -23,6 +23,7 @@ from optvet.spec.records import (
     ReportedTrial,
     ReportTable,
     Sighting,
+    WarningRecord,
     Witness,
 )
 from optvet.spec.types import Symptom
@@ -172,7 +173,16 @@ def _trial(text: str, outcome: str, state: State) -> ReportedTrial:
     )
     numbers = {"nodes": 3, "size_bytes": 100, "samples": 4, "wall_s": 0.5, "impact": impact}
     outputs = [OutputRecord(name=text, verdict="same", error=0.0, noise_floor=1e-7)]
-    return reported.model_copy(update={**numbers, "outputs": outputs, "judged_by": "pretended 1.0"})
+    more = {"outputs": outputs, "new_warnings": _warnings(text), "judged_by": "pretended 1.0"}
+    return reported.model_copy(update={**numbers, **more})
+
+
+def _warnings(text: str) -> list[WarningRecord]:
+    """Two kinds of warnings, of which three came after optimization and not before."""
+    return [
+        WarningRecord(stage="build", by=text, message=text, reference=0, candidate=1),
+        WarningRecord(stage="run", by="pretended", message=f"{text} 2", reference=1, candidate=3),
+    ]
 
 
 def _finding(

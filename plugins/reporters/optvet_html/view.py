@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, ReportTable
+from optvet import (
+    CampaignReport,
+    FindingFiles,
+    ReportedFinding,
+    ReportedTrial,
+    ReportTable,
+    WarningRecord,
+)
 from optvet_html.charts import Drawing, drawing_of
 
 STATUSES = ("clean", "drift", "faulty", "undecided", "error", "failed", "running", "queued")
@@ -21,6 +28,8 @@ _PICTURES, _BUNDLES = 1_600_000, 1_000_000
 """Bytes of all pictures and of all bundles, which keep the page below 5 MB."""
 _PICTURE, _BUNDLE = 200_000, 200_000
 """Bytes of one."""
+_WARNINGS = 50
+"""Kinds of warnings shown of one job."""
 _COLUMNS = 9
 """Metrics in a table."""
 
@@ -83,6 +92,15 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Warned:
+    """A job with warnings that are new after optimization; ``left_out`` of them are not shown."""
+
+    trial: ReportedTrial
+    shown: Sequence[WarningRecord]
+    left_out: int
+
+
+@dataclass(frozen=True)
 class View:
     """The page."""
 
@@ -92,6 +110,7 @@ class View:
     counts: Sequence[tuple[str, int, float, float]]
     findings: Sequence[Shown]
     without: Sequence[ReportedTrial]
+    warned: Sequence[Warned]
     charts: Sequence[Drawing]
     tables: Sequence[ReportTable]
 
@@ -109,6 +128,7 @@ class View:
             counts=_counts(report.trials),
             findings=findings,
             without=[t for t in report.trials if t.status in unjudged],
+            warned=list(_warned(report.trials)),
             charts=[drawing_of(chart) for chart in report.charts],
             tables=[*report.tables, *_metrics(report.trials), _models(report.trials)],
         )
@@ -239,6 +259,13 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 def _url(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _warned(trials: Iterable[ReportedTrial]) -> Iterator[Warned]:
+    for trial in trials:
+        if trial.warned:
+            shown = trial.new_warnings[:_WARNINGS]
+            yield Warned(trial, shown, trial.warned - sum(w.new for w in shown))
 
 
 # --- tables ---------------------------------------------------------------------------------------

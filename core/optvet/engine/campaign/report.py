@@ -149,6 +149,7 @@ def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
         samples=result.samples,
         outputs=result.outputs,
         impact=None if impact is None else impact.model_copy(update={"details": []}),
+        new_warnings=[w for w in result.warnings if w.new],
         safe_option=result.safe_option,
     )
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from optvet.spec.records.base import Record
 from optvet.spec.records.campaign import FindingGroup, KnownFinding, TrialSummary
 from optvet.spec.records.charts import Chart
-from optvet.spec.records.vet import Finding, Impact, OutputRecord
+from optvet.spec.records.vet import Finding, Impact, OutputRecord, WarningRecord
 
 
 class ReportedTrial(TrialSummary):
@@ -19,7 +19,8 @@ class ReportedTrial(TrialSummary):
     ``short_name`` is the model's without its folders, as far as that is clear; ``question`` what
     was asked of it: optimizer, pipeline, and whatever else differs between jobs. ``command``
     repeats the job. The rest is empty where there is no result; ``nodes`` and ``size_bytes`` are
-    those of the original, ``impact`` is without its samples.
+    those of the original, ``impact`` is without its samples, ``new_warnings`` are those that came
+    more often after optimization.
     """
 
     short_name: str
@@ -33,6 +34,7 @@ class ReportedTrial(TrialSummary):
     samples: int = 0
     outputs: list[OutputRecord] = Field(default_factory=list)
     impact: Impact | None = None
+    new_warnings: list[WarningRecord] = Field(default_factory=list)
     safe_option: str = ""
     command: str
 
@@ -47,6 +49,11 @@ class ReportedTrial(TrialSummary):
         if self.error.startswith("Traceback"):
             return self.error.rstrip().rpartition("\n")[2]
         return self.error or self.reason
+
+    @property
+    def warned(self) -> int:
+        """How many warnings came after optimization that had not come before."""
+        return sum(w.new for w in self.new_warnings)
 
 
 class Sighting(Record):
