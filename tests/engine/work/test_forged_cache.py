@@ -44,6 +44,10 @@ def failures(kind: str, value: bytes) -> bytes:
     return dump_arrays({}, {"failure": {"kind": "no such kind", "stage": 7}})
 
 
+def no_fields(kind: str, value: bytes) -> bytes:
+    return b"{}"
+
+
 def deep(kind: str, value: bytes) -> bytes:
     header = b"[" * 100_000
     return b"optvet-arrays-1\n" + len(header).to_bytes(8, "little") + header
@@ -55,7 +59,7 @@ def huge(kind: str, value: bytes) -> bytes:
     return b"optvet-arrays-1\n" + len(header).to_bytes(8, "little") + header
 
 
-FORGERIES: list[Forge] = [no_outputs, other_names, other_types, failures, deep, huge]
+FORGERIES: list[Forge] = [no_outputs, other_names, other_types, failures, no_fields, deep, huge]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import ModelProto
+from pydantic import TypeAdapter
 
 from optvet.engine.vet.divergence import (
     JITTERS,
@@ -62,6 +63,7 @@ from optvet.spec.records import Divergence, ModelComparison, RewriteSite
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
 
 VERSION = 5
+_DIVERGENCE: TypeAdapter[Divergence] = TypeAdapter(Divergence)
 """Increased when the meaning of a cached divergence changes."""
 MAX_SITES = 128
 SITES_S = 30.0
@@ -129,7 +131,7 @@ def explain(
     key = caching.key(
         "divergence", VERSION, basis(), lab.identity, about, lab.sample_digest(sample)
     )
-    kept = lab.cache.read(key, Divergence.model_validate_json)
+    kept = lab.cache.read(key, _DIVERGENCE.validate_json, _DIVERGENCE.dump_json)
     if kept is not None:
         return kept
     outcome = lab.submit(task.optimized, locate, task).result()
@@ -141,7 +143,7 @@ def explain(
         return Divergence(note=f"could not be looked at: {' '.join(words.split())[:300]}")
     found, tried = outcome.value
     lab.ledger.add("explain", inferences=tried)
-    lab.cache.put(key, "divergence", found.model_dump_json().encode())
+    lab.cache.put(key, "divergence", _DIVERGENCE.dump_json(found))
     return found
 
 

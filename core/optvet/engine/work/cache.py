@@ -175,21 +175,29 @@ class Cache:
         with self._lock:
             return self._guarded(lambda database: self._get(database, key), None)
 
-    def read(self, key: str, decode: Callable[[bytes], T]) -> T | None:
+    def read(
+        self,
+        key: str,
+        decode: Callable[[bytes], T],
+        encode: Callable[[T], bytes] | None = None,
+    ) -> T | None:
         """The decoded value under ``key``; None if there is none or ``decode`` fails.
 
-        A value with a correct digest may still have content that optvet never wrote.
+        A value with a correct digest may still have content that optvet never wrote. With
+        ``encode`` it counts only if it is what ``encode`` makes of the decoded value: a document of
+        which fields are missing is not read as one with their defaults.
         """
         value = self.get(key)
         if value is None:
             return None
-        try:
-            return decode(value)
-        except Exception:  # malformed bytes may raise anything; the value counts as missing
-            with self._lock:
-                forget = self._forget_key
-                self._guarded(lambda database: forget(database, key), None)
-            return None
+        with contextlib.suppress(Exception):  # malformed bytes may raise anything
+            decoded = decode(value)
+            if encode is None or encode(decoded) == value:
+                return decoded
+        with self._lock:
+            forget = self._forget_key
+            self._guarded(lambda database: forget(database, key), None)
+        return None
 
     def put(self, key: str, kind: str, value: bytes) -> None:
         """Store ``value`` under ``key``, replacing what is there.

@@ -407,7 +407,7 @@ class Lab:
     def _recall_build(self, subject: Subject) -> Build | None:
         key = self._build_key(subject)
         if key not in self._memory.builds:
-            build = self.cache.read(key, build_from_json)
+            build = self.cache.read(key, build_from_json, build_to_json)
             if build is None:
                 return None
             self._learn(key, build)

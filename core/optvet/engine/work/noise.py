@@ -68,21 +68,22 @@ class Analysis:
 def analysis(lab: Lab) -> Analysis:
     """The analysis of the lab's model, cached."""
     key = caching.key("analysis", 2, basis(), lab.model.digest)
-    kept = lab.cache.read(key, _analysis_from_json)
+    kept = lab.cache.read(key, _analysis_from_json, _analysis_to_json)
     if kept is None:
         outcome = lab.sandbox.call(_analyze, lab.subject(None), role="referee")
         if outcome.value is None:
             raise InfrastructureError(f"cannot analyse the model: {outcome.failure}")
-        raw = {
-            k: sorted(v) if isinstance(v, frozenset) else v
-            for k, v in asdict(outcome.value).items()
-        }
-        lab.cache.put(key, "analysis", json.dumps(raw).encode())
+        lab.cache.put(key, "analysis", _analysis_to_json(outcome.value))
         return outcome.value
     return kept
 
 
 _ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
+
+
+def _analysis_to_json(found: Analysis) -> bytes:
+    raw = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in asdict(found).items()}
+    return json.dumps(raw).encode()
 
 
 def _analysis_from_json(data: bytes) -> Analysis:

@@ -121,7 +121,7 @@ def inspect(
     fed = [lab.sample_digest(s) for s in samples]
     got = sample_digests(Sample(i, runs[i]) for i in ids)
     key = caching.key("layers", VERSION, basis(), lab.identity, list(passes), fed, got)
-    kept = lab.cache.read(key, _INSPECTION.validate_json)
+    kept = lab.cache.read(key, _INSPECTION.validate_json, _INSPECTION.dump_json)
     if kept is not None:
         return kept
     subject = lab.subject(passes)
