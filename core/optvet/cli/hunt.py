@@ -13,17 +13,17 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from optvet import InputError, UsageError
+from optvet import InputError
 from optvet.cli.commands import Group as CommandGroup
 from optvet.cli.commands import add
 from optvet.cli.errors import CLEAN, FINDINGS, Interrupted
-from optvet.cli.options import CacheDir, Debug, cache_folder, mapping_of
+from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_file, check_folder, write_document
 from optvet.cli.render import count, table_of, text
+from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
-from optvet.spec.hunt import HuntRequest, budget_of
+from optvet.spec.hunt import HuntRequest
 from optvet.spec.records import HuntFinding, HuntSummary
-from optvet.spec.request import request_of
 
 if TYPE_CHECKING:
     from optvet.engine.hunt.run import HuntProgress
@@ -36,105 +36,24 @@ app = typer.Typer(
 )
 
 
-def _checked_budget(value: str) -> str:
-    try:
-        budget_of(value)
-    except ValueError as error:
-        raise UsageError(f"--budget {error}") from error
-    return value
-
-
 @app.callback()
+@takes(HuntRequest)
 def _hunt(
     context: typer.Context,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(
-            "--optimizer", metavar="NAME", help="Optimizer to hunt in.", show_default=False
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Folder for findings and state.", show_default="hunts/NAME"
-        ),
-    ] = None,
-    budget: Annotated[
-        str,
-        typer.Option(
-            "--budget",
-            metavar="TIME|N",
-            callback=_checked_budget,
-            help="CPU time of making and judging models, such as 90s, 10m or 2h, or a number of "
-            "models. Vetting what looks faulty comes on top.",
-        ),
-    ] = "10m",
-    passes: Annotated[
-        list[str] | None, typer.Option("--pass", metavar="PASS", help="Hunt in these passes alone.")
-    ] = None,
-    pools: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pool",
-            metavar="NAME[:ARGUMENT]",
-            help="What models are made of, such as windows:FOLDER.",
-            show_default="all pools that need no argument",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seeds everything random.")] = 0,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Worker processes at a time.", show_default="one per processor, at most 8"
-        ),
-    ] = None,
-    known: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--known",
-            metavar="FILE|DIR",
-            help="A baseline, or a folder of bundles: findings that are not reported again.",
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the hunt in DIR.")] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Options of the optimizer."),
-    ] = None,
-    cache_dir: CacheDir = None,
+    request: HuntRequest,
     json_to: Json = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     debug: Debug = False,
 ) -> None:
     """Make models directed at the passes of an optimizer, and report what `optvet vet` confirms."""
-    if context.invoked_subcommand is not None:
-        return
-    if optimizer is None:
-        raise UsageError("--optimizer is missing: say which one to hunt in; see optvet plugins")
-    folder = Path("hunts") / optimizer if out is None else out.expanduser()
-    check_folder("--out", folder)
-    request = request_of(
-        HuntRequest,
-        {
-            "optimizer": optimizer,
-            "out": folder,
-            "budget": budget,
-            "passes": tuple(passes or ()),
-            "pools": tuple(pools or ()),
-            "seed": seed,
-            "jobs": jobs,
-            "known": tuple(known or ()),
-            "resume": resume,
-            "optimizer_options": mapping_of("--option", option or []),
-            "cache_dir": cache_folder(cache_dir),
-        },
-    )
+    check_folder("--out", request.folder)
+    request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
     terminal = context.ensure_object(Terminal)
     summary = _run(terminal, request, quiet=quiet)
     if json_to is not None:
         write_document(terminal, json_to, summary.to_json())
     if json_to != "-":
-        terminal.show(*_screen(summary, folder))
+        terminal.show(*_screen(summary, request.folder))
     faults = [f for f in summary.findings if f.severity == "fault"]
     raise typer.Exit(FINDINGS if faults else CLEAN)
 
@@ -148,7 +67,7 @@ def _run(terminal: Terminal, request: HuntRequest, *, quiet: bool) -> HuntSummar
         with _following(terminal, quiet=quiet) as progress:
             return hunt(request, Plugins(), draw=draw, progress=progress)
     except KeyboardInterrupt:
-        words = f"what was found is in {request.out}; the same command with --resume goes on"
+        words = f"what was found is in {request.folder}; the same command with --resume goes on"
         raise Interrupted(words) from None
 
 

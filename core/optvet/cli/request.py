@@ -23,19 +23,21 @@ _SHORT = {
     "runtime_options": "--runtime-option",
     "comparator_options": "--comparator-option",
     "dataset_options": "--dataset-option",
+    "passes": "--pass",
+    "pools": "--pool",
 }
 """Shorter spellings of what is mostly given one at a time."""
 _ENVIRONMENT = {"cache_dir": "OPTVET_CACHE"}
 
 
 def takes(
-    kind: type[R], argument: str, several: Collection[str] = ()
+    kind: type[R], argument: str = "", several: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command ``function(context, request, …)`` whose options are the fields of ``kind``.
 
     Args:
         kind: The request; every field is an option.
-        argument: The field that is typed without a name.
+        argument: The field that is typed without a name, if there is one.
         several: Fields of one value that may be typed several times. Then the function takes
             ``choices`` too, the values by field; the request has the first of each.
     """
@@ -54,10 +56,12 @@ def takes(
         )
 
         def command(**given: Any) -> None:
+            if given["context"].invoked_subcommand is not None:
+                return
             asked = {name: given.pop(name) for name in fields}
             choices = {name: asked[name] or [] for name in several}
             asked |= {name: values[0] if values else None for name, values in choices.items()}
-            stored = _from_file(kind, given.pop("config"), argument, bool(asked.get("trust")))
+            stored = _from_file(kind, given.pop("config"), bool(asked.get("trust")))
             typed = {
                 n: _value(n, f, asked[n])
                 for n, f in kind.model_fields.items()
@@ -67,12 +71,13 @@ def takes(
             more = {"choices": choices} if several else {}
             function(request=request, **more, **given)
 
-        parameters = [context, fields.pop(argument), *fields.values(), config, *own.values()]
+        first = [fields.pop(argument)] if argument else []
+        parameters = [context, *first, *fields.values(), config, *own.values()]
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         command.__doc__ = function.__doc__
-        fields[argument] = parameters[1]
+        fields |= {p.name: p for p in first}
         return command
 
     return decorated
@@ -84,7 +89,6 @@ _CONFIG = Annotated[
         metavar="FILE",
         help="A TOML file that holds any of these options by name; what is typed wins.",
         show_default=False,
-        rich_help_panel="How to vet",
     ),
 ]
 
@@ -146,7 +150,7 @@ def _choices(field: FieldInfo) -> str:
 
 def _shown(field: FieldInfo) -> str | bool:
     default = field.get_default(call_default_factory=True)
-    if default is None or isinstance(default, (bool, tuple, dict)):
+    if field.is_required() or default is None or isinstance(default, (bool, tuple, dict)):
         return False
     return f"{default:g}" if isinstance(default, float) else str(default)
 
@@ -157,9 +161,7 @@ def _value(name: str, field: FieldInfo, typed: Any) -> Any:
     return mapping_of(flag, typed) if get_origin(plain) is dict else typed
 
 
-def _from_file(
-    kind: type[BaseModel], path: Path | None, argument: str, trust: bool
-) -> Mapping[str, Any]:
+def _from_file(kind: type[BaseModel], path: Path | None, trust: bool) -> Mapping[str, Any]:
     if path is None:
         return {}
     try:
@@ -171,6 +173,7 @@ def _from_file(
         from optvet.engine.trust import check_request
 
         check_request(str(path), stored, Plugins())
-    # Complete but for the argument, so that a wrong key is told with the file that holds it.
-    request_of(kind, {argument: "", **stored}, str(path))
+    # Made complete, so that a wrong key is told with the file that holds it.
+    required = (name for name, field in kind.model_fields.items() if field.is_required())
+    request_of(kind, {**dict.fromkeys(required, ""), **stored}, str(path))
     return stored

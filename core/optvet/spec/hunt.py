@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from optvet.spec.request import Names, Texts, option
 
 _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smh])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -29,36 +31,55 @@ def budget_of(text: object) -> tuple[int | None, float | None]:
     return None, float(match[1]) * _SECONDS[match[2]]
 
 
+def _checked_budget(value: object) -> str:
+    budget_of(value)
+    return str(value)
+
+
+_WHERE, _WITH, _LIMITS, _ANSWER = "Where to hunt", "With what", "Limits and cache", "The answer"
+
+
 class HuntRequest(BaseModel):
     """One hunt: in which optimizer, with what, and for how long."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    optimizer: str
-    """The optimizer."""
-    out: Path
-    """Folder for findings and state."""
-    budget: str = "10m"
-    """CPU time of making and judging models, or a number of models."""
-    passes: tuple[str, ...] = ()
-    """Passes to hunt in; all if empty."""
-    pools: tuple[str, ...] = ()
-    """``NAME`` or ``NAME:ARGUMENT``; all that need no argument if empty."""
-    seed: int = Field(0, ge=0)
-    """Seeds everything random."""
-    jobs: int | None = Field(None, ge=1)
-    """Worker processes at a time."""
-    known: tuple[Path, ...] = ()
-    """Baselines, bundles or folders of bundles, whose findings are not reported again."""
-    resume: bool = False
-    """Whether to go on with the hunt in ``out``."""
-    optimizer_options: dict[str, Any] = Field(default_factory=dict)
+    optimizer: str = option(group=_WHERE, metavar="NAME")
+    """Optimizer to hunt in."""
+    passes: Names = option((), group=_WHERE, metavar="PASS", shown="all")
+    """Hunt in these passes alone."""
+    optimizer_options: dict[str, Any] = option({}, group=_WHERE, metavar="KEY=VALUE")
     """Options of the optimizer."""
-    cache_dir: Path | None = None
-    """Folder where pools are kept; None for the user's cache folder."""
 
-    @field_validator("budget")
-    @classmethod
-    def _check_budget(cls, value: str) -> str:
-        budget_of(value)
-        return value
+    pools: Texts = option(
+        (), group=_WITH, metavar="NAME[:ARGUMENT]", shown="all that need no argument"
+    )
+    """What models are made of, such as windows:FOLDER."""
+    seed: int = option(0, group=_WITH, ge=0)
+    """Seeds everything random."""
+    known: tuple[Path, ...] = option((), group=_WITH, metavar="FILE|DIR")
+    """A baseline, a bundle, or a folder of bundles: findings that are not reported again."""
+
+    budget: Annotated[str, BeforeValidator(_checked_budget)] = option(
+        "10m", group=_LIMITS, metavar="TIME|N"
+    )
+    """CPU time of making and judging models, such as 90s, 10m or 2h, or a number of models. Vetting
+    what looks faulty comes on top."""
+    jobs: int | None = option(
+        None, group=_LIMITS, ge=1, shown="one per processor, at most 8", metavar="N"
+    )
+    """Worker processes at a time."""
+    cache_dir: Path | None = option(
+        None, group=_LIMITS, metavar="DIR", shown="the user's cache folder"
+    )
+    """Folder where pools are kept."""
+
+    out: Path | None = option(None, group=_ANSWER, metavar="DIR", shown="hunts/OPTIMIZER")
+    """Folder for findings and state."""
+    resume: bool = option(False, group=_ANSWER)
+    """Go on with the hunt in the folder."""
+
+    @property
+    def folder(self) -> Path:
+        """Where findings and state are."""
+        return (self.out or Path("hunts") / self.optimizer).expanduser()

@@ -293,6 +293,8 @@ def request_of(kind: type[R], given: Mapping[str, Any], where: str = "") -> R:
             raise UnknownName(
                 "option", key, kind.model_fields, where and f"(in {where})"
             ) from error
+        if first["type"] == "missing":
+            raise UsageError(f"{prefix}{_flag(key)} is missing") from error
         value = first["input"]
         if first["type"] == "literal_error":
             choices = get_args(kind.model_fields[key].annotation)

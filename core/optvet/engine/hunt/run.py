@@ -76,7 +76,7 @@ def hunt(
 ) -> HuntSummary:
     """Hunt until the budget is used up and every suspect is vetted.
 
-    The folder ``request.out`` holds the state after every round and every suspect, so that nothing
+    The folder of the request holds the state after every round and every suspect, so that nothing
     but the present one is lost when the process ends, however it does.
 
     Raises:
@@ -113,7 +113,7 @@ def hunt(
                 version=_version(),
             )
             confirmer = Confirmer(
-                subject, request.optimizer_options, plugins, request.out, jobs, known, draw
+                subject, request.optimizer_options, plugins, request.folder, jobs, known, draw
             )
             hunter = _Hunter(
                 request,
@@ -169,18 +169,19 @@ def _opened(request: HuntRequest, subject: Subject) -> Iterator[tuple[Store, Sta
         "pools": list(request.pools),
         "seed": request.seed,
     }
-    exists = (request.out / NAME).exists()
+    folder = request.folder
+    exists = (folder / NAME).exists()
     if request.resume and not exists:
-        raise UsageError(f"--resume: {request.out} holds no hunt; leave --resume out to begin one")
+        raise UsageError(f"--resume: {folder} holds no hunt; leave --resume out to begin one")
     if exists and not request.resume:
         raise UsageError(
-            f"{request.out} holds a hunt already; say --resume to go on with it, or another --out"
+            f"{folder} holds a hunt already; say --resume to go on with it, or another --out"
         )
     try:
-        request.out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--out {request.out}: {error.strerror}") from error
-    store = Store(request.out)
+        raise UsageError(f"--out {folder}: {error.strerror}") from error
+    store = Store(folder)
     try:
         stored = store.identity()
         if stored is None:
@@ -188,7 +189,7 @@ def _opened(request: HuntRequest, subject: Subject) -> Iterator[tuple[Store, Sta
         elif stored != identity:
             changed = sorted(k for k in identity if stored.get(k) != identity[k])
             raise UsageError(
-                f"--resume: {request.out} holds a hunt with another {', '.join(changed)}; ask as "
+                f"--resume: {folder} holds a hunt with another {', '.join(changed)}; ask as "
                 "then, or give another --out"
             )
         yield store, store.load()
@@ -375,6 +376,6 @@ def _write_summary(request: HuntRequest, subject: Subject, state: State) -> Hunt
         complaints=list(state.complaints.values()),
         findings=with_counts(state),
     )
-    with replacing(request.out / SUMMARY) as file:
+    with replacing(request.folder / SUMMARY) as file:
         file.write(f"{summary.to_json()}\n".encode())
     return summary
