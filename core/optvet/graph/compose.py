@@ -11,6 +11,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
 
 from optvet.graph.opsets import at_opset
+from optvet.graph.types import with_inferred
 from optvet.graph.walk import ONNX_DOMAIN, all_names, bodies_of, domain_of
 from optvet.spec.generators import Candidate, Fragment
 
@@ -111,10 +112,10 @@ def _of_rank(node: NodeProto, was: int, now: int) -> NodeProto:
 
 def types_of(model: ModelProto) -> dict[str, tuple[int, tuple[int | None, ...]]]:
     """Element type and shape of the values of the outer graph, as far as they can be inferred."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
-    except Exception:
-        return {}  # an operator set that onnx does not know, or a graph that is none
+    inferred = with_inferred(model)
+    if inferred is None:
+        return {}
+    graph = inferred.graph
     infos = (*graph.input, *graph.value_info, *graph.output)
     found = {i.name: shape for i in infos if (shape := _shape(i.type)) is not None}
     return found | {t.name: (t.data_type, tuple(t.dims)) for t in graph.initializer}

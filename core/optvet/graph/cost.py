@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, helper
 
+from optvet.graph.types import with_inferred
 from optvet.graph.walk import graphs, inner_nodes
 from optvet.graph.weights import SHAPE_ELEMENTS, constant_tensors, without_large_weights
 
@@ -51,9 +51,8 @@ def macs(model: ModelProto, shapes: Shapes | None = None) -> int | None:
     Returns:
         The count, or None if shape inference does not give the shapes of such an operator.
     """
-    try:
-        inferred = onnx.shape_inference.infer_shapes(fed_shapes(model, shapes or {}))
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+    inferred = with_inferred(fed_shapes(model, shapes or {}))
+    if inferred is None:
         return None
     known = static_shapes(inferred)
     total = 0

@@ -11,10 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-import onnx
 from onnx import ModelProto, NodeProto
 
 from optvet.graph.cost import MACS, Rule, Shapes, fed_shapes, static_shapes
+from optvet.graph.types import with_inferred
 from optvet.graph.walk import attribute_of, graphs, is_onnx, qualified
 
 
@@ -28,10 +28,8 @@ def flops_of(model: ModelProto, shapes: Shapes | None = None) -> tuple[int, dict
         model: Any model; of its weights only shapes are read, and the values of small ones.
         shapes: Shapes of graph inputs, in place of the declared ones.
     """
-    try:
-        inferred = onnx.shape_inference.infer_shapes(_light(model, shapes or {}), data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        inferred = model  # weights and declared values have shapes all the same
+    # Without inference weights and declared values have shapes all the same.
+    inferred = with_inferred(_light(model, shapes or {}), data_prop=True) or model
     known = static_shapes(inferred)
     total, unknown = 0, Counter[str]()
     for graph in graphs(inferred.graph):

@@ -208,6 +208,19 @@ def _is_other(kind: TypeProto) -> bool:
     return kind.WhichOneof("value") in ("sequence_type", "optional_type")
 
 
+def with_inferred(model: ModelProto, *, data_prop: bool = False) -> ModelProto | None:
+    """A copy of ``model`` with inferred types of values; None if onnx cannot infer any.
+
+    Such as for an operator set that onnx does not know, or for a graph that breaks its rules.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
+        return None
+    except (ValueError, IndexError, RuntimeError):  # as which native code raises what it raises
+        return None
+
+
 def element_types(model: ModelProto) -> dict[str, int]:
     """Element types by value name, of all graphs in ``model``, as far as they can be inferred.
 
@@ -215,10 +228,7 @@ def element_types(model: ModelProto) -> dict[str, int]:
     time: their types are declared.
     """
     light = without_large_weights(model, SHAPE_ELEMENTS)
-    try:
-        light = onnx.shape_inference.infer_shapes(light)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        pass  # the declared types remain; inferred ones only refine the answer
+    light = with_inferred(light) or light  # inferred types only refine the answer
     types: dict[str, int] = {}
     for graph in graphs(light.graph):
         for value in (*graph.input, *graph.value_info, *graph.output):

@@ -13,6 +13,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.graph.compose import candidate_of, joined, refitted, type_of
+from optvet.graph.types import with_inferred
 from optvet.spec.generators import Candidate, Fragment, Mutator, Vocabulary
 
 LARGEST_BYTES = 64 << 10
@@ -176,10 +177,10 @@ def complete(candidate: Candidate) -> bytes | None:
     given = {o.name: o.type for o in model.graph.output}
     for output in model.graph.output:
         output.ClearField("type")
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model).graph
-    except Exception:
+    typed = with_inferred(model)
+    if typed is None:
         return None  # an operator set or a nesting that onnx refuses
+    inferred = typed.graph
     for output, found in zip(model.graph.output, inferred.output, strict=True):
         if not found.type.WhichOneof("value"):
             return None
