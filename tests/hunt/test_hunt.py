@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 from tests.hunt.small import SmallPool, plugins_with
 
-from optvet import Candidate, InputError, Traits, UnknownName, UsageError, Vocabulary
+from optvet import Artifact, Candidate, InputError, Traits, UnknownName, UsageError, Vocabulary
 from optvet.engine.bundle.files import read_record
 from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.batch import Outcome, read_crumb, read_journal
 from optvet.engine.hunt.judge import examine
 from optvet.engine.hunt.run import HuntProgress, hunt
 from optvet.engine.hunt.subject import subject_of
@@ -144,6 +149,25 @@ def test_a_mutator_that_fails_costs_its_models_and_is_told(tmp_path: Path) -> No
     assert (summary.candidates, len(summary.findings)) == (60, 1)
 
 
+@dataclass
+class Secretive(Planted):
+    """An optimizer that fails when it is asked what its passes changed."""
+
+    def changing_passes(
+        self, source: Artifact, passes: Sequence[str], options: BaseModel
+    ) -> Sequence[str]:
+        raise KeyError("log")
+
+
+def test_a_plugin_that_cannot_say_what_its_passes_changed_is_told(tmp_path: Path) -> None:
+    passes = ("keep_01", "drop_relu")
+    traits = Traits(ordered=False, single=True)
+    secretive = Secretive(default=passes, offered=passes, traits=traits)
+    plugins = Plugins().register("generator", SmallPool()).register("optimizer", secretive)
+    summary = hunt(asked(tmp_path / "out"), plugins)
+    assert summary.complaints == ["changing_passes of optimizer 'planted' raised KeyError: 'log'"]
+
+
 def test_where_no_pass_is_seen_to_change_a_model_none_is_said_not_to(tmp_path: Path) -> None:
     passes = ("keep_01", "drop_relu")
     planted = Planted(default=passes, offered=passes, traits=Traits(ordered=False, single=True))
@@ -186,6 +210,26 @@ def test_a_budget_is_a_time_or_a_number() -> None:
     for wrong in ("0", "x", "", "0s", "5 days", "-3"):
         with pytest.raises(ValueError, match="is no budget"):
             budget_of(wrong)
+
+
+# What a worker leaves behind
+
+
+def test_a_journal_ends_where_it_cannot_be_read(tmp_path: Path) -> None:
+    first = pickle.dumps((Outcome(0, "sweep"), 0.5))
+    records = [first, b"\x80\x05garbage", first]
+    journal = tmp_path / "journal"
+    journal.write_bytes(b"".join(len(r).to_bytes(8, "big") + r for r in records))
+    assert list(read_journal(journal)) == [(Outcome(0, "sweep"), 0.5)]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"1\n", b"x\n1\nrun\n\0", b"[" * 9000, b"1\n1\nrun\n\0" + b"x" * 9000]
+)
+def test_a_crumb_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "crumb"
+    path.write_bytes(content)
+    assert read_crumb(path, "SIGSEGV") is None
 
 
 # The quick oracle

@@ -9,7 +9,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -59,7 +59,8 @@ class Outcome:
     """What became of the candidate of a number.
 
     ``made`` is kept only where it is worth keeping: something new fired, or something is suspected.
-    ``complaint`` is about a mutator or a fragment that caused an exception.
+    ``complaint`` is about a mutator, a fragment or a part of the optimizer's plugin that caused an
+    exception.
     """
 
     number: int
@@ -127,14 +128,19 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
     examined = examine(batch.subject, made.model, made.feeds, crumbs.note, skip, random)
     if any(f[0] == ANY and f not in batch.known for f in examined.fired):
         crumbs.note("reference", ())
-        names = changing_passes(batch.subject, made.model)
+        names, complaint = changing_passes(batch.subject, made.model)
         whole = next(f for f in examined.fired if f[0] == ANY)
         more = tuple((name, *whole[1:]) for name in names)
-        examined = Examined(True, examined.refused, (*examined.fired, *more), examined.suspicions)
+        examined = replace(
+            examined,
+            fired=(*examined.fired, *more),
+            complaint=examined.complaint or complaint,
+        )
     new = any(f not in batch.known for f in examined.fired)
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
     kept = made if new or suspected else None
-    return Outcome(number, recipe.kind, made.mutators, examined, kept)
+    words = examined.complaint[:300]
+    return Outcome(number, recipe.kind, made.mutators, examined, kept, words)
 
 
 _HEAD = 8192
@@ -181,15 +187,17 @@ def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
     try:
         data = path.read_bytes()
         index, number, step, names = data[:_HEAD].partition(_END)[0].decode().split("\n")
-        made: Made = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else Made(b"", {}, ())
-    except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+        made = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else Made(b"", {}, ())
+        if not isinstance(made, Made):
+            return None
+        passes = tuple(names.split(",")) if names else ()
+        return int(index), Crumb(int(number), step, passes, made, signal)
+    except Exception:  # cut short, or overwritten: unpickling may raise anything
         return None
-    passes = tuple(names.split(",")) if names else ()
-    return int(index), Crumb(int(number), step, passes, made, signal)
 
 
 def read_journal(path: Path) -> Iterator[tuple[Outcome, float]]:
-    """Records, and the CPU seconds of the worker so far; a record that was cut short ends it."""
+    """Records, and the CPU seconds of the worker so far; one that cannot be read ends it."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -199,5 +207,11 @@ def read_journal(path: Path) -> Iterator[tuple[Outcome, float]]:
         size = int.from_bytes(data[at : at + _LENGTH], "big")
         if at + _LENGTH + size > len(data):
             return
-        yield pickle.loads(data[at + _LENGTH : at + _LENGTH + size])
+        try:
+            outcome, seconds = pickle.loads(data[at + _LENGTH : at + _LENGTH + size])
+        except Exception:  # as in what workers send: unpickling may raise anything
+            return
+        if not isinstance(outcome, Outcome) or not isinstance(seconds, float):
+            return
+        yield outcome, seconds
         at += _LENGTH + size

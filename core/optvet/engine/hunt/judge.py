@@ -17,6 +17,7 @@ from random import Random
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import ModelProto
 from pydantic import BaseModel
 
@@ -90,12 +91,13 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Examined:
-    """What became of one candidate."""
+    """What became of one candidate; ``complaint`` is about a mistake of the optimizer's plugin."""
 
     valid: bool
     refused: bool = False
     fired: tuple[Firing, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
+    complaint: str = ""
 
 
 INVALID = Examined(False)
@@ -168,7 +170,8 @@ def examine(
     wrong = any(s.symptom == Symptom.WRONG_OUTPUT for s in trial.suspicions)
     if wrong and not _is_repeated(subject, data, truth):
         return INVALID
-    return Examined(True, False, tuple(fired), (*suspicions, *trial.suspicions))
+    every = (*suspicions, *trial.suspicions)
+    return Examined(True, False, tuple(fired), every, trial.complaint)
 
 
 def _is_repeated(subject: Subject, data: bytes, truth: _Truth) -> bool:
@@ -186,16 +189,15 @@ def _truth(subject: Subject, data: bytes, feeds: Values) -> _Truth | None:
     if structure.draws_random(proto):
         return None
     several = (feeds, drawn_inputs(feeds))
-    outputs: list[Values] = []
     try:
         onnx.checker.check_model(data, full_check=True)
         session = runtime.load(Artifact("onnx", data), options)
-        for given in several:
-            first, second = dict(session.run(given)), dict(session.run(given))
-            if not _agree(first, second) or any(v.size > ELEMENTS for v in first.values()):
-                return None
-            outputs.append(first)
-    except Exception:
+        runs = [(dict(session.run(given)), dict(session.run(given))) for given in several]
+    except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
+        return None
+    outputs = [first for first, _ in runs]
+    large = any(v.size > ELEMENTS for first in outputs for v in first.values())
+    if large or not all(_agree(first, second) for first, second in runs):
         return None
     names = all_names(proto.graph.node) | {v.name for v in proto.graph.input}
     facts = structure.brief_facts(proto, len(data))
@@ -319,6 +321,7 @@ class _Trial:
         self._alike: set[bytes] = set()
         self._operators = _operators(plain.data)
         self.suspicions: list[Suspicion] = []
+        self.complaint = ""
 
     def each(self, passes: Sequence[str]) -> list[Firing]:
         """Every pass alone."""
@@ -343,7 +346,8 @@ class _Trial:
         if made.format != "onnx" and isinstance(subject.optimizer, Saves):
             try:
                 graph = subject.optimizer.saved(self._source, passes, subject.options)
-            except Exception:
+            except Exception as error:
+                self.complaint = _mistake(subject, "saved", error)
                 graph = self._source  # what can be shown of it does not decide
         firing = self._firing(ANY, graph.data)
         changed = firing[1:] != ((), ())
@@ -446,7 +450,7 @@ def _canonical(made: Artifact) -> bytes:
         return b""
     try:
         return canonical_digest(ModelProto.FromString(made.data)).encode()
-    except Exception:
+    except DecodeError:
         return b""  # the checker will say what is wrong with it
 
 
@@ -464,17 +468,26 @@ def _operators(data: bytes) -> Counter[str]:
     """Types of operators, those of nested graphs too; none if it is no model."""
     try:
         return Counter([n.op_type for n in nodes_of(ModelProto.FromString(data).graph)])
-    except Exception:
+    except DecodeError:
         return Counter()
 
 
-def changing_passes(subject: Subject, data: bytes) -> tuple[str, ...]:
-    """Passes of the whole pipeline that the optimizer says change the model; none if unknown."""
+def changing_passes(subject: Subject, data: bytes) -> tuple[tuple[str, ...], str]:
+    """Passes of the whole pipeline that the optimizer says change the model; none if unknown.
+
+    Returns:
+        The passes, and a complaint if the plugin raised an exception.
+    """
     optimizer = subject.optimizer
     if not isinstance(optimizer, ReportsChanges):
-        return ()
+        return (), ""
     try:
         found = optimizer.changing_passes(Artifact("onnx", data), subject.whole, subject.options)
-    except Exception:
-        return ()
-    return tuple(found or ())
+    except Exception as error:
+        return (), _mistake(subject, "changing_passes", error)
+    return tuple(found or ()), ""
+
+
+def _mistake(subject: Subject, method: str, error: Exception) -> str:
+    name = subject.optimizer.name
+    return f"{method} of optimizer {name!r} raised {type(error).__name__}: {error}"

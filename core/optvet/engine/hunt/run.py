@@ -283,8 +283,13 @@ class _Hunter:
             batch.journal.unlink(missing_ok=True)
             seconds += records[-1][1] if records else 0.0
             failure = outcome.failure
-            if failure is None:
+            if failure is None and len(results) == len(batch.recipes):
                 break
+            if failure is None:
+                raise InfrastructureError(
+                    f"results of a batch of models cannot be read ({batch.journal.name}); run it "
+                    "again with --resume"
+                )
             if failure.kind == "error":
                 words = failure.message.partition("\n")[0][:300]
                 raise InfrastructureError(

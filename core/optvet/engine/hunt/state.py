@@ -77,7 +77,7 @@ class State:
         suspects: To be vetted.
         findings: Confirmed.
         met: Fingerprints of known faults that were met.
-        complaints: About mutators that raised exceptions, the first of each kind.
+        complaints: About plugins that raised exceptions, the first of each kind.
     """
 
     rounds: int = 0

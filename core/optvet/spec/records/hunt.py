@@ -39,8 +39,8 @@ class HuntSummary(Record):
     as far as that is seen; ``signatures`` are the ways in which models were changed.
     ``refuted`` suspicions were not confirmed by ``vet``, and ``known`` fingerprints were met again.
     ``deaths`` of workers were caused by the optimizer, ``lost_references`` by the original model.
-    ``complaints`` are about mutators that raised exceptions. ``seconds`` is CPU time of making and
-    judging, without vetting.
+    ``complaints`` are about plugins that raised exceptions where they must not. ``seconds`` is CPU
+    time of making and judging, without vetting.
     """
 
     schema_: Literal["optvet.hunt/1"] = Field("optvet.hunt/1", alias="schema")
