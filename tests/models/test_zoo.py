@@ -157,6 +157,12 @@ def test_a_made_model_is_reused(tmp_path: Path) -> None:
     assert path == tmp_path / "zoo" / light.RECIPE / "squeezenet.onnx"
 
 
+def test_an_edition_made_from_the_other_is_the_same_file(tmp_path: Path) -> None:
+    alone = fetch("squeezenet-ir3", tmp_path / "alone").read_bytes()
+    fetch("squeezenet", tmp_path / "both")
+    assert fetch("squeezenet-ir3", tmp_path / "both").read_bytes() == alone
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "unrecorded"])
 def test_a_damaged_file_in_the_cache_is_made_again(damage: str, tmp_path: Path) -> None:
     path = fetch("squeezenet", tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
-from optvet.graph.outline import content_of, fetch, is_outside
+from optvet.graph.outline import Message, content_of, fetch, is_outside
 from optvet.graph.walk import bodies_of, graphs
 from optvet.graph.weights import tensors_of_nodes
 
@@ -31,31 +31,50 @@ def tensor_digest(tensor: TensorProto) -> str:
 _LARGE_BYTES = 1 << 12
 
 
-def canonical_digest(model: ModelProto, folder: Path | None = None) -> str:
+def canonical_digest(model: ModelProto, source: Path | Message | None = None) -> str:
     """sha256 of everything that affects a model's results: equal digests mean equal results.
 
     Node names, doc strings, inferred shapes, the producer and the order of initializers are
     ignored; values are renamed by position. Graph inputs and outputs keep their names. ``model`` is
-    changed in place. If it is an outline, ``folder`` is where its external data lies.
+    changed in place. If it is an outline, ``source`` is where the data of its large tensors lies:
+    the folder of its files, or the message.
     """
     model.doc_string = model.producer_name = model.producer_version = model.domain = ""
     model.graph.name = "g"
     del model.metadata_props[:], model.training_info[:]
-    if folder is not None:
-        for tensor in filter(is_outside, tensors_of_nodes(model)):
-            fetch(tensor, folder)
+    if source is not None:
+        for tensor in tensors_of_nodes(model):
+            if _is_left_out(tensor, source):
+                fetch(tensor, source)
     tensors = hashlib.sha256()
-    _canonicalize(model.graph, {}, tensors, folder)
+    _canonicalize(model.graph, {}, tensors, source)
     return hashlib.sha256(
         model.SerializeToString(deterministic=True) + tensors.digest()
     ).hexdigest()
+
+
+def _is_left_out(tensor: TensorProto, source: Path | Message) -> bool:
+    return source.holds(tensor) if isinstance(source, Message) else is_outside(tensor)
+
+
+def _content_digest(tensor: TensorProto, source: Path | Message | None) -> str:
+    """sha256 of a large tensor's data, wherever it lies; empty for a small one."""
+    if source is not None and _is_left_out(tensor, source):
+        if isinstance(source, Message):
+            return source.digest_of(tensor)
+        digest = hashlib.sha256()
+        for piece in content_of(tensor, source):
+            digest.update(piece)
+        return digest.hexdigest()
+    raw = tensor.raw_data  # a copy
+    return hashlib.sha256(raw).hexdigest() if len(raw) > _LARGE_BYTES else ""
 
 
 def _canonicalize(
     graph: GraphProto,
     outer: Mapping[str, str],
     tensors: hashlib._Hash,
-    folder: Path | None,
+    source: Path | Message | None,
 ) -> None:
     del graph.value_info[:], graph.quantization_annotation[:], graph.metadata_props[:]
     graph.doc_string = ""
@@ -79,13 +98,8 @@ def _canonicalize(
         names.setdefault(tensor.name, f"{weight}{i}")
         tensor.doc_string = ""
         tensors.update(names[tensor.name].encode())
-        if folder is not None and is_outside(tensor):
-            tensors.update(str((tensor.data_type, *tensor.dims)).encode())
-            for piece in content_of(tensor, folder):
-                tensors.update(piece)
-        elif len(tensor.raw_data) > _LARGE_BYTES:
-            tensors.update(str((tensor.data_type, *tensor.dims)).encode())
-            tensors.update(tensor.raw_data)
+        if content := _content_digest(tensor, source):
+            tensors.update(f"{(tensor.data_type, *tensor.dims)}{content}".encode())
         else:
             small = TensorProto()
             small.CopyFrom(tensor)
@@ -104,7 +118,7 @@ def _canonicalize(
         for attribute in node.attribute:
             attribute.doc_string = ""
         for body in bodies_of(node):
-            _canonicalize(body, names, tensors, folder)
+            _canonicalize(body, names, tensors, source)
         node.input[:] = [names.get(i, i) for i in node.input]
         node.output[:] = [names.get(o, o) for o in node.output]
         attributes = sorted(node.attribute, key=lambda a: a.name)

@@ -6,7 +6,8 @@ data does, even if that file is the model itself::
     model.onnx  ──►  outline: initializer "w" at model.onnx, offset 1,024, length 67,108,864
 
 Functions that only read the graph take an outline like any other model; the content of a large
-tensor is read from its file.
+tensor is read from its file. A model in memory has an outline too, so that its weights are neither
+parsed nor copied: then the content of a large tensor is read from the message.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -60,8 +63,66 @@ def outline_of(path: Path) -> ModelProto:
     return model
 
 
+@dataclass(frozen=True)
+class Message:
+    """A serialized model in memory, to which its outline refers.
+
+    Attributes:
+        data: The message.
+        location: Where tensors of the outline say that their data is, if it is in the message.
+            It is drawn anew for each outline, so a tensor that refers to a file cannot name it.
+        skeleton: sha256 of the message without the contents of large tensors.
+    """
+
+    data: bytes | mmap.mmap
+    location: str
+    skeleton: str
+    _digests: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def holds(self, tensor: TensorProto) -> bool:
+        """Whether the data of ``tensor`` was left out of the outline."""
+        return is_outside(tensor) and location_of(tensor) == self.location
+
+    def piece(self, tensor: TensorProto) -> memoryview:
+        """The data of a tensor that the message holds."""
+        _, offset, length = place_of(tensor, Path())
+        return memoryview(self.data)[offset : offset + length]
+
+    def digest_of(self, tensor: TensorProto) -> str:
+        """sha256 of the data of a tensor that the message holds; computed once."""
+        _, offset, length = place_of(tensor, Path())
+        if (offset, length) not in self._digests:
+            self._digests[offset, length] = hashlib.sha256(self.piece(tensor)).hexdigest()
+        return self._digests[offset, length]
+
+
+def outline_in(data: bytes | mmap.mmap) -> tuple[ModelProto, Message]:
+    """The outline of a serialized model, and what its large tensors refer to.
+
+    Raises:
+        DecodeError: It is not a protobuf message of a model, or has a large tensor that names a
+            file too.
+    """
+    location = secrets.token_hex(16)
+    whole = b"".join(_outlined(data, 0, len(data), "model", location, 0))
+    model = ModelProto()
+    model.ParseFromString(whole)
+    nameless = whole.replace(location.encode(), bytes(len(location)))
+    message = Message(data, location, hashlib.sha256(nameless).hexdigest())
+    own = len(_reference("", 0, 0).external_data)
+    if any(message.holds(t) and len(t.external_data) > own for t in tensors_of(model)):
+        raise DecodeError("a tensor has data and names a file: the outline does not tell which")
+    return model, message
+
+
+def message_digest(outline: ModelProto, message: Message) -> str:
+    """Equal for equal messages alone; large tensors are hashed one by one, each once."""
+    held = [message.digest_of(t) for t in tensors_of(outline) if message.holds(t)]
+    return hashlib.sha256("|".join([message.skeleton, *held]).encode()).hexdigest()
+
+
 def _outlined(
-    data: mmap.mmap, start: int, end: int, kind: str, name: str, depth: int
+    data: bytes | mmap.mmap, start: int, end: int, kind: str, name: str, depth: int
 ) -> Iterator[bytes]:
     """The bytes ``start`` to ``end``, a message, without the contents of large tensors."""
     if depth > _MAX_DEPTH:
@@ -94,7 +155,7 @@ def _outlined(
     yield reference
 
 
-def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
+def _varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -114,7 +175,7 @@ def _as_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _skipped(data: mmap.mmap, at: int, end: int, wire: int) -> int:
+def _skipped(data: bytes | mmap.mmap, at: int, end: int, wire: int) -> int:
     if wire == 0:
         return _varint(data, at, end)[1]
     if wire not in (1, 5):
@@ -239,9 +300,10 @@ def inline_small(model: ModelProto, folder: Path) -> bool:
     return found
 
 
-def fetch(tensor: TensorProto, folder: Path) -> None:
-    """Load the external data of a tensor into the tensor."""
-    data = b"".join(content_of(tensor, folder))
+def fetch(tensor: TensorProto, source: Path | Message) -> None:
+    """Load the data of a tensor into it, from a file in the folder ``source`` or from a message."""
+    pieces = content_of(tensor, source) if isinstance(source, Path) else [source.piece(tensor)]
+    data = b"".join(pieces)
     tensor.ClearField("data_location")
     tensor.ClearField("external_data")
     tensor.raw_data = data

@@ -133,7 +133,10 @@ def fill(graph: onnx.GraphProto, name: str, calibration: Calibration) -> None:
         else:
             exponent = calibration.exponents.get(tensor_name, 0)
             values = draw(f"{name}/{tensor_name}", shape, roles[tensor_name], exponent)
-        graph.initializer.append(numpy_helper.from_array(values, tensor_name))
+        # In place: a tensor that is appended is copied.
+        tensor = graph.initializer.add(name=tensor_name, data_type=onnx.TensorProto.FLOAT)
+        tensor.dims.extend(shape)
+        tensor.raw_data = values.astype("<f4", copy=False).tobytes()
     graph.initializer.extend(kept)
     names = {tensor.name for tensor in graph.initializer} | _used_by(made)
     fed = [value for value in graph.input if value.name not in names]

@@ -14,6 +14,15 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.models.soundness import check_model
 from optvet.spec.errors import InputError
 
+
+@pytest.fixture(autouse=True, params=["parsed whole", "read in place"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models are parsed whole; larger ones are read where they lie, with equal answers."""
+    if request.param == "read in place":
+        monkeypatch.setattr("optvet.engine.models.opening._IN_PLACE_BYTES", 1)
+        monkeypatch.setattr("optvet.graph.outline._LARGE_BYTES", 4)
+
+
 Change = Callable[[ModelProto], object]
 KINDS = [*TensorProto.DataType.values(), 77, -1]
 

@@ -25,6 +25,8 @@ from optvet.graph.outline import (
     inline_small,
     is_outside,
     location_of,
+    message_digest,
+    outline_in,
     outline_of,
     write_whole,
 )
@@ -125,6 +127,41 @@ def test_a_tensor_that_says_where_its_data_is_is_outlined_too(tmp_path: Path) ->
     assert [b"".join(content_of(t, tmp_path)) for t in outline.graph.initializer[:4]] == [
         t.raw_data for t in model.graph.initializer[:4]
     ]
+
+
+def test_the_outline_of_a_message_is_that_of_its_file(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    outline, message = outline_in(path.read_bytes())
+    assert [t.name for t in outline.graph.initializer if message.holds(t)] == [
+        "w0",
+        "w1",
+        "w2",
+        "w3",
+    ]
+    assert canonical_digest(outline, message) == canonical_digest(network())
+
+
+def test_messages_that_differ_in_one_bit_have_other_digests(tmp_path: Path) -> None:
+    data = bytearray(saved(tmp_path).read_bytes())
+    first = message_digest(*outline_in(bytes(data)))
+    assert message_digest(*outline_in(bytes(data))) == first  # wherever the outline is made
+    place = data.index(network().graph.initializer[0].raw_data[:64])
+    data[place] ^= 1  # of a large tensor
+    second = message_digest(*outline_in(bytes(data)))
+    data[place] ^= 1
+    data[data.index(b"w0")] = ord("u")  # of what is around it
+    assert len({first, second, message_digest(*outline_in(bytes(data)))}) == 3
+
+
+def test_a_tensor_cannot_claim_to_lie_in_the_message_that_holds_it(tmp_path: Path) -> None:
+    model = network()
+    _, message = outline_in(model.SerializeToString())
+    forged = model.graph.initializer.add(name="forged", data_type=1, dims=[4])
+    forged.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", message.location), ("offset", "0"), ("length", "16")):
+        forged.external_data.add(key=key, value=value)
+    outline, again = outline_in(model.SerializeToString())
+    assert not again.holds(outline.graph.initializer[-1])
 
 
 def test_a_weight_that_differs_makes_another_digest(tmp_path: Path) -> None:

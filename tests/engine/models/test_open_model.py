@@ -20,6 +20,15 @@ from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.types import ValueInfo
 
+
+@pytest.fixture(autouse=True, params=["parsed whole", "read in place"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models are parsed whole; larger ones are read where they lie, with equal answers."""
+    if request.param == "read in place":
+        monkeypatch.setattr("optvet.engine.models.opening._IN_PLACE_BYTES", 1)
+        monkeypatch.setattr("optvet.graph.outline._LARGE_BYTES", 4)
+
+
 LINEAR = """
     <ir_version: 8, opset_import: ["": 17]>
     linear (float[N,2] x) => (float[N,2] y) <float[2] b = {1, 2}> { y = Add (x, b) }

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto
 
 from optvet.engine.models.large import PROTOBUF_LIMIT
-from optvet.engine.models.soundness import shape_words
+from optvet.engine.models.soundness import MAX_RANK, shape_words
 from optvet.graph.outline import digest_of, fetch, is_outside, location_of, place_of, write_whole
 from optvet.graph.types import element_bits
 from optvet.graph.weights import tensors_of, tensors_of_nodes
@@ -31,14 +31,25 @@ def beside(path: Path, outline: onnx.ModelProto) -> list[TensorProto]:
     ]
 
 
+def fits(path: Path, tensor: TensorProto) -> bool:
+    """Whether the data of a tensor inside the model has the length of the tensor's shape."""
+    bits = element_bits(tensor.data_type)
+    if bits is None or len(tensor.dims) > MAX_RANK or any(size < 0 for size in tensor.dims):
+        return False
+    return _length(path, tensor) == int(-(-math.prod(tensor.dims) * bits // 8))
+
+
+def _length(path: Path, tensor: TensorProto) -> int:
+    try:
+        return place_of(tensor, path.parent)[2]
+    except ValueError:
+        return -1
+
+
 def check_inside(path: Path, tensor: TensorProto) -> None:
     """Refuse a tensor inside the model whose data does not have the length of its shape."""
-    try:
-        length = place_of(tensor, path.parent)[2]
-    except ValueError:
-        length = -1
-    bits = element_bits(tensor.data_type)
-    if bits is None or length != -(-math.prod(tensor.dims) * bits // 8):
+    if not fits(path, tensor):
+        length = _length(path, tensor)
         raise InputError(
             f"model {path}: tensor {quoted(tensor.name)} has {length:,} bytes of data, which is "
             f"not what {shape_words(tensor)} has; export or download the model again"

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import math
+import mmap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -26,7 +27,7 @@ from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.models.sidecar import config_for
 from optvet.engine.models.soundness import check_model, check_tensor, shape_words
 from optvet.graph.interface import graph_inputs, graph_outputs, optional_inputs
-from optvet.graph.outline import is_outside, location_of, outline_of
+from optvet.graph.outline import is_outside, location_of, outline_in, outline_of
 from optvet.graph.text import undecodable_field
 from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
@@ -72,6 +73,8 @@ def open_model(
     """
     if _size_of(path) >= large.LARGE_BYTES:
         return _opened_large(path, source, store, accept)
+    if (model := _opened_in_place(path, source)) is not None:
+        return model
     data = _read(path)
     proto = _parsed(path, data)
     external = [tensor for tensor in tensors_of(proto) if _is_external(tensor)]
@@ -90,6 +93,44 @@ def open_model(
     return model_of(path, source, proto, blob, digest, len(data), config_for(path))
 
 
+_IN_PLACE_BYTES = 1 << 20
+
+
+def _opened_in_place(path: Path, source: str) -> Model | None:
+    """The model in ``path``, whose weights are hashed where they lie, neither parsed nor copied.
+
+    None for a small model, for one with external data, and if anything is wrong with the model:
+    parsed whole, it is refused with the reason.
+    """
+    try:
+        size_bytes = _size_of(path)
+        if size_bytes < _IN_PLACE_BYTES:
+            return None
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            proto, message = outline_in(data)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except (DecodeError, OSError):
+        return None
+    if not _is_complete(proto):
+        return None
+    _check_texts(path, proto)
+    for tensor in tensors_of(proto):
+        if message.holds(tensor):
+            if not open_large.fits(path, tensor):
+                return None
+        elif is_outside(tensor):
+            return None
+        else:
+            check_tensor(path, tensor)
+    check_model(path, proto)
+    return model_of(path, source, proto, path, digest, size_bytes, config_for(path))
+
+
+def _is_complete(proto: onnx.ModelProto) -> bool:
+    """Whether ``proto`` has all that every model has."""
+    return bool(proto.HasField("graph") and proto.HasField("ir_version") and proto.opset_import)
+
+
 def _opened_large(
     path: Path, source: str, store: Path, accept: Callable[[str, int], None]
 ) -> Model:
@@ -104,7 +145,7 @@ def _opened_large(
         proto = outline_of(path)
     except (DecodeError, OSError):
         proto = onnx.ModelProto()
-    if not (proto.HasField("graph") and proto.HasField("ir_version") and proto.opset_import):
+    if not _is_complete(proto):
         proto = _parsed(path, _read(path))  # says what is wrong
     _check_texts(path, proto)
     external = open_large.beside(path, proto)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
 
-CODE_VERSION = 10
+CODE_VERSION = 11
 """Raised when the meaning of a cached fact changes."""
 _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 """They read, check and evaluate models for everybody."""

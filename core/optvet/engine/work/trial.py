@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import ModelProto
 from pydantic import BaseModel
 
@@ -28,7 +29,7 @@ from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of, type_n
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
-from optvet.graph.outline import digest_of, outline_of
+from optvet.graph.outline import Message, digest_of, message_digest, outline_in, outline_of
 from optvet.graph.walk import is_onnx
 from optvet.spec.errors import ContractError, InfrastructureError, UsageError
 from optvet.spec.files import replacing
@@ -146,41 +147,70 @@ def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:
     return _models[digest]
 
 
-def content_digest(data: bytes) -> str:
-    """sha256 of ``data``; data equal to one of the last artifacts is not hashed again.
+@dataclass(frozen=True)
+class _Graph:
+    """The graph of an ONNX artifact, and where the weights lie that it lacks."""
 
-    Most passes do not change the model, and comparing is ten times faster than hashing.
+    proto: ModelProto
+    size_bytes: int
+    source: Path | Message | None
+
+
+_OUTLINED_BYTES = 1 << 20
+
+
+def _outlined(data: bytes) -> _Graph | None:
+    """The graph of a model in memory without its weights; None if it is better parsed whole."""
+    if len(data) < _OUTLINED_BYTES:
+        return None
+    try:
+        proto, message = outline_in(data)
+    except DecodeError:
+        return None  # Parsed whole, it is refused with protobuf's reason.
+    return _Graph(proto, len(data), message)
+
+
+def _identified(data: bytes) -> tuple[str, _Graph | None]:
+    """A digest of ``data``, and its graph if that was looked at for it.
+
+    Most passes do not change the model, so ``data`` is first compared with the last artifacts,
+    which is ten times faster than hashing.
     """
     for digest, other in _artifacts.items():
         if len(other) == len(data) and other == data:
-            return digest
-    digest = hashlib.sha256(data).hexdigest()
+            return digest, None
+    graph = _outlined(data)
+    if graph is not None and isinstance(graph.source, Message):
+        # The weights are hashed one by one, and then known for the canonical digest too.
+        digest = message_digest(graph.proto, graph.source)
+    else:
+        digest = hashlib.sha256(data).hexdigest()
     _artifacts[digest] = data
     while len(_artifacts) > 3:
         _artifacts.popitem(last=False)
-    return digest
+    return digest, graph
 
 
 def run_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
     """Check, load and run ``artifact``, the result of building ``order.subject``."""
-    digest = _digest_of(order.subject, artifact)
+    digest, graph = _digest_of(order.subject, artifact)
     if digest in order.known:
         return TrialReport(digest, changing_passes=artifact.changing_passes, known=True)
     if artifact.format != "onnx":
         report = TrialReport(digest, digest, changing_passes=artifact.changing_passes)
         return _run(order, artifact, report, None)
-    return _examine(order, artifact, digest)
+    return _examine(order, artifact, digest, graph)
 
 
-def _digest_of(subject: Subject, artifact: Artifact) -> str:
+def _digest_of(subject: Subject, artifact: Artifact) -> tuple[str, _Graph | None]:
     if subject.optimizer is None:
-        return subject.digest
+        return subject.digest, None
     if artifact.fingerprint is None:
         if artifact.path is not None:
-            return digest_of(artifact.path)
-        return content_digest(artifact.data)
+            return digest_of(artifact.path), None
+        return _identified(artifact.data)
     name = f"{subject.digest}|{subject.optimizer.name}|{artifact.format}|{artifact.fingerprint}"
-    return hashlib.sha256(name.encode()).hexdigest()
+    return hashlib.sha256(name.encode()).hexdigest(), None
 
 
 def complaint(plugin: ChecksOptions, options: BaseModel) -> str | None:
@@ -247,14 +277,16 @@ def run_poisoned_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
     return run_trial(artifact, order)
 
 
-def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
+def _examine(
+    order: TrialSpec, artifact: Artifact, digest: str, graph: _Graph | None
+) -> TrialReport:
     enter("check")
     report = TrialReport(digest, changing_passes=artifact.changing_passes)
     try:
-        proto, size_bytes = graph_and_size(artifact)
-        facts = structure.facts(proto, size_bytes)
+        graph = graph or _graph_of(artifact)
+        facts = structure.facts(graph.proto, graph.size_bytes)
         _check(order, artifact)
-        canonical = canonical_digest(proto, artifact.path and artifact.path.parent)
+        canonical = canonical_digest(graph.proto, graph.source)
     except Exception as error:
         return _with(report, failure=failure_of(error))
     report = _with(report, facts=facts, canonical=canonical)
@@ -264,6 +296,12 @@ def _examine(order: TrialSpec, artifact: Artifact, digest: str) -> TrialReport:
     if canonical in order.known and not (alignment and alignment.problem):
         return _with(report, known=True)
     return _run(order, artifact, report, alignment)
+
+
+def _graph_of(artifact: Artifact) -> _Graph:
+    if artifact.path is None and (graph := _outlined(artifact.data)) is not None:
+        return graph
+    return _Graph(*graph_and_size(artifact), artifact.path and artifact.path.parent)
 
 
 def graph_and_size(artifact: Artifact) -> tuple[ModelProto, int]:
@@ -411,7 +449,8 @@ def alignment_of(order: TrialSpec, artifact: Artifact) -> Alignment | None:
     """How an artifact's interface maps to the original's; None if its format hides it."""
     if order.reference is None or artifact.format != "onnx":
         return None
-    facts = structure.facts(*graph_and_size(artifact))
+    graph = _graph_of(artifact)
+    facts = structure.facts(graph.proto, graph.size_bytes)
     return align(order.reference, facts, order.interface)
 
 
