@@ -183,6 +183,23 @@ def test_two_random_draws_that_become_one_are_reduced(tmp_path: Path) -> None:
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
+def test_the_kept_draw_of_a_random_output_is_one_that_the_optimized_model_does_not_give(
+    tmp_path: Path,
+) -> None:
+    # One element would be 0 in both: seeds that follow each other draw nearly the same number.
+    (bundle,) = bundles(
+        HEAD
+        + """g (float[4,4] x) => (float[4,4] y) <float half = {0.5}, bool train = {1}> {
+        a = Dropout(x, half, train)  b = Dropout(x, half, train)  y = Sub(a, b) }""",
+        tmp_path,
+        pipeline="eliminate_common_subexpression",
+        limit=2,
+    )
+    assert bundle.record.finding.symptom == Symptom.WRONG_OUTPUT
+    assert bundle.note == ""
+    assert [script_exit(bundle.path) for _ in range(3)] == [1, 1, 1]
+
+
 def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: Path) -> None:
     (first,) = bundles(LISTED % "MatMul", tmp_path)
     assert first.record.finding.culprit == []

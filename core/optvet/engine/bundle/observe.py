@@ -92,7 +92,8 @@ def _observed(
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
     before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""
-    expected = examiner.reference[sample.id]
+    drawn = observed.draw if observed is not None else None
+    expected = {**examiner.reference[sample.id], **(drawn or {})}
     return lab, Evidence(observed, expected, before, after or "", case.checks.full)
 
 

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +35,11 @@ from optvet.engine.reduce.search import (
 from optvet.engine.vet.examine import Examination, Examiner, Observation
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
+from optvet.engine.work.draws import Pair
 from optvet.engine.work.facts import Ledger, Trial
 from optvet.engine.work.lab import Lab, Progress
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
 from optvet.spec.errors import UsageError
@@ -47,7 +48,11 @@ from optvet.spec.types import NOTES, Failure, Model, ModelConfig, Sample, Sympto
 
 @dataclass(frozen=True)
 class Signature:
-    """What two observations of one fault share; ``kind`` of wrong output is "form" or "value"."""
+    """What two observations of one fault share.
+
+    ``kind`` of wrong output is "form" or "value", or "draw" where the values are random and one
+    draw tells the two models apart.
+    """
 
     symptom: Symptom
     stage: str
@@ -291,10 +296,14 @@ REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
 
 @dataclass(frozen=True)
 class ObservedFault:
-    """The observation of a fault, and its signature, which a reduction keeps."""
+    """The observation of a fault, and its signature, which a reduction keeps.
+
+    ``draw`` are random outputs of the original that the optimized model does not give.
+    """
 
     observation: Observation
     signature: Signature
+    draw: Outputs | None = None
 
 
 def first_observed(
@@ -321,7 +330,16 @@ def first_observed(
     if note is not None:
         return _sensitive(found)
     observation = found.observation
-    return None if observation is None else ObservedFault(observation, _signature(observation))
+    if observation is None:
+        return None
+    signature = _signature(observation)
+    if not (drawn := examiner.random & {*observation.outputs}):
+        return ObservedFault(observation, signature)
+    (sample,) = samples
+    shapes = {name: examiner.reference[sample.id][name].shape for name in drawn}
+    draw = Pair(examiner.lab, examiner.base, trial.passes, sample).telling(drawn, shapes)
+    kind = signature.kind if draw is None else "draw"
+    return ObservedFault(observation, replace(signature, kind=kind), draw)
 
 
 def _signature(observation: Observation) -> Signature:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -65,6 +65,23 @@ class Pair:
         """Runs of one session."""
         return self._asked(side, _draw_in_turn, runs, (side, session))
 
+    def telling(self, names: Set[str], shapes: Mapping[str, tuple[int, ...]]) -> Outputs | None:
+        """A draw of the original that no draw of the optimized model equals; None if there is none.
+
+        Values of few elements or few possible numbers may come out equal by chance, or because a
+        runtime gives several operators nearly equal seeds, although the distributions differ.
+
+        Args:
+            names: Random outputs.
+            shapes: Their shapes; of a large output not all elements are kept, so it tells nothing.
+        """
+        ours, theirs = (self.in_turn(s, 0, FEWEST_RUNS) for s in ("reference", "candidate"))
+        for draw in ours:
+            kept = {name: draw[name] for name in names if draw[name].shape == shapes[name]}
+            if len(kept) == len(names) and not any(_equal(kept, other) for other in theirs):
+                return kept
+        return None
+
     def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
         """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
         lab, passes = self.lab, self.reference if side == "reference" else self.candidate
@@ -84,6 +101,10 @@ class Pair:
             while sum(map(_size_of, self.known.values())) > _KNOWN_BYTES:
                 self.known.pop(next(iter(self.known)))
         return kept
+
+
+def _equal(draw: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    return all(name in other and np.array_equal(draw[name], other[name]) for name in draw)
 
 
 def _size_of(runs: Runs) -> int:
