@@ -322,14 +322,9 @@ class Lab:
         build = self._recall_build(subject)
         if build is not None and self._is_settled(subject, build, samples):
             return _Pending(subject, tuple(samples), purpose, None)
-        known = {
-            name
-            for b in self._by_digest.values()
-            if self._is_settled(subject, b, samples)
-            for name in (b.digest, b.canonical)
-            if name
-        }
-        order = self.order(subject, samples, frozenset(known))
+        settled = (b for b in self._by_digest.values() if self._is_settled(subject, b, samples))
+        known = frozenset(name for b in settled for name in (b.digest, b.canonical) if name)
+        order = self.order(subject, samples, known)
         future = self.submit(subject, run_trial, order, timeout_s=self.case.checks.timeout_s)
         return _Pending(subject, tuple(samples), purpose, future)
 
