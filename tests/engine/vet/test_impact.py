@@ -1,6 +1,7 @@
 """Which comparator is taken, and why."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sources import with_suggestion
 from optvet.engine.vet.comparators import in_declared_order
+from optvet.engine.vet.held import held
 from optvet.engine.vet.impact import Assessment, Choice, choose
 from optvet.spec.errors import InputError
-from optvet.spec.types import Model, Sample, Suggestion
+from optvet.spec.types import Comparison, Model, Sample, Suggestion
 from optvet_tensor import TensorComparator
 
 MODEL = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,10] x) => (float[1,10] y) {y=Relu(x)}'
@@ -148,3 +150,43 @@ def test_metrics_stand_in_the_order_that_the_comparator_declares() -> None:
     given = {"zzz": 0.0, "certainty_change_top1": 1.0, "kendall_tau": 1.0, "top1_agreement": 1.0}
     ordered = in_declared_order(comparator, comparator.options, given)
     assert list(ordered) == ["top1_agreement", "kendall_tau", "certainty_change_top1", "zzz"]
+
+
+def test_comparisons_of_many_samples_take_little_memory(plugins: Plugins, tmp_path: Path) -> None:
+    comparator = plugins.comparator("classification")
+    assessment = Assessment(Choice(comparator, "test"), comparator.options, model(tmp_path))
+    rng = np.random.default_rng(0)
+
+    def add(numbers: range) -> None:
+        for number in numbers:
+            ours = {"y": rng.dirichlet(np.ones(10), size=1).astype(np.float32)}
+            theirs = {"y": ours["y"] * np.float32(1 + 1e-6)}
+            name = f"sample-{number}"
+            assessment.add([Sample(name, {"x": OUTPUTS["y"]})], {name: ours}, {name: theirs}, {})
+
+    add(range(20))  # what is imported and cached at first use
+    tracemalloc.start()
+    try:
+        add(range(20, 1020))
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # 6,500 bytes each as dictionaries: 10,000 samples would take half as much again as 100.
+    assert kept_bytes < 1000 * 2000
+    impact = assessment.impact()
+    assert impact.samples == 1020
+    assert impact.details[0].detail["rows"][0]["reference"]
+
+
+def test_what_a_comparator_kept_is_what_it_gets_to_summarise() -> None:
+    detail = {"classes": {1: [0.5, np.float32(2)]}, "words": "a", "none": None}
+    given = Comparison("s", {"a": 1, "b": float("inf")}, True, detail=detail)
+    packed = held(given)
+    assert dict(packed.metrics) == given.metrics
+    assert ("a" in packed.metrics, "c" in packed.metrics) == (True, False)
+    assert packed.metrics.get("c") is None
+    assert dict(packed.detail) == detail
+    assert packed.detail["classes"] == detail["classes"]
+    assert (packed.sample, packed.changed) == ("s", True)
+    unpicklable = Comparison("s", {}, detail={"call": lambda: None})
+    assert held(unpicklable).detail is unpicklable.detail

@@ -18,6 +18,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.numerics.oracle import is_float, unit_roundoff
 from optvet.engine.vet.comparators import in_declared_order
 from optvet.engine.vet.details import kept_detail
+from optvet.engine.vet.held import held
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError, OptvetError
@@ -133,7 +134,7 @@ class Assessment:
                     continue
                 compared = self._compare(sample, ours, theirs, noise.get(sample.id, {}), answers)
                 if compared is not None:
-                    comparisons.append(replace(compared, sample=sample.id))
+                    comparisons.append(held(replace(compared, sample=sample.id)))
         except (InputError, ContractError) as error:
             self._leave_out(samples, error)
             raise
