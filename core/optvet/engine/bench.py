@@ -65,13 +65,13 @@ def bench(
     inputs: tuple[tuple[Sample, ...], list[DatasetRecord]] | None = None
     with _sandbox(request, variants, model) as sandbox:
         for number, variant in enumerate(variants, 1):
-            told = _within(f"{number}/{len(variants)} {_name(variant)}: ", progress)
+            report = _within(f"{number}/{len(variants)} {_name(variant)}: ", progress)
             with open_session(
-                model, variant.request, plugins, progress=told, sandbox=sandbox
+                model, variant.request, plugins, progress=report, sandbox=sandbox
             ) as session:
                 inputs = inputs or _samples(session)
-                row = _timed(session, variant, inputs[0], request, told)
-                told("structure and placement", 0, None)
+                row = _timed(session, variant, inputs[0], request, report)
+                report("structure and placement", 0, None)
                 rows.append(inspector.inspected(session.lab, variant.case, inputs[0], row))
     assert inputs is not None
     return BenchResult(

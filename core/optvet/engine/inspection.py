@@ -58,21 +58,21 @@ class Inspector:
             self.original = found if isinstance(found, Inventory) else None
         if row.failure is not None and row.failure.stage == "build":
             return row
-        told: dict[Part, Any] = {"inventory": take_inventory(lab, passes, samples[0])}
+        parts: dict[Part, Any] = {"inventory": take_inventory(lab, passes, samples[0])}
         if row.failure is None:
             self._look_at_reference(lab, row, samples)
-            told["placement"] = find_placement(lab, passes, samples)
+            parts["placement"] = find_placement(lab, passes, samples)
             if (meter := self._meter(lab)) is not None:
-                told["device"] = find_use(lab, passes, samples, meter)
+                parts["device"] = find_use(lab, passes, samples, meter)
             if self.ncu:
-                told["kernels"] = find_kernels(lab, passes, samples, self.seed)
+                parts["kernels"] = find_kernels(lab, passes, samples, self.seed)
         known: dict[str, Any] = {
-            part: what for part, what in told.items() if not isinstance(what, str)
+            part: what for part, what in parts.items() if not isinstance(what, str)
         }
         change = None
         if self.original is not None and "inventory" in known:
             change = change_of(self.original, known["inventory"])
-        unknown = {p: why for p, why in told.items() if isinstance(why, str)}
+        unknown = {p: why for p, why in parts.items() if isinstance(why, str)}
         return row.model_copy(update={**known, "change": change, "unknown": unknown})
 
     def _look_at_reference(self, lab: Lab, row: BenchVariant, samples: Sequence[Sample]) -> None:

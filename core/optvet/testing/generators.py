@@ -43,18 +43,18 @@ def check_pool(pool: Pool, argument: str | None = None) -> None:
     _check_form(pool, Pool, "a pool")
     runtime = Plugins().reference_runtime()
     with Sandbox(jobs=1, limits=LIMITS, preload=("numpy", "onnx", *runtime.preload)) as sandbox:
-        told = []
+        drawn = []
         for _ in range(2):
-            outcome = sandbox.call(_told, pool, argument, runtime, fresh=True)
+            outcome = sandbox.call(_problems_and_digests, pool, argument, runtime, fresh=True)
             failure = outcome.failure
             words = "" if failure is None else f"{failure.error_type}: {failure.message}"
             require(pool, failure is None, f"fragments() failed: {words}")
             problems, digests = outcome.value or ([], [])
             require(pool, not problems, "; ".join(problems[:3]))
-            told.append(digests)
-    require(pool, bool(told[0]), "fragments() gave nothing")
-    require(pool, told[0] == told[1], "fragments() must give the same for the same request")
-    require(pool, len(told[0]) <= _FEW, f"fragments() gave more than the limit, {_FEW}")
+            drawn.append(digests)
+    require(pool, bool(drawn[0]), "fragments() gave nothing")
+    require(pool, drawn[0] == drawn[1], "fragments() must give the same for the same request")
+    require(pool, len(drawn[0]) <= _FEW, f"fragments() gave more than the limit, {_FEW}")
 
 
 def _check_form(plugin: Any, protocol: type, what: str) -> None:
@@ -62,7 +62,9 @@ def _check_form(plugin: Any, protocol: type, what: str) -> None:
     check_form(plugin, protocol, what)
 
 
-def _told(pool: Pool, argument: str | None, runtime: Runtime) -> tuple[list[str], list[str]]:
+def _problems_and_digests(
+    pool: Pool, argument: str | None, runtime: Runtime
+) -> tuple[list[str], list[str]]:
     """What is wrong with a pool's items, and each of them as text; called in a worker."""
 
     def values(model: bytes, feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:

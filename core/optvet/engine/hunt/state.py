@@ -178,8 +178,8 @@ class Store:
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, firings in self._rows("entry", "firings"):
-                told = tuple((n, tuple(a), tuple(b)) for n, a, b in json.loads(firings))
-                state.entries.append(Entry(model, unpacked(feeds), told))
+                fired = tuple((n, tuple(a), tuple(b)) for n, a, b in json.loads(firings))
+                state.entries.append(Entry(model, unpacked(feeds), fired))
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}

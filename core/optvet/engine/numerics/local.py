@@ -347,11 +347,11 @@ class _Check:
 
     def _coarse(self, bad: Sequence[_End]) -> list[_End]:
         """Those of ``bad`` that fixed-point arithmetic in every layer does not explain."""
-        alike: dict[tuple[str, ...], list[_End]] = {}
+        of_kind: dict[tuple[str, ...], list[_End]] = {}
         for end in bad:
             if end.name in self._matches and end.steps <= COARSE and abs(end.mean) <= COARSE_MEAN:
-                alike.setdefault(end.region.operators, []).append(end)
-        for ends in alike.values():
+                of_kind.setdefault(end.region.operators, []).append(end)
+        for ends in of_kind.values():
             if len(ends) >= COARSE_LAYERS:
                 for end in ends:
                     end.outcome = "coarse"
