@@ -23,6 +23,7 @@ from optvet.spec.request import VetRequest
 
 if TYPE_CHECKING:
     from optvet.engine.bundle import Bundle
+    from optvet.spec.records import Finding
 
 BUNDLES = Path("optvet-bundles")
 
@@ -118,6 +119,7 @@ class Bundler:
                 self.terminal.show(text(words))
             return result
         interrupted = False
+        refused: list[tuple[Finding, str]] = []
         with self.terminal.progress(self.quiet) as progress:
             try:
                 bundles: Sequence[Bundle] = bundling.write_bundles(
@@ -127,12 +129,16 @@ class Bundler:
                     Plugins(),
                     draw=draw,
                     progress=progress,
+                    refused=lambda finding, reason: refused.append((finding, reason)),
                 )
             except bundling.Interrupted as end:
                 bundles, interrupted = end.bundles, True
         if not self.silent:
             for written in bundles:
                 _show(self.terminal, written, self.quiet or brief)
+            for finding, reason in refused:
+                words = f"no bundle for {finding.requirement or finding.symptom}: {reason}"
+                self.terminal.show(text(words, "yellow"), soft_wrap=True)
         if interrupted:
             path = bundles[-1].path
             raise Interrupted(f"{path} holds the smallest model so far, not yet a minimal one")

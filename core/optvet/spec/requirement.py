@@ -21,6 +21,9 @@ _REQUIREMENT = re.compile(
     re.DOTALL,
 )
 _TOLERANCE = re.compile(rf"(?:(?P<output>.+):)?\s*(?P<bound>{_NUMBER})", re.DOTALL)
+_WRITTEN = re.compile(
+    rf"(?:(?P<output>.+): )?rtol=(?P<rtol>{_NUMBER}), atol=(?P<atol>{_NUMBER})", re.DOTALL
+)
 _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -123,6 +126,21 @@ def parse_requirement(text: str, origin: str = "--require") -> Requirement:
     return Requirement(
         match["metric"], match["relation"], float(match["bound"]), match["output"], origin
     )
+
+
+def parse_required(text: str) -> Required:
+    """The requirement or tolerance that ``str`` wrote as ``text``.
+
+    >>> parse_required("y: rtol=0.001, atol=0").rtol
+    0.001
+
+    Raises:
+        ValueError: ``text`` is neither.
+    """
+    match = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        return parse_requirement(text)
+    return Tolerance(float(match["rtol"]), float(match["atol"]), match["output"])
 
 
 def parse_tolerance(text: str) -> tuple[str | None, float]:

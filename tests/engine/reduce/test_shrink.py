@@ -230,7 +230,7 @@ def test_bloat_is_reduced_to_the_nodes_that_grow(tmp_path: Path, sandbox: Sandbo
     """
     proto = network("y = Softmax(f)", weights, "float[1,4] y", middle=middle, opset=13)
     who = accused(OnnxOptimizer(), "fuse_bn_into_conv")
-    result = shrunk(proto, who, tmp_path, sandbox, note=Symptom.BLOAT)
+    result = shrunk(proto, who, tmp_path, sandbox, sought=Symptom.BLOAT)
     assert types_of(result) == ["Conv", "BatchNormalization"]
 
 

@@ -32,6 +32,7 @@ from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import read_json
 from optvet.spec.records import Finding, Reproduction
 from optvet.spec.records.reading import read_document
+from optvet.spec.requirement import parse_required
 from optvet.spec.words import printable, quoted
 
 _REPRO_S = 300.0
@@ -82,6 +83,7 @@ def write_folder(
         files = _documents(record, proto, feeds, evidence, case) | dict(more or {})
         for name, content in files.items():
             (folder / name).write_bytes(content)
+        (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
         code = _try_script(folder / "repro.py")
         record = record.model_copy(update={"script_exit": code})
         (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
@@ -132,6 +134,7 @@ def _documents(
         before=evidence.before,
         after=evidence.after,
         where="" if evidence.divergence is None else divergence_text(evidence.divergence),
+        required=None if finding.requirement is None else parse_required(finding.requirement),
     )
     texts = {
         "model.txt": evidence.before,

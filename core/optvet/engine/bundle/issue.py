@@ -65,6 +65,7 @@ _EXPECTED = {
     Symptom.BLOAT: "The optimized model has no more nodes than the original.",
     Symptom.METADATA_CHANGE: "The optimized model says of itself what the original does.",
     Symptom.TIMEOUT: "The optimizer comes to an end.",
+    Symptom.REQUIREMENT: "The optimized model meets the requirement, as the original does.",
 }
 
 

@@ -6,16 +6,21 @@ import platform
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import ModelProto
 
+from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.reduce.oracle import ObservedFault, examiner_for, first_observed
+from optvet.engine.options import parse_options
+from optvet.engine.reduce.oracle import ObservedFault, Sought, examiner_for, first_observed
+from optvet.engine.trust import options_from
 from optvet.engine.vet.explain import GraphView, explain, graph_views
+from optvet.engine.vet.meter import runs_of
+from optvet.engine.vet.yardstick import Yardstick
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Lab
@@ -24,19 +29,24 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, Subject, visible
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
-from optvet.spec.records import Divergence, Finding
+from optvet.spec.records import Divergence, Finding, Reproduction
+from optvet.spec.requirement import Tolerance, parse_required
 from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one model shows: the fault if any, expected outputs, and the two graphs as text."""
+    """What one model shows: the fault if any, expected outputs, and the two graphs as text.
+
+    ``noise`` is the absolute noise of the expected outputs, where it was measured.
+    """
 
     observed: ObservedFault | None
     expected: Outputs
     before: str
     after: str
     full_check: bool
+    noise: Mapping[str, float] = field(default_factory=dict)
     divergence: Divergence | None = None
     graph_views: tuple[GraphView, ...] = ()
 
@@ -46,11 +56,11 @@ def observe(
     culprit: tuple[str, ...],
     feeds: Mapping[str, np.ndarray],
     sandbox: Sandbox,
-    note: Symptom | None = None,
+    sought: Sought = None,
     *,
     explained: bool = False,
 ) -> Evidence:
-    """Test ``culprit`` on the model and these inputs; ``note`` as in ``first_observed``.
+    """Test ``culprit`` on the model and these inputs; ``sought`` as in ``first_observed``.
 
     The place in the graph, and the graphs for pictures, are determined only if ``explained``.
 
@@ -60,14 +70,14 @@ def observe(
     sample = Sample("witness", dict(feeds))
     cache = Cache(None)
     try:
-        lab, evidence = _observed(Lab(case, sandbox, cache), culprit, sample, note)
+        lab, evidence = _observed(Lab(case, sandbox, cache), culprit, sample, sought)
         return _explained(lab, culprit, sample, evidence) if explained else evidence
     finally:
         cache.close()
 
 
 def _observed(
-    lab: Lab, culprit: tuple[str, ...], sample: Sample, note: Symptom | None
+    lab: Lab, culprit: tuple[str, ...], sample: Sample, sought: Sought
 ) -> tuple[Lab, Evidence]:
     """The evidence, and a lab with checks that the original passes."""
     reference = lab.reference([sample])
@@ -82,19 +92,21 @@ def _observed(
         failure = run or reference.build.failure
         words = describe(failure) if failure else "no answer"
         raise InputError(f"the original does not run under {case.reference.runtime.name}: {words}")
-    examiner = examiner_for(lab, culprit, sample, reference)
+    examiner = examiner_for(lab, culprit, sample, reference, sought)
     passes = case.passes.complete(culprit)
     if case.checks.timeout_s is None:
         trial = lab.fresh(passes, [sample])
     else:
         trial = lab.trial(passes, [sample], "confirm")
-    observed = first_observed(examiner, reference, trial, [sample], note)
+    observed = first_observed(examiner, reference, trial, [sample], sought)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
     before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""
     drawn = observed.draw if observed is not None else None
     expected = {**examiner.reference[sample.id], **(drawn or {})}
-    return lab, Evidence(observed, expected, before, after or "", case.checks.full)
+    is_required = isinstance(sought, Yardstick)
+    noise = examiner.levels(runs_of(trial)).get(sample.id, {}) if is_required else {}
+    return lab, Evidence(observed, expected, before, after or "", case.checks.full, noise)
 
 
 def _explained(lab: Lab, culprit: tuple[str, ...], sample: Sample, evidence: Evidence) -> Evidence:
@@ -128,6 +140,38 @@ def on_disk(proto: ModelProto) -> Iterator[Model]:
 def note_of(finding: Finding) -> Symptom | None:
     """The note to look for; None for faults."""
     return finding.symptom if finding.symptom in NOTES else None
+
+
+def sought_by(
+    record: Reproduction, plugins: Plugins, *, trust: bool = False, file: str = ""
+) -> Sought:
+    """What the bundle of ``record`` shows.
+
+    Args:
+        record: The record.
+        plugins: The installed plugins.
+        trust: Whether options in ``record`` may name code, commands and files.
+        file: Where ``record`` is from, for messages.
+
+    Raises:
+        UsageError: There is no such comparator.
+        InputError: The record states no requirement, or an option that is not trusted.
+    """
+    finding = record.finding
+    if finding.symptom != Symptom.REQUIREMENT:
+        return note_of(finding)
+    try:
+        required = parse_required(finding.requirement or "")
+    except ValueError as error:
+        raise InputError(f"{file}: {error}; make the bundle anew") from error
+    if isinstance(required, Tolerance):
+        apart = frozenset(record.outputs) - frozenset(finding.outputs)
+        return Yardstick(replace(required, apart=apart))
+    comparator = plugins.comparator(record.comparator or "")
+    given, key = record.comparator_options, "comparator_options"
+    given = options_from(file, key, comparator.options, given, folder=None, trust=trust)
+    where = f"comparator {comparator.name}"
+    return Yardstick(required, (comparator, parse_options(where, comparator.options, given)))
 
 
 def versions(case: Case) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from optvet.engine.bundle.files import read_arrays, read_record
-from optvet.engine.bundle.observe import note_of, observe, versions
+from optvet.engine.bundle.observe import observe, sought_by, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import ObservedFault
@@ -60,7 +60,8 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
         with Sandbox(jobs=1, limits=limits, preload=preload) as sandbox:
             check_options(sandbox, case.optimizer, case.options)
             check_options(sandbox, case.candidate.runtime, case.candidate.options)
-            observed = observe(case, culprit, feeds, sandbox, note_of(record.finding)).observed
+            sought = sought_by(record, plugins, trust=trust, file=file)
+            observed = observe(case, culprit, feeds, sandbox, sought).observed
     return Replayed(
         schema="optvet.replay/2",
         bundle=bundle.name,

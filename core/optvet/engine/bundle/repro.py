@@ -21,6 +21,7 @@ from optvet.spec.protocols import (
     Runtime,
     SetsEnvironment,
 )
+from optvet.spec.requirement import Required, Requirement, Tolerance
 from optvet.spec.types import Stage, Symptom
 
 
@@ -42,6 +43,7 @@ class ReproContext:
         before: The model as text.
         after: The optimized model as text; empty if there is none.
         where: The place in the graph, as text; empty if it is not known.
+        required: The requirement that is not met; None for other findings.
     """
 
     optimizer: Optimizer
@@ -65,6 +67,7 @@ class ReproContext:
     before: str
     after: str = ""
     where: str = ""
+    required: Required | None = None
 
 
 def title(context: ReproContext) -> str:
@@ -86,6 +89,7 @@ WHAT = {
     Symptom.SENSITIVITY: "an output flips by rounding alone",
     Symptom.BLOAT: "the optimized model has more nodes",
     Symptom.METADATA_CHANGE: "the optimized model says something else about itself",
+    Symptom.REQUIREMENT: "the optimized model is not as required",
 }
 
 
@@ -209,9 +213,8 @@ _OUTPUTS = """\
         if (was.dtype, was.shape) != (now.dtype, now.shape):
             return f"{name!r} was {was.dtype}{list(was.shape)}, is {now.dtype}{list(now.shape)}"
         if was.dtype.kind in "fc":
-            finite = np.abs(was[np.isfinite(was)]).astype(np.float64)
-            allowed = TOLERANCE * finite.max(initial=0.0)
-            same = np.isclose(now, was, rtol=0, atol=allowed, equal_nan=True)
+@ALLOWED@
+            same = np.isclose(now, was, rtol=@RTOL@, atol=allowed, equal_nan=True)
         else:
             same = now == was
         if not np.all(same):
@@ -219,6 +222,20 @@ _OUTPUTS = """\
             pair = [np.atleast_1d(v)[tuple(at)] for v in (was, now)]
             return f"{name!r}{at.tolist()}: expected {pair[0]!r}, got {pair[1]!r}"
     return ""
+"""
+_ALLOWED = """\
+            finite = np.abs(was[np.isfinite(was)]).astype(np.float64)
+            allowed = TOLERANCE * finite.max(initial=0.0)"""
+_REQUIRED = """\
+            was, now = was.astype(np.float64), now.astype(np.float64)
+            allowed = @ATOL@"""
+_METRIC = """\
+    print("running the optimized model", flush=True)
+    outputs = run(optimized, feeds)
+    print("comparing the outputs", flush=True)
+    from optvet.engine.bundle.measure import unmet  # the metric is that of a plugin of optvet
+
+    return unmet(FOLDER, feeds, expected, outputs)
 """
 _BLOAT = """\
     def count(graph):
@@ -282,9 +299,7 @@ def script(context: ReproContext) -> str:
     check = _CHECK.replace("@FULL@", repr(context.full_check))
     if context.symptom == Symptom.INTERFACE_CHANGE:
         check += _INTERFACE
-    compare = _OUTPUTS.replace(
-        "@JUDGED@", repr(list(context.judged)) if context.judged else "OUTPUTS"
-    )
+    compare = _METRIC if isinstance(context.required, Requirement) else _outputs(context)
     if context.symptom == Symptom.BLOAT:
         compare = _BLOAT
     if context.symptom == Symptom.METADATA_CHANGE:
@@ -320,6 +335,16 @@ def script(context: ReproContext) -> str:
     }
     # In one pass, since an inserted text may itself look like a placeholder.
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT)
+
+
+def _outputs(context: ReproContext) -> str:
+    """Compares every judged output, by the tolerance that is required or that rounding explains."""
+    rtol, allowed, required = "0", _ALLOWED, context.required
+    if isinstance(required, Tolerance):
+        rtol, allowed = repr(required.rtol), _REQUIRED.replace("@ATOL@", repr(required.atol))
+    judged = repr(list(context.judged)) if context.judged else "OUTPUTS"
+    values = {"JUDGED": judged, "ALLOWED": allowed, "RTOL": rtol}
+    return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _OUTPUTS)
 
 
 def _environment(context: ReproContext) -> str:

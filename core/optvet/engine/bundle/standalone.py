@@ -31,6 +31,7 @@ from optvet.spec.protocols import (
     ExplainsTogether,
     UsesLibraries,
 )
+from optvet.spec.requirement import Requirement, Tolerance
 from optvet.spec.types import Symptom
 
 MAX_LINES = 100
@@ -119,6 +120,8 @@ def standalone(
     expected: Mapping[str, np.ndarray],
 ) -> Standalone | None:
     """The shortest script that shows the finding; None if all are too long or none shows it."""
+    if isinstance(context.required, Requirement):
+        return None  # its metric is measured by a plugin of optvet
     draft = _drafted(context, model, feeds, expected)
     if draft is None or not isinstance(context.optimizer, Explains):
         return None
@@ -321,18 +324,19 @@ def _outputs(draft: _Draft, calls: _Calls) -> str:
         if draft.takes_original
         else arrays_code({name: draft.expected[name] for name in names}, "expected = ")
     )
-    allowed = {name: _allowed(draft.expected[name], context.tolerance) for name in names}
+    allowed = {name: _tolerance(draft, name)[1] for name in names}
+    rtol = _tolerance(draft, names[0])[0]
     return "\n".join(
         (
             f"expected = {expected}",
             f"actual = {calls.optimized}",
             "right = True",
-            f"for name, atol in {allowed!r}.items():  # what rounding may explain",
+            f"for name, atol in {allowed!r}.items():  # {_what_is_allowed(context)}",
             "    e, a = expected[name], actual[name]",
             '    print(f"expected {name}: {e!r}", f"actual {name}: {a!r}", sep="\\n")',
             "    right = right and (a.dtype, a.shape) == (e.dtype, e.shape)",
             '    close = e.dtype.kind in "fc" and right',
-            "    close = close and np.allclose(a, e, rtol=0, atol=atol, equal_nan=True)",
+            f"    close = close and np.allclose(a, e, rtol={rtol!r}, atol=atol, equal_nan=True)",
             "    right = right and (close or np.array_equal(a, e))",
             "sys.exit(not right)\n",
         )
@@ -341,7 +345,7 @@ def _outputs(draft: _Draft, calls: _Calls) -> str:
 
 def _one_output(draft: _Draft, calls: _Calls, name: str) -> str:
     known = draft.expected[name]
-    allowed = _allowed(known, draft.context.tolerance)
+    rtol, atol = _tolerance(draft, name)
     expected = f"{calls.original}[{name_code(name)}]"
     lines = [
         f"expected = {expected if draft.takes_original else array_code(known)}",
@@ -349,17 +353,29 @@ def _one_output(draft: _Draft, calls: _Calls, name: str) -> str:
         'print(f"expected: {expected!r}")',
         'print(f"actual: {actual!r}")',
     ]
-    if allowed:
-        close = f"np.allclose(actual, expected, rtol=0, atol={allowed!r}, equal_nan=True)"
+    if rtol or atol:
+        close = f"np.allclose(actual, expected, rtol={rtol!r}, atol={atol!r}, equal_nan=True)"
         lines += [
             "same = (actual.dtype, actual.shape) == (expected.dtype, expected.shape)",
-            f"same = same and {close}  # rounding",
+            f"same = same and {close}  # {_what_is_allowed(draft.context)}",
         ]
     else:
         nan = ", equal_nan=True" if known.dtype.kind in "fc" else ""
         equal = f"np.array_equal(actual, expected{nan})"
         lines += [f"same = actual.dtype == expected.dtype and {equal}"]
     return "\n".join((*lines, "sys.exit(not same)\n"))
+
+
+def _tolerance(draft: _Draft, name: str) -> tuple[float, float]:
+    """The relative and the absolute difference that an output may have."""
+    required = draft.context.required
+    if isinstance(required, Tolerance):
+        return required.rtol, required.atol
+    return 0, _allowed(draft.expected[name], draft.context.tolerance)
+
+
+def _what_is_allowed(context: ReproContext) -> str:
+    return "required" if context.required is not None else "rounding"
 
 
 def _allowed(expected: np.ndarray, tolerance: float) -> float:

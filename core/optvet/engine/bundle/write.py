@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,12 +16,13 @@ from optvet.engine.bundle.files import Bundle, write_folder
 from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.reduce.oracle import REDUCIBLE, reduce_finding
+from optvet.engine.reduce.oracle import REDUCIBLE, Sought, reduce_finding
 from optvet.engine.reduce.search import Budget, End, Reduction
 from optvet.engine.vet.blame import search_timeout
 from optvet.engine.vet.examine import finite
 from optvet.engine.vet.fingerprints import fingerprint
 from optvet.engine.vet.session import Session, default_jobs, open_session
+from optvet.engine.vet.yardstick import Yardstick, yardstick_of
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Progress
@@ -29,7 +30,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.spec.errors import UsageError
-from optvet.spec.records import Finding, Reproduction, VetResult
+from optvet.spec.records import Finding, Reproduction, RequirementRecord, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Sample, Symptom
 
@@ -43,6 +44,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         super().__init__()
         self.bundles = tuple(bundles)
+
+
+class _OnSeveralSamples(Exception):
+    """No single sample shows that a requirement is not met."""
 
 
 class Draw(Protocol):
@@ -62,8 +67,9 @@ class Draw(Protocol):
 
 
 def is_written(finding: Finding) -> bool:
-    """Whether a bundle is written for it: a fault, or a note without a documented limit."""
-    return finding.severity == "fault" or finding.symptom in REDUCIBLE
+    """Whether a bundle is written for it: a fault, a note that has one, an unmet requirement."""
+    has_bundle = finding.symptom == Symptom.REQUIREMENT or finding.symptom in REDUCIBLE
+    return finding.severity == "fault" or has_bundle
 
 
 def write_bundles(
@@ -74,6 +80,7 @@ def write_bundles(
     *,
     draw: Draw | None = None,
     progress: Progress = lambda text, done, total: None,
+    refused: Callable[[Finding, str], None] = lambda finding, reason: None,
 ) -> list[Bundle]:
     """One folder below ``out`` per finding of ``result``; those of one fingerprint share it.
 
@@ -85,6 +92,7 @@ def write_bundles(
         plugins: The installed plugins.
         draw: Makes the pictures; without it there are none.
         progress: Called with what is being done.
+        refused: Called with a finding that has no bundle, and why.
 
     Raises:
         Interrupted: Ctrl-C; the bundles so far are complete.
@@ -98,9 +106,15 @@ def write_bundles(
         names = [f.witness.sample if f.witness else None for _, f in wanted]
         samples = session.find_samples(names)
         for (index, finding), witness in zip(wanted, names, strict=True):
+            try:
+                sought = _sought(session, finding, result.requirements)
+            except UsageError as error:
+                refused(finding, str(error))
+                continue
             task = _Task(
                 index,
                 finding,
+                sought,
                 result.model.source,
                 _case(session, finding, samples[witness]),
                 samples[witness],
@@ -111,7 +125,11 @@ def write_bundles(
                 progress,
                 draw,
             )
-            bundle, interrupted = _write(task)
+            try:
+                bundle, interrupted = _write(task)
+            except _OnSeveralSamples as error:
+                refused(finding, str(error))
+                continue
             bundles.append(bundle)
             if interrupted:
                 raise Interrupted(bundles)
@@ -138,12 +156,21 @@ def _case(session: Session, finding: Finding, witness: Sample) -> Case:
     return case.as_deployed() if finding.as_deployed else case
 
 
+def _sought(
+    session: Session, finding: Finding, requirements: Sequence[RequirementRecord]
+) -> Sought:
+    if finding.symptom == Symptom.REQUIREMENT:
+        return yardstick_of(session, finding, requirements)
+    return note_of(finding)
+
+
 @dataclass(frozen=True)
 class _Task:
     """A finding to write; it is not reduced if ``jobs`` is None."""
 
     index: int
     finding: Finding
+    sought: Sought
     source: str
     case: Case
     witness: Sample
@@ -177,8 +204,12 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
     culprit = tuple(finding.culprit)
     with on_disk(proto) as model:
         seen = case.on(model)
-        evidence = observe(seen, culprit, feeds, task.sandbox, note_of(finding), explained=True)
+        evidence = observe(seen, culprit, feeds, task.sandbox, task.sought, explained=True)
     observed = evidence.observed
+    if observed is None and isinstance(task.sought, Yardstick):
+        raise _OnSeveralSamples(
+            f"{task.sought.required} is met on sample {task.witness.id!r} alone; it takes several"
+        )
     if observed is None or observed.signature.symptom != finding.symptom:
         words = "shows nothing" if observed is None else f"shows {observed.signature.symptom}"
         note = note or f"did not show again: judged once more, the model {words}"
@@ -195,7 +226,7 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
 def _as_observed(finding: Finding, evidence: Evidence) -> Finding:
     """The finding as observed on the model of the bundle."""
     assert evidence.observed is not None
-    seen = evidence.observed.observation
+    seen, reading = evidence.observed.observation, evidence.observed.reading
     return finding.model_copy(
         update={
             "message": seen.message,
@@ -203,6 +234,7 @@ def _as_observed(finding: Finding, evidence: Evidence) -> Finding:
             "error": finite(seen.error),
             "noise_floor": finite(seen.noise),
             "divergence": evidence.divergence,
+            "measured": finite(reading.value) if reading is not None else finding.measured,
         }
     )
 
@@ -219,6 +251,7 @@ def _record(
     reduced: bool,
 ) -> Reproduction:
     normalized_message = evidence.observed.signature.words if evidence.observed is not None else ""
+    by = task.sought.by if isinstance(task.sought, Yardstick) else None
     return Reproduction(
         schema="optvet.finding/2",
         fingerprint=_fingerprint(case, finding, proto, normalized_message, reduced=reduced),
@@ -237,6 +270,9 @@ def _record(
         versions=versions(case),
         timeout_s=case.checks.timeout_s or task.limits.timeout_s,
         memory_bytes=task.limits.memory_bytes,
+        comparator=None if by is None else by[0].name,
+        comparator_options={} if by is None else by[1].model_dump(mode="json"),
+        noise={name: level for name, level in evidence.noise.items() if np.isfinite(level)},
     )
 
 
@@ -247,7 +283,10 @@ def _fingerprint(
     if not reduced and finding.fingerprint is not None:
         return finding.fingerprint
     metadata = finding.symptom == Symptom.METADATA_CHANGE and words
-    return fingerprint(case.optimizer.name, finding, [words] if metadata else structure_of(proto))
+    structure = [words] if metadata else structure_of(proto)
+    # Two requirements may be broken on one model.
+    required = [] if finding.requirement is None else [finding.requirement]
+    return fingerprint(case.optimizer.name, finding, [*required, *structure])
 
 
 def _pictures(
@@ -291,7 +330,7 @@ def _reduced(task: _Task, proto: ModelProto) -> Reduction:
             task.witness,
             sandbox=task.sandbox,
             jobs=task.jobs or 1,
-            note=note_of(task.finding),
+            sought=task.sought,
             budget=Budget(seconds=REDUCTION_S),
             progress=task.progress,
         ).reduction

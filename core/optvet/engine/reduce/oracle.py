@@ -4,6 +4,8 @@ Conditions for a smaller model, each checked by trials in the sandbox:
 
 - the reference is a valid model that runs on its inputs (and is reproducible if outputs are
   compared, which the examiner checks);
+- of a requirement: it is not met on the inputs, and what is a fault as well stays one, and what is
+  none becomes none;
 - the culprit shows the same signature: symptom, stage, words, and the kind of wrong output;
 - no proper subsequence of the culprit shows it, so that a pair does not become a single pass;
 - import and export alone do not show it, unless they are the culprit.
@@ -33,6 +35,8 @@ from optvet.engine.reduce.search import (
     reduce_model,
 )
 from optvet.engine.vet.examine import Examination, Examiner, Observation
+from optvet.engine.vet.meter import Reading
+from optvet.engine.vet.yardstick import Yardstick
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
 from optvet.engine.work.draws import Pair
@@ -43,7 +47,11 @@ from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
 from optvet.spec.errors import UsageError
+from optvet.spec.requirement import Required
 from optvet.spec.types import NOTES, Failure, Model, ModelConfig, Sample, Symptom
+
+Sought = Symptom | Yardstick | None
+"""What to look for: a note of ``REDUCIBLE``, a requirement that is not met; None for faults."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def reduce_finding(
     *,
     sandbox: Sandbox,
     jobs: int = 2,
-    note: Symptom | None = None,
+    sought: Sought = None,
     budget: Budget | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> Shrunk:
@@ -89,7 +97,7 @@ def reduce_finding(
         witness: The sample that shows it; its feeds are reduced with the model.
         sandbox: Runs all trials.
         jobs: Number of candidates that are tested in parallel.
-        note: A note to look for in place of a fault; one of ``REDUCIBLE``.
+        sought: What ``culprit`` shows, if it is no fault.
         budget: When to stop with the best so far.
         progress: Called with what is being done, checks so far, and None.
 
@@ -98,7 +106,7 @@ def reduce_finding(
     """
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="optvet-shrink-") as folder:
-        oracle = ReductionOracle(case, culprit, sandbox, Path(folder), jobs, note, ledger)
+        oracle = ReductionOracle(case, culprit, sandbox, Path(folder), jobs, sought, ledger)
         with oracle:
             proto = case.model.load()
             oracle.open(proto, witness.feeds)
@@ -157,11 +165,11 @@ class ReductionOracle:
         sandbox: Sandbox,
         folder: Path,
         jobs: int,
-        note: Symptom | None,
+        sought: Sought,
         ledger: Ledger,
     ) -> None:
         self.case, self.culprit, self.sandbox, self.folder = case, culprit, sandbox, folder
-        self.jobs, self.note, self.ledger = max(1, jobs), note, ledger
+        self.jobs, self.sought, self.ledger = max(1, jobs), sought, ledger
         self.target: Signature | None = None
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="optvet-shrink")
         self._cache = Cache(None)
@@ -206,8 +214,11 @@ class ReductionOracle:
             raise UsageError("the model itself is not valid, or does not run on the witness")
         self.target = self._observed(opened, self.culprit)
         if self.target is None:
+            what = "no fault"
+            if isinstance(self.sought, Yardstick):
+                what = f"nothing against {self.sought.required}"
             raise UsageError(
-                f"{' then '.join(self.culprit) or 'the round trip'} shows no fault on "
+                f"{' then '.join(self.culprit) or 'the round trip'} shows {what} on "
                 "this model and sample; give the culprit and witness of a finding"
             )
 
@@ -239,7 +250,7 @@ class ReductionOracle:
         if reference.build.failure is not None or run is None or isinstance(run, Failure):
             lab.model.blob.unlink(missing_ok=True)
             return None
-        examiner = examiner_for(lab, self.culprit, sample, reference)
+        examiner = examiner_for(lab, self.culprit, sample, reference, self.sought)
         return _Candidate(lab, examiner, sample, reference)
 
     def _observed(self, opened: _Candidate, passes: tuple[str, ...]) -> Signature | None:
@@ -251,10 +262,10 @@ class ReductionOracle:
         # A fault of the build is tested without running the result.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
-        samples = [] if early or self.note in _STRUCTURAL else [opened.sample]
+        samples = [] if early or self.sought in _STRUCTURAL else [opened.sample]
         trial = opened.lab.trial(self.case.passes.complete(passes), samples, "localize")
         observed = first_observed(
-            opened.examiner, opened.reference, trial, samples, self.note, self.target
+            opened.examiner, opened.reference, trial, samples, self.sought, self.target
         )
         return None if observed is None else observed.signature
 
@@ -272,24 +283,32 @@ class ReductionOracle:
         return model_of(path, digest, model, path, digest, len(data), ModelConfig())
 
 
-def examiner_for(lab: Lab, culprit: Sequence[str], sample: Sample, reference: Trial) -> Examiner:
+def examiner_for(
+    lab: Lab,
+    culprit: Sequence[str],
+    sample: Sample,
+    reference: Trial,
+    sought: Sought = None,
+) -> Examiner:
     """An examiner for ``culprit`` on ``sample``, set up as in a vet.
 
     If the optimizer converts to another format, passes are compared with the empty pipeline; the
-    empty pipeline itself, as a culprit, is compared with the original under ``reference``.
+    empty pipeline itself, as a culprit, is compared with the original under ``reference``, as are
+    all passes where a requirement is measured.
     """
     case = lab.case
-    if case.lowers and not culprit:
+    with_original = not culprit or isinstance(sought, Yardstick)
+    if case.lowers and with_original:
         examiner = Examiner(lab, [sample], thresholds=OTHER_KERNELS)
     else:
         examiner = Examiner(lab, [sample], tolerance=case.passes.tolerance)
     examiner.learn_reference(reference)
-    if case.lowers and culprit:
+    if case.lowers and not with_original:
         examiner.learn_reference(lab.trial(case.passes.base, [sample], "control"))
     return examiner
 
 
-_STRUCTURAL = frozenset({Symptom.BLOAT, Symptom.METADATA_CHANGE})
+_STRUCTURAL = (Symptom.BLOAT, Symptom.METADATA_CHANGE)
 REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
 """Notes that a small model can show: not the speed, and not a deliberate dialect."""
 
@@ -298,12 +317,14 @@ REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
 class ObservedFault:
     """The observation of a fault, and its signature, which a reduction keeps.
 
-    ``draw`` are random outputs of the original that the optimized model does not give.
+    ``draw`` are random outputs of the original that the optimized model does not give;
+    ``reading`` is that of a requirement.
     """
 
     observation: Observation
     signature: Signature
     draw: Outputs | None = None
+    reading: Reading | None = None
 
 
 def first_observed(
@@ -311,23 +332,25 @@ def first_observed(
     reference: Trial,
     trial: Trial,
     samples: Sequence[Sample],
-    note: Symptom | None = None,
+    sought: Sought = None,
     wanted: Signature | None = None,
 ) -> ObservedFault | None:
-    """The first fault of ``trial``, or the given note.
+    """The first fault of ``trial``, or what is sought in its place.
 
     Args:
         examiner: Knows the reference's outputs.
         reference: The original's trial.
         trial: The candidate's.
         samples: The samples of both trials.
-        note: One of ``REDUCIBLE``; None for faults.
+        sought: See ``Sought``.
         wanted: The signature to look for; of changed metadata, only the keys in it are required.
     """
-    if note in _STRUCTURAL:
-        return _structural(note, reference, trial, wanted)
+    if sought == Symptom.BLOAT or sought == Symptom.METADATA_CHANGE:
+        return _structural(sought, reference, trial, wanted)
     found = examiner.examine(trial, samples)
-    if note is not None:
+    if isinstance(sought, Yardstick):
+        return _unmet(found, sought.required, sought.read(examiner, trial, samples))
+    if sought is not None:
         return _sensitive(found)
     observation = found.observation
     if observation is None:
@@ -364,6 +387,17 @@ def _sensitive(found: Examination) -> ObservedFault | None:
         Symptom.SENSITIVITY, "compare", message, outputs, first.error, first.noise
     )
     return ObservedFault(observation, Signature(Symptom.SENSITIVITY, "compare"))
+
+
+def _unmet(found: Examination, required: Required, reading: Reading) -> ObservedFault | None:
+    if reading.met is not False:
+        return None
+    kind = "" if found.observation is None else _signature(found.observation).kind
+    outputs = reading.outputs or (() if required.output is None else (required.output,))
+    message = f"{required} is required; {reading.words}"
+    observation = Observation(Symptom.REQUIREMENT, "compare", message, outputs)
+    signature = Signature(Symptom.REQUIREMENT, "compare", kind=kind)
+    return ObservedFault(observation, signature, reading=reading)
 
 
 def _structural(

@@ -234,11 +234,7 @@ class Assessment:
             ContractError: It did not return a Summary.
         """
         every = [*self._comparisons, *self._reshaped, *self._failures.of_candidate]
-        counts = {
-            "samples_changed": float(sum(c.changed for c in every)),
-            "samples_undecided": float(sum(c.sensitive for c in every)),
-        }
-        return counts | dict(self._summary().metrics)
+        return _counts(every) | dict(self._summary().metrics)
 
     @property
     def unlike(self) -> str:
@@ -261,7 +257,9 @@ class Assessment:
         """``metric`` of each sample that has it, by sample id."""
         found: dict[str, float] = {}
         for comparison in self._comparisons:
-            one = self.choice.comparator.summarise([comparison], self.options).metrics
+            one = _counts([comparison]) | dict(
+                self.choice.comparator.summarise([comparison], self.options).metrics
+            )
             value = one.get(metric, comparison.metrics.get(metric))
             if value is not None:
                 found[comparison.sample] = float(value)
@@ -277,6 +275,14 @@ class Assessment:
             raise
         except Exception as error:
             raise self._broken(error) from error
+
+
+def _counts(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """How many samples changed, and how many are undecided."""
+    return {
+        "samples_changed": float(sum(c.changed for c in comparisons)),
+        "samples_undecided": float(sum(c.sensitive for c in comparisons)),
+    }
 
 
 @dataclass

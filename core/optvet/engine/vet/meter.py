@@ -7,9 +7,9 @@ empty pipeline: a requirement includes the effects of import and lowering.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 from pydantic import BaseModel
@@ -18,7 +18,8 @@ from optvet.engine.numerics.tolerance import excess
 from optvet.engine.vet.assess import begin, decoded
 from optvet.engine.vet.comparators import calibrated, metrics_of
 from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.impact import Assessment, Choice
+from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.impact import Answers, Assessment, Choice
 from optvet.engine.vet.requirements import (
     Candidate,
     belongs_to,
@@ -35,7 +36,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError
 from optvet.spec.requirement import Required, Requirement, Tolerance
-from optvet.spec.types import Failure, Sample
+from optvet.spec.types import Failure, Model, Sample
 
 Runs = Mapping[str, Outputs]
 Passes = tuple[str, ...] | None
@@ -52,6 +53,7 @@ class Reading:
         words: The value, or why there is none, as text.
         comparator: Name of the comparator; None for a tolerance.
         witness: The sample that is furthest from the requirement, without its feeds.
+        outputs: Outputs that are beyond a tolerance.
     """
 
     met: bool | None
@@ -59,6 +61,7 @@ class Reading:
     words: str = ""
     comparator: str | None = None
     witness: Sample | None = None
+    outputs: tuple[str, ...] = ()
 
 
 class Meter:
@@ -86,9 +89,9 @@ class Meter:
 
     def _measure(self, passes: Passes, fresh: bool) -> Mapping[Required, Reading]:
         lab = self._session.lab
-        gauges: list[_Gauge] = []
+        gauges: list[Gauge] = []
         for samples in self._chunks():
-            reference = _runs(lab.reference(samples))
+            reference = runs_of(lab.reference(samples))
             usable = [s for s in samples if s.id in reference]
             if not usable:
                 continue
@@ -97,10 +100,10 @@ class Meter:
             made = lab.trial(passes, usable, "verify") if passes is not None else None
             # Decoding needs a build that exists, so the plain trial comes first.
             trial = lab.fresh(passes, usable) if fresh or made is None else made
-            if (failure := _failure(trial, usable)) is not None:
-                words = f"the optimized model cannot be measured: {describe(failure)}"
-                return dict.fromkeys(self.required, Reading(None, words=words))
-            chunk = _Chunk(self._session, self._detected, passes, usable, reference, _runs(trial))
+            if (failed := unmeasured(trial, usable)) is not None:
+                return dict.fromkeys(self.required, failed)
+            examiner, runs = self._detected.examiner, runs_of(trial)
+            chunk = chunk_of(examiner, self.required, passes, usable, reference, runs)
             for gauge in gauges:
                 gauge.add(chunk)
             if not self.samples:
@@ -118,15 +121,15 @@ class Meter:
         for chunk in inputs.chunks():
             yield [s for s in chunk if s.id not in refused]
 
-    def _gauges(self, outputs: Outputs) -> list[_Gauge]:
+    def _gauges(self, outputs: Outputs) -> list[Gauge]:
         if not self._among:
             session = self._session
             about = (session.request, session.plugins, session.case.model)
             self._among = candidates(begin(*about, outputs), *about)
         return [
-            _MetricGauge(r, self._scaled(r.output, fitting(r, self._among)))
+            gauge_of(r, self._scaled(r.output, fitting(r, self._among)))
             if isinstance(r, Requirement)
-            else _ToleranceGauge(r)
+            else gauge_of(r)
             for r in self.required
         ]
 
@@ -143,36 +146,59 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Samples with the outputs of both models."""
+class Chunk:
+    """Samples with the outputs of both models.
 
-    session: Session
-    detected: Detected
-    passes: Passes
+    Attributes:
+        model: The original.
+        samples: The samples.
+        reference: Outputs of the original.
+        candidate: Outputs of the optimized model.
+        unsteady: Outputs that differ between runs of one model: random or flaky ones.
+        levels: Absolute noise of the reference's outputs by sample id and output, where measured.
+        decode: What a comparator that decodes makes of both models; None for others.
+    """
+
+    model: Model
     samples: Sequence[Sample]
     reference: Runs
     candidate: Runs
-
-    @cached_property
-    def unsteady(self) -> frozenset[str]:
-        """Outputs that differ between runs of one model: random or flaky ones."""
-        drawn = noise.analysis(self.session.lab).random
-        names = {n for run in self.reference.values() for n in run}
-        random = {n for n in names if belongs_to(n, drawn)}
-        return frozenset(self.detected.examiner.flaky | random)
-
-    @cached_property
-    def levels(self) -> Mapping[str, Mapping[str, float]]:
-        """Absolute noise of the reference's outputs by sample id and output, where measured."""
-        return self.detected.examiner.levels(self.candidate)
+    unsteady: frozenset[str] = frozenset()
+    levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    decode: Callable[[Assessment], Answers | None] = lambda assessment: None
 
 
-class _Gauge:
+def chunk_of(
+    examiner: Examiner,
+    required: Iterable[Required],
+    passes: Passes,
+    samples: Sequence[Sample],
+    reference: Runs,
+    candidate: Runs,
+) -> Chunk:
+    """A chunk with what ``examiner`` knows of the outputs; ``passes`` gave the candidate's."""
+    lab = examiner.lab
+    drawn = noise.analysis(lab).random
+    names = {n for run in reference.values() for n in run}
+    random = {n for n in names if belongs_to(n, drawn)}
+    has_metric = any(isinstance(r, Requirement) for r in required)
+    return Chunk(
+        lab.model,
+        samples,
+        reference,
+        candidate,
+        frozenset(examiner.flaky | random),
+        examiner.levels(candidate) if has_metric else {},
+        partial(decoded, lab, passes, samples),
+    )
+
+
+class Gauge:
     """Measures one requirement, a chunk of samples at a time."""
 
     required: Required
 
-    def add(self, chunk: _Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Add a chunk of samples."""
         raise NotImplementedError
 
@@ -182,7 +208,7 @@ class _Gauge:
 
 
 @dataclass
-class _MetricGauge(_Gauge):
+class _MetricGauge(Gauge):
     """Measures a metric, by the first comparator that has it and accepts the outputs."""
 
     required: Requirement
@@ -192,7 +218,7 @@ class _MetricGauge(_Gauge):
     _unsteady: set[str] = field(default_factory=set)
     _origins: dict[str, str] = field(default_factory=dict)
 
-    def add(self, chunk: _Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Compare by the first comparator that accepts the outputs; later chunks by the same."""
         output = self.required.output
         self._unsteady |= {n for n in chunk.unsteady if output in (None, n)}
@@ -200,8 +226,8 @@ class _MetricGauge(_Gauge):
         while self.among:
             comparator, options = self.among[0]
             if self._assessment is None:
-                choice, model = Choice(comparator, "--require"), chunk.session.case.model
-                self._assessment = Assessment(choice, options, model)
+                choice = Choice(comparator, "--require")
+                self._assessment = Assessment(choice, options, chunk.model)
             try:
                 self._add(self._assessment, chunk)
             except (InputError, ContractError) as error:
@@ -212,12 +238,10 @@ class _MetricGauge(_Gauge):
             else:
                 return
 
-    def _add(self, assessment: Assessment, chunk: _Chunk) -> None:
-        output, lab = self.required.output, chunk.session.lab
+    def _add(self, assessment: Assessment, chunk: Chunk) -> None:
+        output = self.required.output
         sides = [_only(output, runs) for runs in (chunk.reference, chunk.candidate)]
-        answers = None
-        if output is None:
-            answers = decoded(lab, chunk.passes, chunk.samples, assessment)
+        answers = chunk.decode(assessment) if output is None else None
         assessment.add(chunk.samples, sides[0], sides[1], chunk.levels, answers)
 
     def reading(self) -> Reading:
@@ -257,7 +281,7 @@ class _MetricGauge(_Gauge):
 
 
 @dataclass
-class _ToleranceGauge(_Gauge):
+class _ToleranceGauge(Gauge):
     """Measures the largest ``|candidate - original| / (atol + rtol * |original|)``; no unit."""
 
     required: Tolerance
@@ -265,8 +289,9 @@ class _ToleranceGauge(_Gauge):
     _words: str = ""
     _witness: Sample | None = None
     _left_out: set[str] = field(default_factory=set)
+    _beyond: dict[str, None] = field(default_factory=dict)
 
-    def add(self, chunk: _Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Compare every output that the tolerance covers, except random and flaky ones."""
         for sample in chunk.samples:
             ours, theirs = chunk.reference[sample.id], chunk.candidate.get(sample.id, {})
@@ -283,6 +308,8 @@ class _ToleranceGauge(_Gauge):
             self._worst, self._words = math.inf, f"there is no output {name!r}"
             return
         found = excess(value, theirs[name], rtol=self.required.rtol, atol=self.required.atol)
+        if found.beyond:
+            self._beyond[name] = None
         if self._witness is None or found.ratio > self._worst:
             self._worst, self._witness = found.ratio, replace(sample, feeds={})
             self._words = (
@@ -304,7 +331,7 @@ class _ToleranceGauge(_Gauge):
             if met
             else self._words
         )
-        return Reading(met, self._worst, words, None, self._witness)
+        return Reading(met, self._worst, words, None, self._witness, tuple(self._beyond))
 
 
 def _not_compared(outputs: Collection[str]) -> Reading:
@@ -321,8 +348,24 @@ def _only(output: str | None, runs: Runs) -> Runs:
     }
 
 
-def _runs(trial: Trial) -> Runs:
+def gauge_of(required: Required, among: Sequence[Candidate] = ()) -> Gauge:
+    """What measures ``required``: a metric by the first of ``among`` that accepts the outputs."""
+    if isinstance(required, Requirement):
+        return _MetricGauge(required, list(among))
+    return _ToleranceGauge(required)
+
+
+def runs_of(trial: Trial) -> Runs:
+    """Outputs by sample id, of the samples that ran."""
     return {i: run for i, run in trial.runs.items() if not isinstance(run, Failure)}
+
+
+def unmeasured(trial: Trial, samples: Sequence[Sample]) -> Reading | None:
+    """A reading that says why outputs of ``samples`` are missing; None if none are."""
+    failure = _failure(trial, samples)
+    if failure is None:
+        return None
+    return Reading(None, words=f"the optimized model cannot be measured: {describe(failure)}")
 
 
 def _failure(trial: Trial, samples: Sequence[Sample]) -> Failure | None:

@@ -20,7 +20,8 @@ class Reproduction(Record):
     ``passes`` are applied: the culprit and the required passes. ``inputs`` and ``outputs`` name the
     arrays of ``inputs.npz`` and ``expected.npz``, in order. ``script_exit`` is the exit code of
     ``repro.py`` when the bundle was written; None if it did not end. ``timeout_s`` and
-    ``memory_bytes`` are the limits of one step.
+    ``memory_bytes`` are the limits of one step. Of a requirement on a metric, ``comparator`` with
+    ``comparator_options`` measures it, and ``noise`` is the absolute noise of outputs, where known.
     """
 
     schema_: Literal["optvet.finding/2"] = Field("optvet.finding/2", alias="schema")
@@ -40,6 +41,9 @@ class Reproduction(Record):
     timeout_s: float
     memory_bytes: int = 8 << 30
     script_exit: int | None = None
+    comparator: str | None = None
+    comparator_options: dict[str, Any] = Field(default_factory=dict)
+    noise: dict[str, float] = Field(default_factory=dict)
 
 
 ReplayOutcome = Literal["fixed", "still there", "changed"]

@@ -1,0 +1,46 @@
+"""Measures the requirement of a bundle, for its ``repro.py``."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from optvet.engine.bundle.files import read_record
+from optvet.engine.bundle.observe import sought_by
+from optvet.engine.discovery import Plugins
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.yardstick import Yardstick
+from optvet.spec.errors import UsageError
+
+
+def unmet(
+    bundle: Path,
+    feeds: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    actual: Mapping[str, np.ndarray],
+) -> str:
+    """What is required and what was measured; empty if the requirement is met.
+
+    Args:
+        bundle: The folder.
+        feeds: Its inputs.
+        expected: Outputs of the original.
+        actual: Outputs of the optimized model.
+
+    Raises:
+        UsageError: The bundle states no requirement, or it cannot be measured.
+    """
+    record = read_record(bundle)
+    yardstick = sought_by(record, Plugins(), trust=True, file=str(bundle / "finding.json"))
+    if not isinstance(yardstick, Yardstick):
+        raise UsageError(f"{bundle} is no bundle of a requirement")
+    arrays = {name: np.asarray(value) for name, value in actual.items()}
+    with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as folder:
+        model = open_model(bundle / "model.onnx", "model", Path(folder))
+        reading = yardstick.compare(model, feeds, expected, arrays, record.noise)
+    if reading.met is None:
+        raise UsageError(f"{yardstick.required} cannot be measured: {reading.words}")
+    return "" if reading.met else f"{yardstick.required} is required; {reading.words}"

@@ -1,0 +1,70 @@
+"""Bundles of requirements that are not met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.engine.bundle.test_bundle import (
+    NORMALIZED,
+    WRONG,
+    alone,
+    bundles,
+    issue_script,
+    run_script,
+)
+
+from optvet.engine.bundle import Bundle, replay_bundle
+from optvet.engine.discovery import Plugins
+from optvet.spec.types import Symptom
+
+
+def required(text: str, folder: Path, **settings: object) -> Bundle:
+    """The only bundle of a requirement."""
+    made = bundles(text, folder, optimizer="onnxoptimizer", limit=2, **settings)  # type: ignore[arg-type]
+    (bundle,) = (b for b in made if b.record.finding.symptom == Symptom.REQUIREMENT)
+    return bundle
+
+
+def test_a_metric_that_is_not_met_is_reduced_and_measured_again_by_the_script(
+    tmp_path: Path,
+) -> None:
+    bundle = required(WRONG, tmp_path, require="cosine>=0.999")
+    record = bundle.record
+    assert (bundle.note, record.nodes, record.script_exit) == ("", (4, 2), 1)
+    assert (record.finding.culprit, record.comparator) == (["fuse_pad_into_conv"], "tensor")
+    assert record.finding.measured is not None
+    assert record.finding.measured < 0.999
+    done = run_script(bundle.path)
+    assert done.returncode == 1
+    assert f"cosine>=0.999 is required; cosine is {record.finding.measured:.3g}" in done.stdout
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("['fuse_pad_into_conv']", "['nop']"))
+    assert run_script(bundle.path).returncode == 0
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+
+
+def test_rounding_that_exceeds_a_tolerance_is_reduced_and_stays_no_fault(tmp_path: Path) -> None:
+    bundle = required(NORMALIZED, tmp_path, atol="1e-12")
+    record = bundle.record
+    assert record.finding.culprit == ["fuse_bn_into_conv"]
+    assert (bundle.note, record.nodes) == ("", (9, 2))
+    assert record.finding.severity == "requirement"
+    assert record.finding.requirement == "rtol=0, atol=1e-12"
+    assert run_script(bundle.path).returncode == 1
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+
+
+def test_the_issue_of_a_tolerance_needs_nothing_of_ours(tmp_path: Path) -> None:
+    bundle = required(WRONG, tmp_path, rtol="z:1e-3", reduce=False)
+    assert bundle.record.finding.requirement == "z: rtol=0.001, atol=0"
+    assert bundle.record.outputs == ["z"]
+    code = issue_script(bundle)
+    assert "optvet" not in code
+    assert "rtol=0.001" in code
+    assert alone(code, tmp_path / "empty").returncode == 1
+
+
+def test_a_number_of_samples_is_shown_on_one(tmp_path: Path) -> None:
+    bundle = required(WRONG, tmp_path, require="samples_changed<=0", reduce=False)
+    assert bundle.record.finding.measured == 1
+    assert run_script(bundle.path).returncode == 1
