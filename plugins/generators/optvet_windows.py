@@ -110,7 +110,11 @@ def _window(
     versions = opset_versions(model)
     versions.setdefault(ONNX_DOMAIN, 1)
     known = {n: v for n, v in inputs.items() if v is not None}
-    return Fragment(name, tuple(picked), known, outputs, versions, tuple(model.functions))
+    weights = {t.name for t in model.graph.initializer}
+    weights |= {o for node in nodes if node.op_type == "Constant" for o in node.output}
+    functions = tuple(model.functions)
+    constant = frozenset(weights & known.keys())
+    return Fragment(name, tuple(picked), known, outputs, versions, functions, constant)
 
 
 def _small(value: np.ndarray) -> np.ndarray | None:

@@ -19,6 +19,8 @@ _FEW = 16
 """Integers up to this number are mostly shapes, axes and the like, which models hold as weights."""
 _LARGEST = 4096
 """Elements of an input of a fragment that is refitted."""
+_AS_IT_WAS = 0.8
+"""Share of the models of a fragment whose weights are as they were where it comes from."""
 _OLDEST_IR = 4
 """From this version on, weights need not be listed among the inputs."""
 
@@ -197,8 +199,11 @@ def _append(
         names.setdefault(name, f"{name}_{number}" if number else name)
     # Most models hold all weights of a layer as constants, and most fusions ask for that.
     trained = random.random() < 0.5
+    known = fragment.weights if random.random() < _AS_IT_WAS else frozenset[str]()
     for place, (name, value) in enumerate(fragment.inputs.items()):
-        if name not in given:
+        if name not in given and known:
+            _place_as(candidate, names[name], value, "weight" if name in known else "input")
+        elif name not in given:
             first = place == 0 and not given
             _place(candidate, names[name], value, random, first=first, trained=trained)
     ours = {domain_of(e): e.version for e in candidate.model.opset_import}
@@ -209,8 +214,8 @@ def _append(
         graph.node.extend(at_opset(made, was, ours.get(domain_of(node), was), values))
     outputs = [names[o] for o in fragment.outputs if o in names]
     graph.output.extend(helper.make_empty_tensor_value_info(o) for o in outputs)
-    known = {(f.domain, f.name) for f in candidate.model.functions}
-    new = [f for f in fragment.functions if (f.domain, f.name) not in known]
+    there = {(f.domain, f.name) for f in candidate.model.functions}
+    new = [f for f in fragment.functions if (f.domain, f.name) not in there]
     candidate.model.functions.extend(new)
 
 
@@ -246,19 +251,28 @@ def _place(
     first: bool,
     trained: bool,
 ) -> None:
-    """Make a value an input, a weight, a Constant node, or a weight that callers may replace."""
-    graph = candidate.model.graph
+    """Draw what a value is."""
     few = value.dtype.kind in "iu" and value.size <= _FEW
     fixed = 0.05 if first else 0.97 if trained else 0.7 if few else 0.3
     drawn = random.random()
     if drawn >= fixed:
-        candidate.feeds[name] = value
+        _place_as(candidate, name, value, "input")
+    elif drawn < 0.2 * fixed and few:
+        _place_as(candidate, name, value, "constant")
+    else:
+        _place_as(candidate, name, value, "default" if drawn > 0.96 * fixed else "weight")
+
+
+def _place_as(candidate: Candidate, name: str, value: np.ndarray, role: str) -> None:
+    """Make a value an input, a weight, a Constant node, or a weight that callers may replace."""
+    graph = candidate.model.graph
+    if role in ("input", "default"):
         graph.input.append(helper.make_tensor_value_info(name, type_of(value), value.shape))
+    if role == "input":
+        candidate.feeds[name] = value
         return
     tensor = numpy_helper.from_array(np.asarray(value), name)
-    if drawn < 0.2 * fixed and few:
+    if role == "constant":
         graph.node.append(helper.make_node("Constant", [], [name], value=tensor))
-        return
-    graph.initializer.append(tensor)
-    if drawn > 0.96 * fixed:
-        graph.input.append(helper.make_tensor_value_info(name, type_of(value), value.shape))
+    else:
+        graph.initializer.append(tensor)

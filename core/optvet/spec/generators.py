@@ -26,6 +26,8 @@ class Fragment:
         outputs: The values of some names that the nodes make, as a run gave them.
         opsets: Version by domain; ONNX's own domain is "ai.onnx".
         functions: Functions of the model that the nodes call.
+        weights: Names of ``inputs`` that are constants where the fragment comes from; if it names
+            some, models of the fragment mostly have the same. If it names none, chance decides.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Fragment:
     outputs: Values
     opsets: Mapping[str, int]
     functions: tuple[FunctionProto, ...] = ()
+    weights: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,20 @@ class Pool(Generator, Protocol):
 
 
 @runtime_checkable
+class Prepares(Protocol):
+    """A mutator that may say that models which it has changed are worth changing further.
+
+    Single changes find most around models whose wrong results show: with equal dimensions a wrong
+    axis is no error of shapes, with different weights a wrong order is no equal result.
+
+    Attributes:
+        prepares: Whether it is one; then its models are kept as seeds.
+    """
+
+    prepares: bool
+
+
+@runtime_checkable
 class Mutator(Generator, Protocol):
     """One kind of change of a model.
 
@@ -149,6 +166,7 @@ class Mutator(Generator, Protocol):
 
         Called in a worker process, very often. ``candidate`` is the mutator's own and may be
         changed in place. The result may be invalid: the caller checks and runs it. Equal arguments
-        give equal results, so that all randomness comes from ``random``.
+        give equal results, so that all randomness comes from ``random``: of its methods ``choice``,
+        ``random``, ``randrange`` and ``sample`` are also driven through all that they can give.
         """
         ...

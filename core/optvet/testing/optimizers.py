@@ -262,6 +262,10 @@ def _benign_reassociate(model: ModelProto, options: PlantedOptions) -> None:
             order = np.random.default_rng(0).permutation(len(values))
             extra = {f"{name}_order": order, f"{name}_weight": values[order]}
             model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in extra.items())
+            if model.ir_version < 4:  # in which weights are inputs too
+                for tensor in model.graph.initializer[-len(extra) :]:
+                    kind = (tensor.data_type, tensor.dims)
+                    model.graph.input.append(helper.make_tensor_value_info(tensor.name, *kind))
             nodes.append(
                 helper.make_node("Gather", [x, f"{name}_order"], [f"{name}_permuted"], axis=-1)
             )

@@ -19,11 +19,12 @@ Change = Callable[[Candidate, Vocabulary, Random], bool]
 
 @dataclass
 class Edit:
-    """A mutator made of a function; see ``Mutator``."""
+    """A mutator made of a function; see ``Mutator`` and ``Prepares``."""
 
     name: str
     change: Change
     weight: float = 1.0
+    prepares: bool = False
 
     def mutate(
         self, candidate: Candidate, vocabulary: Vocabulary, random: Random

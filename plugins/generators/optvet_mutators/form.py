@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from optvet import Candidate, Vocabulary
 from optvet.graph import ONNX_DOMAIN, domain_of, renamed, to_opset, type_of
 from optvet_mutators.common import add_output, fresh, insert, made_by, onnx_version, pick, readers
+from optvet_mutators.values import change_type
 
 
 def change_role(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -149,6 +150,12 @@ def change_opset(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
     now = random.choice([c for c in choices if 1 <= c <= latest and c != was])
     to_opset(candidate, ONNX_DOMAIN, now)
     return True
+
+
+def type_and_opset(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Another element type and, since older operators may not know it, another operator set."""
+    changed = change_opset(candidate, vocabulary, random)
+    return change_type(candidate, vocabulary, random) and changed
 
 
 def old_ir(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:

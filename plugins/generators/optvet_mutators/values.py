@@ -187,6 +187,23 @@ def equal_dimensions(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     return True
 
 
+def distinct_values(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """Weights and inputs of positive numbers that all differ, so that a wrong order shows."""
+    step = random.choice([0.125, -0.0625])
+
+    def distinct(old: np.ndarray) -> np.ndarray:
+        numbers = 1.5 + step * (np.arange(old.size) % 16) + 0.001 * np.arange(old.size)
+        return numbers.reshape(old.shape).astype(old.dtype)
+
+    for name, value in candidate.feeds.items():
+        if value.dtype.kind == "f":
+            candidate.feeds[name] = distinct(value)
+    for tensor in constants(candidate.model.graph):
+        if tensor.data_type in _FLOATS:
+            set_value(candidate, tensor, distinct(numpy_helper.to_array(tensor)))
+    return True
+
+
 def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """All values of one element type of another: float as double, int64 as int32."""
     used = {type_of(v) for v in candidate.feeds.values()}

@@ -13,11 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from optvet.engine.hunt.judge import ANY, Examined, Firing, Subject, changing_passes, examine
-from optvet.engine.hunt.make import BrokenMutator, Made, Maker, Recipe
+from optvet.engine.hunt.judge import (
+    ANY,
+    Examined,
+    Firing,
+    Subject,
+    changing_passes,
+    examine,
+    firing_of,
+)
+from optvet.engine.hunt.make import BrokenMutator, Made, Maker, Recipe, Spent
+from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.vocabulary import read_vocabulary
-from optvet.spec.generators import Mutator
+from optvet.spec.generators import Mutator, Prepares
 
+_SEEDS = 3
 STANDSTILL_S = 15
 """Wall clock of one candidate: beyond it, its worker is ended by SIGALRM."""
 _LENGTH = 8
@@ -34,7 +44,9 @@ class Batch:
         subject: What is hunted in.
         mutators: All mutators.
         vocabulary: Files of the vocabulary.
-        known: Firings that are not new.
+        known: Firings that need no further seed.
+        sated: Passes that have seeds enough, or need none.
+        seeded: Firings of which there is a seed, with the mutator that prepared it, or "".
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
         journal: The file that gets a record for each candidate.
@@ -48,6 +60,8 @@ class Batch:
     mutators: tuple[Mutator, ...]
     vocabulary: tuple[Path, ...]
     known: frozenset[Firing]
+    sated: frozenset[str]
+    seeded: frozenset[tuple[Firing, str]]
     settled: frozenset[str]
     avoided: frozenset[str]
     journal: Path
@@ -55,12 +69,21 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Seed:
+    """A model that is worth editing, what fires on it, and the mutator that prepared it, or ""."""
+
+    made: Made
+    firings: tuple[Firing, ...]
+    mutator: str = ""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What became of the candidate of a number.
 
-    ``made`` is kept only where it is worth keeping: something new fired, or something is suspected.
-    ``complaint`` is about a mutator, a fragment or a part of the optimizer's plugin that caused an
-    exception.
+    ``made`` is kept only where something is suspected. ``complaint`` is about a mutator, a
+    fragment or a part of the optimizer's plugin that caused an exception. ``spent`` are entry and
+    mutator of an edit of which there is no such variant.
     """
 
     number: int
@@ -69,6 +92,8 @@ class Outcome:
     examined: Examined | None = None
     made: Made | None = None
     complaint: str = ""
+    seeds: tuple[Seed, ...] = ()
+    spent: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +140,8 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
     random = Random(f"{batch.seed}/{number}")
     try:
         made = maker.make(recipe, random)
+    except Spent:
+        return Outcome(number, recipe.kind, spent=(recipe.entry, recipe.number))
     except BrokenMutator as error:
         return Outcome(number, recipe.kind, complaint=str(error)[:300])
     except Exception as error:
@@ -136,11 +163,48 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
             fired=(*examined.fired, *more),
             complaint=examined.complaint or complaint,
         )
-    new = any(f not in batch.known for f in examined.fired)
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
-    kept = made if new or suspected else None
+    kept = made if suspected else None
+    seeds = _seeds(batch, recipe, made, examined, crumbs)
     words = examined.complaint[:300]
-    return Outcome(number, recipe.kind, made.mutators, examined, kept, words)
+    return Outcome(number, recipe.kind, made.mutators, examined, kept, words, seeds)
+
+
+def _seeds(
+    batch: Batch, recipe: Recipe, made: Made, examined: Examined, crumbs: _Trail
+) -> tuple[Seed, ...]:
+    """Models worth editing: small ones that fire in a new way, and prepared ones that still fire.
+
+    None of them shows a fault, for all that is made of it would show the same one.
+    """
+    seeds: list[Seed] = []
+    if recipe.kind == "edit" and made.mutators and not examined.suspicions:
+        mutator = batch.mutators[recipe.number]
+        again = tuple(f for f in examined.fired if f in batch.known and f[0] not in batch.sated)
+        prepares = isinstance(mutator, Prepares) and mutator.prepares
+        if prepares and any((f, mutator.name) not in batch.seeded for f in again):
+            seeds.append(Seed(made, again, mutator.name))
+    wrong = {name for s in examined.suspicions for name in s.passes}
+    new = [f for f in examined.fired if f not in batch.known and f[0] not in batch.sated | wrong]
+    for firing in new[: _SEEDS if batch.subject.each else 1]:
+
+        def fires(tried: Made, firing: Firing = firing) -> bool:
+            crumbs.keep(tried)
+            crumbs.note("optimize", (firing[0],) if firing[0] != ANY else batch.subject.whole)
+            return firing_of(batch.subject, tried.model, firing[0]) == firing
+
+        small = shrunk(made, batch.subject.reference, fires)
+        crumbs.keep(small)
+        found = examine(
+            batch.subject, small.model, small.feeds, crumbs.note, batch.avoided, Random(0)
+        )
+        if found.valid and not found.suspicions:
+            alike = (f for f in examined.fired if f[1:] == firing[1:])
+            shown = dict.fromkeys((*found.fired, *alike))
+            seeds.append(Seed(small, tuple(f for f in shown if f[0] not in batch.sated)))
+        elif not examined.suspicions:
+            seeds.append(Seed(made, (firing,)))
+    return tuple(seeds)
 
 
 _HEAD = 8192

@@ -174,6 +174,23 @@ def examine(
     return Examined(True, False, tuple(fired), every, trial.complaint)
 
 
+def firing_of(subject: Subject, data: bytes, label: str) -> Firing | None:
+    """What a pass, or for another label the whole pipeline, does to a model; None if nothing."""
+    source = Artifact("onnx", data)
+    alone = label in subject.each
+    try:
+        plain = subject.optimizer.apply(source, subject.base, subject.options)
+        names = (*subject.base, label) if alone else subject.whole
+        made = subject.optimizer.apply(source, names, subject.options)
+        if made.format != "onnx" and isinstance(subject.optimizer, Saves):
+            made = subject.optimizer.saved(source, names, subject.options)
+    except Exception:
+        return None
+    if made.data == plain.data:
+        return None
+    return _compared(label, _operators(plain.data), _operators(made.data))
+
+
 def _is_repeated(subject: Subject, data: bytes, truth: _Truth) -> bool:
     """Whether another session gives the same: what is drawn with a seed does so only within one."""
     runtime, options = subject.reference.runtime, subject.reference.options
@@ -366,9 +383,8 @@ class _Trial:
                 self._look(made, pair, self._firing(ANY, made.data))
 
     def _firing(self, label: str, data: bytes) -> Firing:
-        """Which types of operators became fewer and more: sets, since numbers never repeat."""
-        was, now = self._operators, _operators(data)
-        return label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys()))
+        """What passes did to the model."""
+        return _compared(label, self._operators, _operators(data))
 
     def _made(self, passes: tuple[str, ...]) -> Artifact | None:
         subject = self._subject
@@ -462,6 +478,11 @@ def _suspicion(
     if firing is not None and symptom == Symptom.WRONG_OUTPUT:
         about += [" ".join(firing[1]), " ".join(firing[2])]
     return Suspicion(passes, str(symptom), message[:500], "|".join(about))
+
+
+def _compared(label: str, was: Counter[str], now: Counter[str]) -> Firing:
+    """Which types of operators became fewer and more: sets, since numbers would never repeat."""
+    return label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys()))
 
 
 def _operators(data: bytes) -> Counter[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
 
 from optvet.engine.hunt.batch import Crumb, Outcome
-from optvet.engine.hunt.judge import Suspicion, label_of
-from optvet.engine.hunt.state import Entry, Sign, State, Suspect
+from optvet.engine.hunt.judge import ANY, Firing, Subject, Suspicion, label_of
+from optvet.engine.hunt.state import SPENT, Entry, Sign, State, Suspect
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.types import Symptom
 
@@ -36,6 +37,28 @@ def avoided_passes(state: State) -> frozenset[str]:
     return frozenset(n for n, count in state.deaths.items() if count >= _DEADLY and n)
 
 
+_EXAMPLES_OF_FIRING = 5
+"""A firing that so many models have shown, but none without a fault, gets no seed."""
+
+
+def sated_firings(state: State) -> frozenset[Firing]:
+    """Firings that need no further seed."""
+    often = {f for f, count in state.firings.items() if count >= _EXAMPLES_OF_FIRING}
+    return frozenset(often | {f for f, mutator in state.seeded if not mutator})
+
+
+_SEEDS_OF_A_PASS = 16
+"""A pass that removes whatever nothing reads does so in hundreds of ways, which say little."""
+
+
+def sated_passes(state: State, subject: Subject) -> frozenset[str]:
+    """Passes that have seeds enough, or need none since nothing of what they make is compared."""
+    counts = Counter(label for (label, _, _), mutator in state.seeded if not mutator)
+    many = {label for label, count in counts.items() if count >= _SEEDS_OF_A_PASS} - {ANY}
+    excused = subject.excused.items()
+    return frozenset(many | {n for n, s in excused if Symptom.INTERFACE_CHANGE in s})
+
+
 def learn(state: State, results: Sequence[Outcome | Crumb]) -> None:
     """Take the results of a round, in the order of the candidates."""
     found: dict[str, Suspect] = {}
@@ -50,7 +73,11 @@ def learn(state: State, results: Sequence[Outcome | Crumb]) -> None:
 
 
 def _take(state: State, outcome: Outcome, found: dict[str, Suspect]) -> None:
-    examined, made = outcome.examined, outcome.made
+    examined = outcome.examined
+    if outcome.spent is not None:
+        index, mutator = outcome.spent
+        state.edited[index][mutator] = SPENT
+        return
     if outcome.complaint:
         kind = outcome.complaint.partition(": ")[0]
         state.complaints.setdefault(kind, outcome.complaint)
@@ -58,13 +85,15 @@ def _take(state: State, outcome: Outcome, found: dict[str, Suspect]) -> None:
         return
     state.valid += 1
     state.refused += examined.refused
-    new = [f for f in examined.fired if f not in state.firings]
     state.firings.update(set(examined.fired))
     for suspicion in examined.suspicions:
         _suspect(state, suspicion, outcome, found)
-    # A model with a fault would show the same one in all that is made of it.
-    if new and made is not None and not examined.suspicions:
-        state.entries.append(Entry(made.model, made.feeds, examined.fired))
+    for seed in outcome.seeds:
+        entry = Entry(seed.made.model, seed.made.feeds, seed.firings, seed.mutator)
+        # Workers do not know what others have found in the same round.
+        if any((f, entry.mutator) not in state.seeded for f in entry.firings):
+            state.seeded.update((f, entry.mutator) for f in entry.firings)
+            state.entries.append(entry)
 
 
 def _take_death(state: State, crumb: Crumb, found: dict[str, Suspect]) -> None:

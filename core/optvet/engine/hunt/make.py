@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
+from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.graph.compose import candidate_of, joined, refitted, type_of
 from optvet.graph.types import with_inferred
@@ -24,6 +25,10 @@ _TRIES = 4
 Kind = Literal["sweep", "chain", "pattern", "corpus", "edit"]
 
 
+class Spent(Exception):
+    """A mutator has fewer variants than the one that was asked for."""
+
+
 class BrokenMutator(Exception):
     """A mutator raised an exception: its message names both. The candidate is lost, no more."""
 
@@ -35,8 +40,10 @@ class Recipe:
     Attributes:
         kind: "sweep", the fragment of this ``number``, as it is; "chain", random fragments;
             "pattern", fragments of ``operators``; "corpus", a model mutated at random; "edit", a
-            model changed once, by the mutator of this ``number``.
+            model changed once, by the mutator of this ``number``, in its variant of this number.
         number: See ``kind``.
+        variant: See ``kind``.
+        entry: Index of the model in the corpus.
         operators: See ``kind``.
         model: Serialized, of kinds "corpus" and "edit".
         feeds: Its inputs.
@@ -44,6 +51,8 @@ class Recipe:
 
     kind: Kind
     number: int = 0
+    variant: int = 0
+    entry: int = -1
     operators: tuple[str, ...] = ()
     model: bytes = b""
     feeds: Mapping[str, np.ndarray] | None = None
@@ -72,13 +81,15 @@ class Maker:
 
         Raises:
             BrokenMutator: A mutator raised an exception.
+            Spent: There is no such variant of a single edit.
         """
         candidate = self._base(recipe, random)
         if candidate is None:
             return None
         used: list[str] = []
         if recipe.kind == "edit":
-            chosen = [self._mutators[recipe.number % len(self._mutators)]] if self._mutators else []
+            chosen = [self._mutators[recipe.number]]
+            random = Odometer(recipe.variant, f"{recipe.entry}/{recipe.number}")
         else:
             chosen = self._draw(recipe, random)
         for mutator in chosen:
@@ -90,6 +101,8 @@ class Maker:
             if changed is not None:
                 candidate = changed
                 used.append(mutator.name)
+        if isinstance(random, Odometer) and random.rest:
+            raise Spent
         if recipe.kind in ("corpus", "edit") and not used:
             return None
         data = complete(candidate)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from optvet.engine.hunt.judge import ANY, Firing
 from optvet.engine.hunt.make import Recipe
-from optvet.engine.hunt.state import Entry, State
+from optvet.engine.hunt.state import SPENT, Entry, State
 from optvet.spec.generators import Pattern
-
-_Wanted = Callable[[int], bool]
 
 ROUND = 320
 """Candidates of a round, after which the state follows: some seconds of one worker."""
-EDITS = 3
-"""How often each mutator is applied alone to a new model of the corpus."""
+EDITS = 32
+"""Most variants of a mutator of weight 1 that are applied alone to a model of the corpus."""
 _SMALL_BYTES = 4096
 """Models up to this size are edited one change at a time."""
 
@@ -27,9 +25,9 @@ def planned(
     seed: int,
     fragments: int,
     patterns: Sequence[Pattern],
-    mutators: int,
+    mutators: Sequence[float],
 ) -> list[Recipe]:
-    """Recipes of the next round.
+    """Recipes of the next round; ``mutators`` are their weights.
 
     Fragments as they are come first, then patterns of passes that have not fired. Of the models
     that made something fire, small ones are changed once in every way, and others at random.
@@ -46,11 +44,12 @@ def _recipe(
     if drawn < 0.2 and state.swept < fragments:
         state.swept += 1
         return Recipe("sweep", state.swept - 1)
-    if drawn < 0.35 and patterns:
+    if drawn < 0.3 and patterns:
         return _pattern(state, random, patterns)
-    if drawn < 0.65 and (edit := chooser.edit()) is not None:
+    # Single edits find several times as much as random changes.
+    if drawn < 0.82 and (edit := chooser.edit()) is not None:
         return edit
-    if drawn < 0.9 and (entry := chooser.entry()) is not None:
+    if drawn < 0.94 and (entry := chooser.entry()) is not None:
         return Recipe("corpus", model=entry.model, feeds=entry.feeds)
     return Recipe("chain")
 
@@ -66,53 +65,74 @@ def _pattern(state: State, random: Random, patterns: Sequence[Pattern]) -> Recip
     return Recipe("pattern", operators=chosen.operators)
 
 
+_Table = dict[str, dict[Firing, list[int]]]
+
+
 class _Chooser:
     """Chooses models of the corpus: a pass at random, then what it did most seldom.
 
     If models were drawn at random, nearly all would be those of the pass that fires most.
     """
 
-    def __init__(self, state: State, random: Random, mutators: int) -> None:
-        self._state, self._random, self._mutators = state, random, mutators
-        self._by_pass: dict[str, dict[Firing, list[int]]] = {}
-        for index, entry in enumerate(state.entries):
-            for firing in entry.firings:
-                self._by_pass.setdefault(firing[0], {}).setdefault(firing, []).append(index)
-        # Of an optimizer that names its passes, what the whole pipeline did says less.
-        if len(self._by_pass) > 1:
-            self._by_pass.pop(ANY, None)
+    def __init__(self, state: State, random: Random, weights: Sequence[float]) -> None:
+        self._state, self._random, self._weights = state, random, weights
+        self._all, self._left = _table(state.entries), _table(state.entries)
 
     def entry(self) -> Entry | None:
         """A model to mutate."""
-        index = self._index(lambda i: True)
-        return None if index is None else self._state.entries[index]
+        drawn = self._draw(self._all)
+        return None if drawn is None else self._state.entries[drawn[2]]
 
     def edit(self) -> Recipe | None:
         """The next single change of a small model."""
-        index = self._index(lambda i: self._left(i) > 0)
-        if index is None:
-            return None
-        done = self._state.edited.get(index, 0)
-        self._state.edited[index] = done + 1
-        entry = self._state.entries[index]
-        return Recipe("edit", done, model=entry.model, feeds=entry.feeds)
-
-    def _left(self, index: int) -> int:
-        if len(self._state.entries[index].model) > _SMALL_BYTES:
-            return 0
-        return EDITS * self._mutators - self._state.edited.get(index, 0)
-
-    def _index(self, wanted: _Wanted) -> int | None:
-        names = sorted(self._by_pass)
-        self._random.shuffle(names)
-        for name in names:
-            firings = self._by_pass[name]
-            fitting = {f: good for f, all_ in firings.items() if (good := [*filter(wanted, all_)])}
-            if fitting:
-                weights = [1 / (1 + self._state.firings[f]) for f in fitting]
-                (firing,) = self._random.choices(list(fitting), weights)
-                return self._random.choice(fitting[firing])
+        while (drawn := self._draw(self._left)) is not None:
+            name, firing, index = drawn
+            if mutators := self._unspent(index):
+                (mutator,) = self._random.choices(mutators, [self._weights[m] for m in mutators])
+                done = self._state.edited[index]
+                done[mutator] += 1
+                entry = self._state.entries[index]
+                variant = done[mutator] - 1
+                return Recipe("edit", mutator, variant, index, (), entry.model, entry.feeds)
+            _remove(self._left, name, firing, index)
         return None
+
+    def _draw(self, table: _Table) -> tuple[str, Firing, int] | None:
+        if not table:
+            return None
+        name = self._random.choice(list(table))
+        weights = [1 / (1 + self._state.firings[f]) for f in table[name]]
+        (firing,) = self._random.choices(list(table[name]), weights)
+        return name, firing, self._random.choice(table[name][firing])
+
+    def _unspent(self, index: int) -> list[int]:
+        """Mutators that have variants left."""
+        if len(self._state.entries[index].model) > _SMALL_BYTES:
+            return []
+        done = self._state.edited.setdefault(index, [])
+        done += [0] * (len(self._weights) - len(done))
+        counts = enumerate(zip(done, self._weights, strict=False))
+        return [m for m, (n, weight) in counts if SPENT < n < EDITS * weight]
+
+
+def _table(entries: Sequence[Entry]) -> _Table:
+    """Indices of the entries by pass, and by what it did."""
+    table: _Table = {}
+    for index, entry in enumerate(entries):
+        for firing in entry.firings:
+            table.setdefault(firing[0], {}).setdefault(firing, []).append(index)
+    # Of an optimizer that names its passes, what the whole pipeline did says less.
+    if len(table) > 1:
+        table.pop(ANY, None)
+    return table
+
+
+def _remove(table: _Table, name: str, firing: Firing, index: int) -> None:
+    table[name][firing].remove(index)
+    if not table[name][firing]:
+        del table[name][firing]
+    if not table[name]:
+        del table[name]
 
 
 def in_batches(recipes: Sequence[Recipe], size: int) -> Iterator[tuple[int, tuple[Recipe, ...]]]:

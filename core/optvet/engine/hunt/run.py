@@ -19,6 +19,8 @@ from optvet.engine.hunt.known import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
     learn,
+    sated_firings,
+    sated_passes,
     settled_keys,
     take_findings,
     with_counts,
@@ -231,9 +233,9 @@ class _Hunter:
             seed=self.request.seed,
             fragments=len(vocabulary.fragments),
             patterns=vocabulary.patterns,
-            mutators=len(mutators),
+            mutators=[m.weight for m in mutators],
         )
-        known, settled = frozenset(state.firings), settled_keys(state)
+        known, settled = sated_firings(state), settled_keys(state)
         avoided = avoided_passes(state)
         batches = [
             Batch(
@@ -244,6 +246,8 @@ class _Hunter:
                 mutators,
                 self.files,
                 known,
+                sated_passes(state, self.subject),
+                frozenset(state.seeded),
                 settled,
                 avoided,
                 self.folder / f"{state.rounds}-{first}.journal",

@@ -19,10 +19,12 @@ from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
 
 NAME = "hunt.sqlite"
+SPENT = -1
+"""In place of a number of edits: the mutator has no more variants."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS entry (
-  id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, firings TEXT NOT NULL);
+  id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS suspect (
   id INTEGER PRIMARY KEY, model BLOB NOT NULL, feeds BLOB NOT NULL, about TEXT NOT NULL);
 """
@@ -30,11 +32,15 @@ CREATE TABLE IF NOT EXISTS suspect (
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of the corpus: it made passes fire in a way that none before it did."""
+    """A model of the corpus: it made passes fire in a way that none before it did.
+
+    ``mutator`` is what prepared it for further edits, or "".
+    """
 
     model: bytes
     feeds: Mapping[str, np.ndarray]
     firings: tuple[Firing, ...]
+    mutator: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,13 @@ class State:
         rounds: Rounds that are done.
         number: Candidates that are done.
         swept: Fragments that were tried as they are.
-        edited: How many single edits of an entry are done, by its index.
+        edited: How many variants of single edits of an entry are done, by its index, per mutator.
         firings: How many models showed each firing.
         tries: How many models of a pattern were tried, by the pass that it is about.
         deaths: Workers that died, by pass; "" for import and export, "reference" for the original.
         signs: By key.
         entries: The corpus.
+        seeded: What its entries show, and how they were prepared.
         suspects: To be vetted.
         findings: Confirmed.
         met: Fingerprints of known faults that were met.
@@ -87,12 +94,13 @@ class State:
     refuted: int = 0
     swept: int = 0
     seconds: float = 0.0
-    edited: dict[int, int] = field(default_factory=dict)
+    edited: dict[int, list[int]] = field(default_factory=dict)
     firings: Counter[Firing] = field(default_factory=Counter)
     tries: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
     signs: dict[str, Sign] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
+    seeded: set[tuple[Firing, str]] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
     findings: list[HuntFinding] = field(default_factory=list)
     met: list[str] = field(default_factory=list)
@@ -169,7 +177,7 @@ class Store:
         """
         try:
             state = State(**(self._fact("plain") or {}))
-            state.edited = {int(k): int(v) for k, v in self._fact("edited") or []}
+            state.edited = {int(k): list(v) for k, v in self._fact("edited") or []}
             for name, fewer, more, count in self._fact("firings") or []:
                 state.firings[name, tuple(fewer), tuple(more)] = count
             state.tries = Counter(self._fact("tries") or {})
@@ -177,9 +185,11 @@ class Store:
             state.signs = {k: Sign(*v) for k, v in (self._fact("signs") or {}).items()}
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
-            for model, feeds, firings in self._rows("entry", "firings"):
-                fired = tuple((n, tuple(a), tuple(b)) for n, a, b in json.loads(firings))
-                state.entries.append(Entry(model, unpacked(feeds), fired))
+            for model, feeds, about in self._rows("entry", "about"):
+                mutator, firings = json.loads(about)
+                fired = tuple((n, tuple(a), tuple(b)) for n, a, b in firings)
+                state.entries.append(Entry(model, unpacked(feeds), fired, mutator))
+                state.seeded.update((firing, mutator) for firing in fired)
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
@@ -226,8 +236,9 @@ def _write(
     for name, value in facts:
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:
-        row = (entry.model, packed(entry.feeds), json.dumps(entry.firings))
-        cursor.execute("INSERT INTO entry (model, feeds, firings) VALUES (?, ?, ?)", row)
+        told = json.dumps([entry.mutator, entry.firings])
+        row = (entry.model, packed(entry.feeds), told)
+        cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:
         return
     cursor.execute("DELETE FROM suspect")

@@ -32,7 +32,7 @@ ELEMENTS = 20_000
 """Limit of one value."""
 _GATHER_S = 600.0
 _ATTRIBUTE_VALUES = 24
-_FORMAT = "fragments/2"
+_FORMAT = "fragments/3"
 
 Place = tuple[str, str, str]
 """Domain, operator and name of an attribute."""
@@ -134,8 +134,12 @@ def _is_small(item: Fragment | Pattern) -> bool:
 
 
 def _packed(item: Fragment) -> bytes:
-    """A fragment as a model: ``inputs`` are its weights, ``outputs`` weights of a second graph."""
-    graph = helper.make_graph(item.nodes, item.name, [], [], _tensors(item.inputs))
+    """A fragment as a model: ``inputs`` are its initializers, ``outputs`` those of a second graph.
+
+    What are weights are its inputs.
+    """
+    weights = [helper.make_empty_tensor_value_info(name) for name in sorted(item.weights)]
+    graph = helper.make_graph(item.nodes, item.name, weights, [], _tensors(item.inputs))
     opsets = [helper.make_opsetid(d, v) for d, v in item.opsets.items()]
     model = helper.make_model(graph, opset_imports=opsets, functions=item.functions)
     model.training_info.add().initialization.initializer.extend(_tensors(item.outputs))
@@ -156,6 +160,7 @@ def _unpacked(data: bytes) -> Fragment:
         {t.name: numpy_helper.to_array(t) for t in made},
         {entry.domain: entry.version for entry in model.opset_import},
         tuple(model.functions),
+        frozenset(v.name for v in model.graph.input),
     )
 
 

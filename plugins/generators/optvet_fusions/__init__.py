@@ -1,0 +1,89 @@
+"""Patterns that optimizers look for: fusions, cancelling operators, operators that do nothing.
+
+One or two small models per family, as frameworks export them. Optimizers are alike in what they
+rewrite, and random models hardly ever hold a pattern of several operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+from onnx import ValueInfoProto, helper, numpy_helper
+
+from optvet import Fragment, Pattern, Pool, PoolRequest, hookimpl
+from optvet.graph import ONNX_DOMAIN
+
+_FILE = Path(__file__).parent / "patterns.txt"
+
+
+class Fusions:
+    """Families of patterns, each with its weights as weights."""
+
+    name = "fusions"
+    needs_argument = False
+
+    def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
+        """One fragment per pattern; it is the same whatever the passes are."""
+        generator = np.random.default_rng(request.seed)
+        for number, (version, text) in enumerate(_written(_FILE.read_text())):
+            if number == request.limit:
+                return
+            yield _fragment(number, version, text, generator)
+
+
+def _written(text: str) -> Iterator[tuple[int, str]]:
+    """Version of the operator set, and text, of each pattern: those of a line ``opset N``."""
+    version = 0
+    for line in text.splitlines():
+        words = line.split("#")[0].strip()
+        if words.startswith("opset "):
+            version = int(words.split()[1])
+        elif words:
+            yield version, words
+
+
+def _fragment(number: int, version: int, text: str, generator: np.random.Generator) -> Fragment:
+    given, _, rest = text.partition("->")
+    made, _, body = rest.partition("{")
+    inputs, _, weights = given.partition("|")
+    fixed = f"<{weights.strip()}>" if weights.strip() else ""
+    source = (
+        f'<ir_version: 8, opset_import: ["" : {version}]> '
+        f"hunted ({inputs.strip()}) => ({made.strip()}) {fixed} {{{body}"
+    )
+    graph = onnx.parser.parse_model(source).graph
+    values = {v.name: _value(v, generator) for v in graph.input}
+    known = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    trained = {name for name in values if name[0].isupper()}
+    name = f"fusions/{number}-{'-'.join(n.op_type for n in graph.node)}"
+    outputs = {o.name: np.zeros(0, np.float32) for o in graph.output}
+    return Fragment(
+        name,
+        tuple(graph.node),
+        values | known,
+        outputs,
+        {ONNX_DOMAIN: version},
+        weights=frozenset(trained | known.keys()),
+    )
+
+
+def _value(info: ValueInfoProto, generator: np.random.Generator) -> np.ndarray:
+    """Positive numbers for weights, among which are variances; else of both signs."""
+    tensor = info.type.tensor_type
+    kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    shape = [d.dim_value for d in tensor.shape.dim]
+    if kind.kind == "b":
+        return np.asarray(generator.integers(0, 2, size=shape)).astype(kind)
+    if kind.kind in "iu":
+        return np.asarray(generator.integers(0, 3, size=shape)).astype(kind)
+    drawn = generator.normal(size=shape)
+    return np.asarray(np.abs(drawn) + 0.5 if info.name[0].isupper() else drawn).astype(kind)
+
+
+@hookimpl
+def optvet_generators() -> Iterable[Pool]:
+    """The pool of patterns."""
+    return [Fusions()]

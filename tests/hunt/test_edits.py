@@ -1,0 +1,126 @@
+"""Seeds and single edits: small models that still fire, and every edit of each once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import ModelProto
+from tests.hunt.small import plugins_with
+
+from optvet import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
+from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.judge import firing_of
+from optvet.engine.hunt.make import Made, complete
+from optvet.engine.hunt.odometer import Odometer
+from optvet.engine.hunt.shrink import shrunk
+from optvet.engine.hunt.subject import subject_of
+from optvet.graph import candidate_of
+from optvet.spec.hunt import HuntRequest
+
+PLUGINS = Plugins()
+CHAIN = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x, float[2,3] u) => (float[2,3] y, float[2,3] z)
+<float[3] w = {1, 2, 3}>
+{ a = Neg(x)  b = Add(a, w)  c = Relu(b)  d = Exp(c)  y = Sub(d, u)  z = Tanh(u) }
+"""
+
+
+def edits(change: object) -> list[object]:
+    """What a function of a generator gives for every number until each has left a rest."""
+    found = []
+    for number in range(64):
+        draws = Odometer(number, "seed")
+        made = change(draws)  # type: ignore[operator]
+        if not draws.rest:
+            found.append(made)
+    return found
+
+
+def test_an_odometer_draws_every_variant_once() -> None:
+    def change(random: Random) -> tuple[object, ...]:
+        first = random.choice(["a", "b", "c"])
+        return (first, random.randrange(2)) if first == "a" else (first, random.random() < 0.5)
+
+    expected = {("a", 0), ("a", 1), *((n, t) for n in "bc" for t in (True, False))}
+    found = edits(change)
+    assert len(found) == 6
+    assert set(found) == expected
+
+
+def test_an_odometer_counts_equal_choices_once_and_pairs_in_both_orders() -> None:
+    assert sorted(edits(lambda r: r.choice([0, 1, 1, 0.0]))) == [0, 0.0, 1]  # type: ignore[type-var]
+    assert len(edits(lambda r: tuple(r.sample(range(3), 2)))) == 6
+
+
+def test_edits_of_a_mutator_are_different_models() -> None:
+    mutator = next(m for m in PLUGINS.mutators() if m.name == "swap-inputs")
+    found = set()
+    for number in range(40):
+        candidate = Candidate(onnx.parser.parse_model(CHAIN), {})
+        draws = Odometer(number, "seed")
+        mutator.mutate(candidate, Vocabulary(()), draws)
+        if not draws.rest:
+            found.add(candidate.model.SerializeToString())
+    assert len(found) == 2  # Add and Sub
+
+
+@pytest.fixture
+def relu() -> Made:
+    model = onnx.parser.parse_model(CHAIN)
+    feeds = {n: np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3) for n in ("x", "u")}
+    data = complete(Candidate(model, feeds))
+    assert data is not None
+    return Made(data, feeds, ())
+
+
+def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(relu: Made, tmp_path: Path) -> None:
+    request = HuntRequest(optimizer="planted", out=tmp_path)
+    subject = subject_of(request, plugins_with("drop_relu", "keep_01"))
+    firing = firing_of(subject, relu.model, "drop_relu")
+    assert firing == ("drop_relu", ("Relu",), ("Identity",))
+    small = shrunk(
+        relu,
+        subject.reference,
+        lambda made: firing_of(subject, made.model, "drop_relu") == firing,
+    )
+    graph = ModelProto.FromString(small.model).graph
+    assert [n.op_type for n in graph.node] == ["Relu"]
+    assert list(small.feeds) == ["b"]
+    assert [o.name for o in graph.output] == ["c"]
+    session = subject.reference.runtime.load(
+        Artifact("onnx", small.model), subject.reference.options
+    )
+    (made,) = dict(session.run(small.feeds)).values()
+    x, weight = relu.feeds["x"], np.array([1, 2, 3], np.float32)
+    assert np.allclose(made, np.maximum(weight - x, 0))
+
+
+def test_every_pattern_of_the_pool_of_fusions_is_a_valid_model_with_its_weights() -> None:
+    request = PoolRequest(None, (), 0, 9999, lambda model, feeds: {})
+    found = PLUGINS.pool("fusions").fragments(request)
+    fragments = [f for f in found if isinstance(f, Fragment)]
+    assert len(fragments) > 150
+    invalid = [f.name for f in fragments if not is_valid(f)]
+    assert invalid == []
+    (gemm,) = (f for f in fragments if f.name.endswith("-Gemm-Gemm"))
+    assert gemm.weights == {"W", "B", "V", "C"}
+    roles = [set(candidate_of(gemm, Random(n)).feeds) for n in range(20)]
+    assert roles.count({"x"}) > 10
+
+
+def is_valid(fragment: Fragment) -> bool:
+    """Whether one of a few models of it passes the checker."""
+    for number in range(4):
+        data = complete(candidate_of(fragment, Random(number)))
+        try:
+            onnx.checker.check_model(data or b"", full_check=True)
+        except onnx.checker.ValidationError:
+            continue
+        return True
+    return False
