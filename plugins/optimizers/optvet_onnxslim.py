@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import onnx
@@ -72,6 +73,29 @@ class Onnxslim:
             # ``slim`` left the settings, which are global, as they are here: all off.
             proto = optimize(proto)
         return Artifact("onnx", proto.SerializeToString(deterministic=True))
+
+    def changing_passes(
+        self, source: Artifact, passes: Sequence[str], options: OnnxslimOptions
+    ) -> Sequence[str]:
+        """The patterns that matched somewhere, and all stages, of which nothing is known."""
+        from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
+
+        matched: set[str] = set()
+
+        def noting(name: str, rewrite: Callable[..., object]) -> Callable[..., object]:
+            def rewritten(*args: object, **named: object) -> object:
+                matched.add(name)
+                return rewrite(*args, **named)
+
+            return rewritten
+
+        with ExitStack() as stack:
+            for name, matchers in DEFAULT_FUSION_PATTERNS.items():
+                for matcher in matchers:
+                    noted = noting(name, matcher.rewrite)
+                    stack.enter_context(patch.object(matcher, "rewrite", noted))
+            self.apply(source, passes, options)
+        return [n for n in passes if n in matched or n not in DEFAULT_FUSION_PATTERNS]
 
     def snippet(self, passes: Sequence[str], options: OnnxslimOptions) -> str:
         """The call of ``slim`` that skips all but ``passes``."""

@@ -115,6 +115,17 @@ def test_one_application_leaves_nothing_behind_for_the_next() -> None:
     assert [a.data for a in again] == [a.data for a in first]
 
 
+def test_patterns_that_match_nothing_are_no_suspects() -> None:
+    passes, source = SLIM.pipelines()["default"], as_artifact(NET)
+    changing_passes = SLIM.changing_passes(source, passes, SLIM.options)
+    stages = [p.name for p in SLIM.passes() if p.kind == "stage"]
+    assert {"FusionConvBN", "EliminationTranspose", *stages} <= set(changing_passes)
+    assert "FusionPadConv" in passes
+    assert "FusionPadConv" not in changing_passes
+    assert len(changing_passes) < len(passes) / 2
+    assert apply(*passes).data == SLIM.apply(source, passes, SLIM.options).data
+
+
 def test_the_number_of_rounds_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXSLIM_MAX_ITER", "0")
     options = OnnxslimOptions(max_iterations=1)
