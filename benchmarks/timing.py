@@ -33,7 +33,7 @@ from optvet.engine.numerics.timing import CONFIDENCE, Interval, call_of, interva
 from optvet.engine.work.measure import Product, Repeat, RepeatSpec, Side, repeat
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.stopwatch import MEASURES, machine_to_ourselves
+from optvet.engine.work.stopwatch import MEASURES, exclusive_timing
 from optvet.engine.work.trial import RuntimeConfig, Subject
 from optvet.spec.files import file_sha256
 from optvet.spec.types import Sample
@@ -131,7 +131,7 @@ class Timer:
         """The interval of the ratio of B to A, and the repeats."""
         sides = [self._side(path) for path in (a, b)]
         found: list[Repeat] = []
-        with machine_to_ourselves(lambda text, done, total: None):
+        with exclusive_timing(lambda text, done, total: None):
             for number in range(repeats):
                 spec = RepeatSpec(*sides, self._samples, 0.5, bool(number % 2), 120.0)
                 outcome = self._sandbox.call(repeat, spec, fresh=True, role="referee", alone=True)

@@ -23,6 +23,15 @@ faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Ge
 """
 )
 """ONNX Optimizer raises on it, and keeps ``CLEAN`` intact."""
+WRITER = (
+    HEAD
+    + """
+g (int64[1,n] ids) => (float[1,n,3] logits)
+<float[3,2] e = {1, 0, 0, 1, 1, 1}, float[2,3] w = {0, 1, 2, 2, 0, 1}>
+{ x = Gather(e, ids)  logits = MatMul(x, w) }
+"""
+)
+"""Scores of the token that follows each token."""
 
 
 class Ran(NamedTuple):

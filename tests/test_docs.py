@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from tests.commands import CLEAN, FAULTY, HEAD
+from tests.commands import CLEAN, FAULTY, WRITER
 
 import optvet.cli
 from optvet import Comparison, InputError, Sample, VetRequest
@@ -32,14 +32,6 @@ from optvet.testing import check_comparator
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-WRITER = (
-    HEAD
-    + """
-g (int64[1,n] ids) => (float[1,n,3] logits)
-<float[3,2] e = {1, 0, 0, 1, 1, 1}, float[2,3] w = {0, 1, 2, 2, 0, 1}>
-{ x = Gather(e, ids)  logits = MatMul(x, w) }
-"""
-)
 NOT_RUN = {
     "pip": "it would change the environment that runs this test",
     "pytest": "it would run this test within itself; with --optvet it is run",

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.commands import WRITER
 
 from optvet.spec.records import BenchResult
 
 Run = Callable[..., Any]
+Write = Callable[[str, str], Path]
 FAR = ("--repeats", "3", "--threshold", "50")
 """Only a factor of 51 counts, which no noise makes between equal models."""
 
@@ -54,6 +56,32 @@ def test_every_pipeline_of_every_optimizer_is_a_row_that_fits_the_screen(
     # Speed, and what it cost; further tables have further rows.
     assert rows[: 2 * len(names)] == names * 2
     assert any(line.startswith("load ") for line in lines)
+
+
+def test_of_a_model_that_writes_the_first_token_and_the_others_are_timed(
+    run: Run, write: Write
+) -> None:
+    writer = write("writer.onnx", WRITER)
+    ran = run(
+        "bench",
+        writer,
+        "--comparator",
+        "text",
+        *FAR,
+        "--json",
+        answer := writer.with_suffix(".json"),
+    )
+    assert ran.code == 0, ran.err
+    result = BenchResult.model_validate_json(answer.read_text())
+    paces = [result.variants[0].pace, *result.paces.values()]
+    assert len(paces) == 2
+    for pace in paces:
+        assert pace is not None
+        assert pace.tokens > 1
+        assert pace.first_token_s > 0
+        assert pace.per_token_s > 0
+    assert "first token, ms" in ran.out
+    assert "first token" not in run("bench", writer, "--comparator", "tensor", *FAR).out
 
 
 def test_a_variant_that_crashes_says_so_in_its_row(run: Run, faulty: Path) -> None:

@@ -16,21 +16,24 @@ from optvet.engine.models import large
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.pipelines import written
 from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_record
+from optvet.engine.vet.assess import begin
 from optvet.engine.vet.session import Session, open_session
 from optvet.engine.vet.slowdown import inquire
 from optvet.engine.vet.speed import deployed, failure_record, stopwatch, timing_record
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case, case_of
 from optvet.engine.work.lab import Progress
+from optvet.engine.work.pace import Writer
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.stopwatch import MEASURES, Stopwatch
 from optvet.spec.bench import EACH, BenchRequest
 from optvet.spec.errors import UsageError
+from optvet.spec.protocols import Decodes
 from optvet.spec.records.bench import BenchResult, BenchVariant, MachineRecord, Slowdown
 from optvet.spec.records.vet import DatasetRecord
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Model, Sample
+from optvet.spec.types import Failure, Model, Sample
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ def bench(
                 inputs = inputs or _samples(session)
                 row = _timed(session, variant, inputs[0], request, report)
                 report("structure and placement", 0, None)
-                rows.append(inspector.inspected(session.lab, variant.case, inputs[0], row))
+                writer = _writer(session, plugins, inputs[0])
+                about = (session.lab, variant.case, inputs[0], row, writer)
+                rows.append(inspector.inspected(*about))
     assert inputs is not None
     return BenchResult(
         schema="optvet.bench/1",
@@ -80,6 +85,7 @@ def bench(
         machine=_machine(load_before),
         original=inspector.original,
         placements=inspector.placements,
+        paces=inspector.paces,
         devices=inspector.devices,
         skipped=inspector.skipped,
         variants=rows,
@@ -122,6 +128,17 @@ def _samples(session: Session) -> tuple[tuple[Sample, ...], list[DatasetRecord]]
     session.lab.progress("making inputs", 0, None)
     samples = tuple(islice(inputs, session.request.limit))
     return samples, inputs.records()
+
+
+def _writer(session: Session, plugins: Plugins, samples: Sequence[Sample]) -> Writer | None:
+    """What writes text with the model, if the comparator that suits it does."""
+    lab, (sample, *_) = session.lab, samples
+    outputs = lab.reference([sample]).runs.get(sample.id)
+    if outputs is None or isinstance(outputs, Failure):
+        return None
+    begun = begin(session.request, plugins, lab.model, outputs)
+    comparator = begun.choice.comparator
+    return Writer(comparator, begun.options) if isinstance(comparator, Decodes) else None
 
 
 def _timed(

@@ -10,6 +10,7 @@ from optvet.engine.work.case import Case
 from optvet.engine.work.devices import ask_meter, find_kernels, find_use
 from optvet.engine.work.inventory import take_inventory
 from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.pace import Writer, find_pace
 from optvet.engine.work.placement import find_placement
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.graph.inventory import change_of
@@ -18,6 +19,7 @@ from optvet.spec.records.bench import BenchVariant, Part
 from optvet.spec.records.devices import DeviceUse
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.structure import Inventory
+from optvet.spec.records.timing import Pace
 from optvet.spec.types import Sample
 
 
@@ -30,6 +32,7 @@ class Inspector:
         seed: Chooses the samples whose kernels are.
         original: What the original is made of; None before the first variant, or if not known.
         placements: Where what variants are compared with is executed, by what that is.
+        paces: How fast that writes text.
         devices: What the device does while that runs.
         skipped: Why something was not measured of any variant, in one line each.
     """
@@ -38,11 +41,17 @@ class Inspector:
     seed: int = 0
     original: Inventory | None = None
     placements: dict[str, Placement] = field(default_factory=dict)
+    paces: dict[str, Pace] = field(default_factory=dict)
     devices: dict[str, DeviceUse] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
     def inspected(
-        self, lab: Lab, case: Case, samples: Sequence[Sample], row: BenchVariant
+        self,
+        lab: Lab,
+        case: Case,
+        samples: Sequence[Sample],
+        row: BenchVariant,
+        writer: Writer | None = None,
     ) -> BenchVariant:
         """``row`` with inventory and placement; or with the reasons why there is none.
 
@@ -51,6 +60,7 @@ class Inspector:
             case: The case that was timed.
             samples: What was run.
             row: The variant as it was timed.
+            writer: What writes text with the model; None if it does not write any.
         """
         lab, passes = lab.on(case), case.passes.pipeline
         if self.original is None:
@@ -60,8 +70,10 @@ class Inspector:
             return row
         parts: dict[Part, Any] = {"inventory": take_inventory(lab, passes, samples[0])}
         if row.failure is None:
-            self._look_at_reference(lab, row, samples)
+            self._look_at_reference(lab, row, samples, writer)
             parts["placement"] = find_placement(lab, passes, samples)
+            if writer is not None:
+                parts["pace"] = find_pace(lab, passes, samples, writer)
             if (meter := self._meter(lab)) is not None:
                 parts["device"] = find_use(lab, passes, samples, meter)
             if self.ncu:
@@ -75,8 +87,10 @@ class Inspector:
         unknown = {p: why for p, why in parts.items() if isinstance(why, str)}
         return row.model_copy(update={**known, "change": change, "unknown": unknown})
 
-    def _look_at_reference(self, lab: Lab, row: BenchVariant, samples: Sequence[Sample]) -> None:
-        """Placement and device use of what ``row`` is compared with, unless known already."""
+    def _look_at_reference(
+        self, lab: Lab, row: BenchVariant, samples: Sequence[Sample], writer: Writer | None
+    ) -> None:
+        """Placement, pace and device use of what ``row`` is compared with, unless known already."""
         original = row.timing is None or row.timing.baseline == "original"
         who = lab.case.reference.runtime.name if original else lab.case.optimizer.name
         name = f"original on {who}" if original else f"{who} without passes"
@@ -86,6 +100,10 @@ class Inspector:
         found = find_placement(lab, passes, samples)
         if isinstance(found, Placement):
             self.placements[name] = found
+        if writer is not None:
+            pace = find_pace(lab, passes, samples, writer)
+            if isinstance(pace, Pace):
+                self.paces[name] = pace
         if (meter := self._meter(lab)) is not None:
             use = find_use(lab, passes, samples, meter)
             if isinstance(use, DeviceUse):

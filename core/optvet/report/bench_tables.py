@@ -23,6 +23,7 @@ def summary_tables(result: BenchResult) -> list[ReportTable]:
     tables = [
         _structure(_inventories(result)),
         _placement(_placements(result)),
+        _paces(result),
         _devices(result),
         _kernels(result),
     ]
@@ -125,6 +126,21 @@ def _placement(known: Mapping[str, Placement]) -> ReportTable:
 def _without_kernel(nodes: list[PlacedNode]) -> Iterator[str]:
     for name, count in Counter(node.operator for node in nodes).most_common():
         yield f"{name} x{count}" if count > 1 else name
+
+
+def _paces(result: BenchResult) -> ReportTable:
+    """Time to the first token and for each further one, of models that write text."""
+    own = {label_of(v, result): v.pace for v in result.variants if v.pace is not None}
+    rows: list[list[Cell]] = [
+        [label, pace.first_token_s * 1e3, pace.per_token_s * 1e3, 1 / pace.per_token_s, pace.tokens]
+        for label, pace in {**result.paces, **own}.items()
+    ]
+    return ReportTable(
+        title="Text",
+        note="Medians, each model in a process of its own.",
+        columns=["variant", "first token, ms", "per token, ms", "tokens per s", "tokens"],
+        rows=rows,
+    )
 
 
 def _devices(result: BenchResult) -> ReportTable:

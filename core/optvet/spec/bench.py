@@ -55,6 +55,13 @@ class BenchRequest(BaseModel):
     """Processes in which both models are timed in turn."""
     threshold: float = option(0.05, group=_HOW, gt=0, le=100, metavar="RATIO")
     """Relative difference that matters: 0.05 is 5 %."""
+    comparator: str | None = option(
+        None, group=_HOW, metavar="NAME", shown="one that suits the model"
+    )
+    """What writes text with models that do, for the time to the first token and for each further
+    one."""
+    comparator_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
+    """Options of the comparator, such as vocabulary=FILE."""
     ncu: bool = option(False, group=_HOW)
     """Profile the kernels of 5 to 10 samples with Nsight Compute, where that is installed."""
     blame: bool = option(True, group=_HOW)
@@ -99,6 +106,8 @@ class BenchRequest(BaseModel):
             optimizer_options=self.optimizer_options,
             runtime=self.runtime,
             runtime_options=self.runtime_options | providers,
+            comparator=self.comparator,
+            comparator_options=self.comparator_options,
             dataset=self.dataset,
             dataset_options=self.dataset_options,
             limit=self.limit,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from optvet.engine.work.stopwatch import machine_to_ourselves
+from optvet.engine.work.stopwatch import exclusive_timing
 
 TIMER = """
-from optvet.engine.work.stopwatch import machine_to_ourselves
-with machine_to_ourselves(lambda text, done, total: print(text, flush=True)):
+from optvet.engine.work.stopwatch import exclusive_timing
+with exclusive_timing(lambda text, done, total: print(text, flush=True)):
     print("alone")
 """
 
 
 def test_timings_of_two_processes_wait_for_each_other() -> None:
-    with machine_to_ourselves(lambda text, done, total: None):
+    with exclusive_timing(lambda text, done, total: None):
         other = subprocess.Popen([sys.executable, "-c", TIMER], stdout=subprocess.PIPE, text=True)
         assert other.stdout is not None
         assert other.stdout.readline() == "waiting: another process is timing\n"

@@ -198,7 +198,7 @@ class Stopwatch:
         looks = timing.looks(self.repeats) if sequential else (self.repeats,)
         confidence = timing.confidence_of_a_look(len(looks))
         repeats: list[Repeat] = []
-        with machine_to_ourselves(self.progress):
+        with exclusive_timing(self.progress):
             for number in range(self.repeats):
                 self.progress("timing", number, self.repeats)
                 measured = self._repeat(
@@ -300,7 +300,7 @@ def _role(*sides: Side) -> Role:
 
 
 @contextmanager
-def machine_to_ourselves(progress: Progress) -> Iterator[None]:
+def exclusive_timing(progress: Progress) -> Iterator[None]:
     """Within the block no other optvet process of this machine times anything.
 
     The lock is a name of a socket that has no file: it ends with its process, users share it, and

@@ -10,7 +10,7 @@ from optvet.spec.records.base import Record
 from optvet.spec.records.devices import DeviceUse, KernelProfile
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.structure import Inventory, InventoryChange
-from optvet.spec.records.timing import Timing
+from optvet.spec.records.timing import Pace, Timing
 from optvet.spec.records.vet import DatasetRecord, ModelRecord, OptimizerRecord, RuntimeRecord
 from optvet.spec.types import Stage, Symptom
 
@@ -23,7 +23,7 @@ class StepFailure(Record):
     message: str
 
 
-Part = Literal["inventory", "placement", "device", "kernels"]
+Part = Literal["inventory", "placement", "pace", "device", "kernels"]
 """What is told of a variant besides its speed."""
 
 
@@ -47,9 +47,9 @@ class BenchVariant(Record):
     part of ``load_s``. ``timing`` is None if the candidate's ``failure`` prevented it.
 
     ``inventory`` is what its model is made of, ``change`` what that has more of than the original,
-    ``placement`` where it is executed, ``device`` what the device does meanwhile, if there is one,
-    and ``kernels`` what runs on it, if that was asked for. What of these is not known is None, for
-    the reasons in ``unknown``.
+    ``placement`` where it is executed, ``pace`` how fast it writes text, if it does, ``device``
+    what the device does meanwhile, if there is one, and ``kernels`` what runs on it, if that was
+    asked for. What of these is not known is None, for the reasons in ``unknown``.
 
     Of a slower variant, ``slowdowns`` are the culprits; ``blame_undecided`` says why there are
     none, or may be more. ``fast_pipeline`` is what is left without them, ``fast_option`` the same
@@ -66,6 +66,7 @@ class BenchVariant(Record):
     inventory: Inventory | None = None
     change: InventoryChange | None = None
     placement: Placement | None = None
+    pace: Pace | None = None
     device: DeviceUse | None = None
     kernels: KernelProfile | None = None
     unknown: dict[Part, str] = Field(default_factory=dict)
@@ -92,9 +93,9 @@ class MachineRecord(Record):
 class BenchResult(Record):
     """The result of ``bench``: what each variant costs and gains on one model.
 
-    ``original`` is what the original is made of. ``placements`` and ``devices`` tell of what
-    variants are compared with, by what that is. ``skipped`` has a line for whatever could not be
-    measured at all.
+    ``original`` is what the original is made of. ``placements``, ``paces`` and ``devices`` tell of
+    what variants are compared with, by what that is. ``skipped`` has a line for whatever could not
+    be measured at all.
     """
 
     schema_: Literal["optvet.bench/1"] = Field("optvet.bench/1", alias="schema")
@@ -102,6 +103,7 @@ class BenchResult(Record):
     machine: MachineRecord
     original: Inventory | None = None
     placements: dict[str, Placement] = Field(default_factory=dict)
+    paces: dict[str, Pace] = Field(default_factory=dict)
     devices: dict[str, DeviceUse] = Field(default_factory=dict)
     skipped: list[str] = Field(default_factory=list)
     variants: list[BenchVariant]

@@ -23,6 +23,20 @@ class TimedSide(Record):
     memory_bytes: int | None = None
 
 
+class Pace(Record):
+    """How fast a model writes text: medians over ``repeats`` answers to each prompt.
+
+    ``first_token_s`` is the time of the run that reads the prompt, ``per_token_s`` that of a run
+    for one further token, ``tokens`` the number of tokens of an answer, at the mean. It is measured
+    in a process of its own for each model, not in turn, so it carries no verdict.
+    """
+
+    first_token_s: float
+    per_token_s: float
+    tokens: int
+    repeats: int
+
+
 class Timing(Record):
     """Two models timed in turn, in ``repeats`` processes of ``rounds`` rounds each at the median.
 
