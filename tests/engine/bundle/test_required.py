@@ -20,7 +20,8 @@ from optvet.spec.types import Symptom
 
 def required(text: str, folder: Path, **settings: object) -> Bundle:
     """The only bundle of a requirement."""
-    made = bundles(text, folder, optimizer="onnxoptimizer", limit=2, **settings)  # type: ignore[arg-type]
+    given = {"optimizer": "onnxoptimizer", "limit": 2} | settings
+    made = bundles(text, folder, **given)  # type: ignore[arg-type]
     (bundle,) = (b for b in made if b.record.finding.symptom == Symptom.REQUIREMENT)
     return bundle
 
@@ -62,6 +63,22 @@ def test_the_issue_of_a_tolerance_needs_nothing_of_ours(tmp_path: Path) -> None:
     assert "optvet" not in code
     assert "rtol=0.001" in code
     assert alone(code, tmp_path / "empty").returncode == 1
+
+
+def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
+    tmp_path: Path,
+) -> None:
+    bundle = required(WRONG, tmp_path, require="samples_changed<=1", limit=4)
+    record = bundle.record
+    assert bundle.note == "it takes 2 samples, so the model was kept whole"
+    assert (record.samples, record.nodes, record.finding.measured) == (2, (4, 4), 2)
+    done = run_script(bundle.path)
+    assert done.returncode == 1
+    assert "samples_changed<=1 is required; samples_changed is 2" in done.stdout
+    script = bundle.path / "repro.py"
+    script.write_text(script.read_text().replace("['fuse_pad_into_conv']", "['nop']"))
+    assert run_script(bundle.path).returncode == 0
+    assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
 def test_a_number_of_samples_is_shown_on_one(tmp_path: Path) -> None:

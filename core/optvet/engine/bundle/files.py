@@ -65,10 +65,11 @@ def write_folder(
     case: Case,
     note: str = "",
     more: Mapping[str, bytes] | None = None,
+    more_feeds: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> Bundle:
     """Write the folder atomically; an existing one with the same fingerprint is not changed.
 
-    ``more`` are further files by name.
+    ``more`` are further files by name, ``more_feeds`` the inputs of further samples.
     """
     place = out / _folder_name(record)
     if (place / "finding.json").exists():
@@ -78,8 +79,8 @@ def write_folder(
     folder = Path(tempfile.mkdtemp(prefix=".optvet-", dir=out))
     try:
         (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
-        write_arrays(folder / "inputs.npz", feeds)
-        write_arrays(folder / "expected.npz", evidence.expected)
+        write_arrays(folder / "inputs.npz", _in_a_row((feeds, *more_feeds)))
+        write_arrays(folder / "expected.npz", _in_a_row((evidence.expected, *evidence.more)))
         files = _documents(record, proto, feeds, evidence, case) | dict(more or {})
         for name, content in files.items():
             (folder / name).write_bytes(content)
@@ -168,6 +169,19 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
             # A fixed date, so that equal bundles have equal bytes.
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asanyarray(plain), allow_pickle=False)
+
+
+def _in_a_row(samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The arrays of all samples, one sample after the other; the first has the plain names."""
+    every = enumerate(samples)
+    return {f"{i} {n}" if i else n: value for i, each in every for n, value in each.items()}
+
+
+def read_samples(path: Path, names: Sequence[str], count: int) -> list[dict[str, np.ndarray]]:
+    """The arrays of ``count`` samples by name; see ``read_arrays``."""
+    rows = [[f"{i} {name}" for name in names] for i in range(count)]
+    found = read_arrays(path, [key for row in rows for key in row])
+    return [{n: found[key] for n, key in zip(names, row, strict=True)} for row in rows]
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from optvet.engine.bundle.files import read_record
+from optvet.engine.bundle.files import read_record, read_samples
 from optvet.engine.bundle.observe import sought_by
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -16,19 +16,18 @@ from optvet.engine.vet.yardstick import Yardstick
 from optvet.spec.errors import UsageError
 
 
-def unmet(
-    bundle: Path,
-    feeds: Mapping[str, np.ndarray],
-    expected: Mapping[str, np.ndarray],
-    actual: Mapping[str, np.ndarray],
-) -> str:
+def samples(bundle: Path) -> list[dict[str, np.ndarray]]:
+    """The inputs of a bundle."""
+    record = read_record(bundle)
+    return read_samples(bundle / "inputs.npz", record.inputs, record.samples)
+
+
+def unmet(bundle: Path, actual: Sequence[Mapping[str, np.ndarray]]) -> str:
     """What is required and what was measured; empty if the requirement is met.
 
     Args:
         bundle: The folder.
-        feeds: Its inputs.
-        expected: Outputs of the original.
-        actual: Outputs of the optimized model.
+        actual: Outputs of the optimized model, of each sample.
 
     Raises:
         UsageError: The bundle states no requirement, or it cannot be measured.
@@ -37,7 +36,9 @@ def unmet(
     yardstick = sought_by(record, Plugins(), trust=True, file=str(bundle / "finding.json"))
     if not isinstance(yardstick, Yardstick):
         raise UsageError(f"{bundle} is no bundle of a requirement")
-    arrays = {name: np.asarray(value) for name, value in actual.items()}
+    feeds = read_samples(bundle / "inputs.npz", record.inputs, record.samples)
+    expected = read_samples(bundle / "expected.npz", record.outputs, record.samples)
+    arrays = [{name: np.asarray(value) for name, value in run.items()} for run in actual]
     with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as folder:
         model = open_model(bundle / "model.onnx", "model", Path(folder))
         reading = yardstick.compare(model, feeds, expected, arrays, record.noise)

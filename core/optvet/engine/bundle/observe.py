@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,8 @@ from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
 class Evidence:
     """What one model shows: the fault if any, expected outputs, and the two graphs as text.
 
-    ``noise`` is the absolute noise of the expected outputs, where it was measured.
+    ``expected`` are outputs on the first sample, ``more`` those on further ones; ``noise`` is the
+    absolute noise of outputs on each, where it was measured.
     """
 
     observed: ObservedFault | None
@@ -46,7 +47,8 @@ class Evidence:
     before: str
     after: str
     full_check: bool
-    noise: Mapping[str, float] = field(default_factory=dict)
+    more: tuple[Outputs, ...] = ()
+    noise: tuple[Mapping[str, float], ...] = ()
     divergence: Divergence | None = None
     graph_views: tuple[GraphView, ...] = ()
 
@@ -58,55 +60,61 @@ def observe(
     sandbox: Sandbox,
     sought: Sought = None,
     *,
+    more: Sequence[Mapping[str, np.ndarray]] = (),
     explained: bool = False,
 ) -> Evidence:
     """Test ``culprit`` on the model and these inputs; ``sought`` as in ``first_observed``.
 
-    The place in the graph, and the graphs for pictures, are determined only if ``explained``.
+    ``more`` are inputs of further samples, of a requirement that one sample does not break. The
+    place in the graph, and the graphs for pictures, are determined only if ``explained``.
 
     Raises:
         InputError: The original does not run.
     """
-    sample = Sample("witness", dict(feeds))
+    samples = [Sample(f"witness {i}", dict(each)) for i, each in enumerate((feeds, *more))]
+    sample = samples[0]
     cache = Cache(None)
     try:
-        lab, evidence = _observed(Lab(case, sandbox, cache), culprit, sample, sought)
+        lab, evidence = _observed(Lab(case, sandbox, cache), culprit, samples, sought)
         return _explained(lab, culprit, sample, evidence) if explained else evidence
     finally:
         cache.close()
 
 
 def _observed(
-    lab: Lab, culprit: tuple[str, ...], sample: Sample, sought: Sought
+    lab: Lab, culprit: tuple[str, ...], samples: Sequence[Sample], sought: Sought
 ) -> tuple[Lab, Evidence]:
     """The evidence, and a lab with checks that the original passes."""
-    reference = lab.reference([sample])
+    reference = lab.reference(samples)
     for fewer in ({"full": False}, {"plain": False}):
         if reference.build.failure is not None and reference.build.failure.kind == "error":
             # The optimized model need not pass what the original fails.
             lab = lab.under(**fewer)
-            reference = lab.reference([sample])
+            reference = lab.reference(samples)
     case = lab.case
-    run = reference.runs.get(sample.id)
-    if run is None or isinstance(run, Failure):
+    runs = [reference.runs.get(sample.id) for sample in samples]
+    failed = [run for run in runs if run is None or isinstance(run, Failure)]
+    for run in failed:
         failure = run or reference.build.failure
         words = describe(failure) if failure else "no answer"
         raise InputError(f"the original does not run under {case.reference.runtime.name}: {words}")
-    examiner = examiner_for(lab, culprit, sample, reference, sought)
+    examiner = examiner_for(lab, culprit, samples, reference, sought)
     passes = case.passes.complete(culprit)
     if case.checks.timeout_s is None:
-        trial = lab.fresh(passes, [sample])
+        trial = lab.fresh(passes, samples)
     else:
-        trial = lab.trial(passes, [sample], "confirm")
-    observed = first_observed(examiner, reference, trial, [sample], sought)
+        trial = lab.trial(passes, samples, "confirm")
+    observed = first_observed(examiner, reference, trial, samples, sought)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
     before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""
     drawn = observed.draw if observed is not None else None
-    expected = {**examiner.reference[sample.id], **(drawn or {})}
-    is_required = isinstance(sought, Yardstick)
-    noise = examiner.levels(runs_of(trial)).get(sample.id, {}) if is_required else {}
-    return lab, Evidence(observed, expected, before, after or "", case.checks.full, noise)
+    first, *more = (examiner.reference[sample.id] for sample in samples)
+    expected = {**first, **(drawn or {})}
+    levels = examiner.levels(runs_of(trial)) if isinstance(sought, Yardstick) else {}
+    noise = tuple(levels.get(sample.id, {}) for sample in samples)
+    full = case.checks.full
+    return lab, Evidence(observed, expected, before, after or "", full, tuple(more), noise)
 
 
 def _explained(lab: Lab, culprit: tuple[str, ...], sample: Sample, evidence: Evidence) -> Evidence:

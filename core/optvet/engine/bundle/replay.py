@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from optvet.engine.bundle.files import read_arrays, read_record
+from optvet.engine.bundle.files import read_record, read_samples
 from optvet.engine.bundle.observe import observe, sought_by, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -21,6 +21,7 @@ from optvet.spec.records.error import ErrorSource
 from optvet.spec.types import Symptom
 
 RECORD = "finding.json"
+_MOST_SAMPLES = 100_000
 _LONGEST_S = 7 * 24 * 3600.0
 
 
@@ -39,6 +40,10 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
     """
     record = read_record(bundle)
     # NaN is refused too: every comparison with it is false.
+    if not 0 < record.samples <= _MOST_SAMPLES:
+        raise InputError(
+            f"{bundle / 'finding.json'}: there are {record.samples} samples; make the bundle anew"
+        )
     if not (0 < record.timeout_s <= _LONGEST_S and 0 < record.memory_bytes < 1 << 62):
         raise InputError(
             f"{bundle / 'finding.json'}: timeout_s is {record.timeout_s} and memory_bytes "
@@ -53,7 +58,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
         case = case_from(record, plugins, model, file=file, trust=trust)
         if record.finding.symptom == Symptom.TIMEOUT:
             case = case.under(timeout_s=record.timeout_s)
-        feeds = read_arrays(bundle / "inputs.npz", record.inputs)
+        feeds, *more = read_samples(bundle / "inputs.npz", record.inputs, record.samples)
         preload = preload_for(case.optimizer, case.candidate.runtime)
         limits = Limits(record.timeout_s, record.memory_bytes)
         culprit = tuple(record.finding.culprit)
@@ -61,7 +66,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
             check_options(sandbox, case.optimizer, case.options)
             check_options(sandbox, case.candidate.runtime, case.candidate.options)
             sought = sought_by(record, plugins, trust=trust, file=file)
-            observed = observe(case, culprit, feeds, sandbox, sought).observed
+            observed = observe(case, culprit, feeds, sandbox, sought, more=more).observed
     return Replayed(
         schema="optvet.replay/2",
         bundle=bundle.name,

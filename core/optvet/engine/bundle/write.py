@@ -22,7 +22,7 @@ from optvet.engine.vet.blame import search_timeout
 from optvet.engine.vet.examine import finite
 from optvet.engine.vet.fingerprints import fingerprint
 from optvet.engine.vet.session import Session, default_jobs, open_session
-from optvet.engine.vet.yardstick import Yardstick, yardstick_of
+from optvet.engine.vet.yardstick import Yardstick, fewest_samples, yardstick_of
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Progress
@@ -44,10 +44,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         super().__init__()
         self.bundles = tuple(bundles)
-
-
-class _OnSeveralSamples(Exception):
-    """No single sample shows that a requirement is not met."""
 
 
 class Draw(Protocol):
@@ -108,6 +104,7 @@ def write_bundles(
         for (index, finding), witness in zip(wanted, names, strict=True):
             try:
                 sought = _sought(session, finding, result.requirements)
+                first, *others = _samples(session, finding, sought, samples[witness])
             except UsageError as error:
                 refused(finding, str(error))
                 continue
@@ -116,8 +113,9 @@ def write_bundles(
                 finding,
                 sought,
                 result.model.source,
-                _case(session, finding, samples[witness]),
-                samples[witness],
+                _case(session, finding, first),
+                first,
+                tuple(others),
                 Limits(request.timeout, request.memory),
                 session.lab.sandbox,
                 out,
@@ -125,11 +123,7 @@ def write_bundles(
                 progress,
                 draw,
             )
-            try:
-                bundle, interrupted = _write(task)
-            except _OnSeveralSamples as error:
-                refused(finding, str(error))
-                continue
+            bundle, interrupted = _write(task)
             bundles.append(bundle)
             if interrupted:
                 raise Interrupted(bundles)
@@ -164,9 +158,19 @@ def _sought(
     return note_of(finding)
 
 
+def _samples(session: Session, finding: Finding, sought: Sought, witness: Sample) -> list[Sample]:
+    """The samples that show ``finding``: the witness, but of some requirements several."""
+    if isinstance(sought, Yardstick):
+        return fewest_samples(session, sought, finding, witness)
+    return [witness]
+
+
 @dataclass(frozen=True)
 class _Task:
-    """A finding to write; it is not reduced if ``jobs`` is None."""
+    """A finding to write; it is not reduced if ``jobs`` is None.
+
+    ``others`` are further samples, of a requirement that the witness alone does not break.
+    """
 
     index: int
     finding: Finding
@@ -174,6 +178,7 @@ class _Task:
     source: str
     case: Case
     witness: Sample
+    others: tuple[Sample, ...]
     limits: Limits
     sandbox: Sandbox
     out: Path
@@ -187,9 +192,12 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
     finding, case = task.finding, task.case
     proto = case.model.load()
     feeds: Mapping[str, np.ndarray] = task.witness.feeds
+    more = [sample.feeds for sample in task.others]
     note, nodes = "", total_nodes(proto)
     end: End | None = None
-    if task.jobs is not None:
+    if task.others:
+        note = f"it takes {len(task.others) + 1} samples, so the model was kept whole"
+    elif task.jobs is not None:
         try:
             shrunk = _reduced(task, proto)
         except UsageError as error:
@@ -204,12 +212,10 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
     culprit = tuple(finding.culprit)
     with on_disk(proto) as model:
         seen = case.on(model)
-        evidence = observe(seen, culprit, feeds, task.sandbox, task.sought, explained=True)
-    observed = evidence.observed
-    if observed is None and isinstance(task.sought, Yardstick):
-        raise _OnSeveralSamples(
-            f"{task.sought.required} is met on sample {task.witness.id!r} alone; it takes several"
+        evidence = observe(
+            seen, culprit, feeds, task.sandbox, task.sought, more=more, explained=True
         )
+    observed = evidence.observed
     if observed is None or observed.signature.symptom != finding.symptom:
         words = "shows nothing" if observed is None else f"shows {observed.signature.symptom}"
         note = note or f"did not show again: judged once more, the model {words}"
@@ -217,9 +223,10 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
         finding = _as_observed(finding, evidence)
     reduced = end is not None
     record = _record(task, case, finding, proto, list(feeds), evidence, nodes, reduced=reduced)
-    more, problem = _pictures(finding, evidence, task.draw)
+    pictures, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
-    bundle = write_folder(task.out, task.index, record, proto, feeds, evidence, case, note, more)
+    place = (task.out, task.index)
+    bundle = write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
     return bundle, end == "interrupted"
 
 
@@ -272,7 +279,8 @@ def _record(
         memory_bytes=task.limits.memory_bytes,
         comparator=None if by is None else by[0].name,
         comparator_options={} if by is None else by[1].model_dump(mode="json"),
-        noise={name: level for name, level in evidence.noise.items() if np.isfinite(level)},
+        noise=[{n: v for n, v in each.items() if np.isfinite(v)} for each in evidence.noise],
+        samples=1 + len(task.others),
     )
 
 

@@ -250,7 +250,7 @@ class ReductionOracle:
         if reference.build.failure is not None or run is None or isinstance(run, Failure):
             lab.model.blob.unlink(missing_ok=True)
             return None
-        examiner = examiner_for(lab, self.culprit, sample, reference, self.sought)
+        examiner = examiner_for(lab, self.culprit, [sample], reference, self.sought)
         return _Candidate(lab, examiner, sample, reference)
 
     def _observed(self, opened: _Candidate, passes: tuple[str, ...]) -> Signature | None:
@@ -286,11 +286,11 @@ class ReductionOracle:
 def examiner_for(
     lab: Lab,
     culprit: Sequence[str],
-    sample: Sample,
+    samples: Sequence[Sample],
     reference: Trial,
     sought: Sought = None,
 ) -> Examiner:
-    """An examiner for ``culprit`` on ``sample``, set up as in a vet.
+    """An examiner for ``culprit`` on ``samples``, set up as in a vet.
 
     If the optimizer converts to another format, passes are compared with the empty pipeline; the
     empty pipeline itself, as a culprit, is compared with the original under ``reference``, as are
@@ -299,12 +299,12 @@ def examiner_for(
     case = lab.case
     with_original = not culprit or isinstance(sought, Yardstick)
     if case.lowers and with_original:
-        examiner = Examiner(lab, [sample], thresholds=OTHER_KERNELS)
+        examiner = Examiner(lab, samples, thresholds=OTHER_KERNELS)
     else:
-        examiner = Examiner(lab, [sample], tolerance=case.passes.tolerance)
+        examiner = Examiner(lab, samples, tolerance=case.passes.tolerance)
     examiner.learn_reference(reference)
     if case.lowers and not with_original:
-        examiner.learn_reference(lab.trial(case.passes.base, [sample], "control"))
+        examiner.learn_reference(lab.trial(case.passes.base, samples, "control"))
     return examiner
 
 

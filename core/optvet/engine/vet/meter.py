@@ -54,6 +54,7 @@ class Reading:
         comparator: Name of the comparator; None for a tolerance.
         witness: The sample that is furthest from the requirement, without its feeds.
         outputs: Outputs that are beyond a tolerance.
+        shortfalls: How far each sample is on the wrong side of a metric's bound, by its id.
     """
 
     met: bool | None
@@ -62,6 +63,7 @@ class Reading:
     comparator: str | None = None
     witness: Sample | None = None
     outputs: tuple[str, ...] = ()
+    shortfalls: Mapping[str, float] = field(default_factory=dict)
 
 
 class Meter:
@@ -270,14 +272,11 @@ class _MetricGauge(Gauge):
         if required.is_met(float(shown)) is not met:
             shown = repr(value)
         words = f"{required.metric} is {shown}"
-        return Reading(met, value, words, name, self._witness(assessment))
-
-    def _witness(self, assessment: Assessment) -> Sample | None:
-        values = assessment.by_sample(self.required.metric)
-        if not values:
-            return None
-        worst = max(values, key=lambda name: self.required.shortfall(values[name]))
-        return Sample(worst, {}, origin=self._origins.get(worst, ""))
+        values = assessment.by_sample(required.metric)
+        shortfalls = {sample: required.shortfall(value) for sample, value in values.items()}
+        worst = max(shortfalls, key=shortfalls.__getitem__, default=None)
+        witness = None if worst is None else Sample(worst, {}, origin=self._origins.get(worst, ""))
+        return Reading(met, value, words, name, witness, shortfalls=shortfalls)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from optvet.spec.protocols import Decodes
 from optvet.spec.records import Finding, RequirementRecord
 from optvet.spec.requirement import Required
 from optvet.spec.types import Model, Sample
+
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -44,23 +47,28 @@ class Yardstick:
     def compare(
         self,
         model: Model,
-        feeds: Mapping[str, np.ndarray],
-        expected: Mapping[str, np.ndarray],
-        actual: Mapping[str, np.ndarray],
-        noise: Mapping[str, float],
+        feeds: Sequence[Arrays],
+        expected: Sequence[Arrays],
+        actual: Sequence[Arrays],
+        noise: Sequence[Mapping[str, float]],
     ) -> Reading:
-        """The requirement on one sample, of outputs that are known.
+        """The requirement on samples of which the outputs are known.
 
         Args:
             model: The original.
-            feeds: The sample.
+            feeds: The samples.
             expected: Outputs of the original.
             actual: Outputs of the optimized model.
             noise: Absolute noise of outputs, where known.
         """
-        sample = Sample("witness", feeds)
-        sides = ({sample.id: dict(expected)}, {sample.id: dict(actual)})
-        return self._of(Chunk(model, [sample], *sides, levels={sample.id: noise}))
+        samples = [Sample(f"witness {i}", each) for i, each in enumerate(feeds)]
+        ids = [sample.id for sample in samples]
+        sides = [
+            {i: dict(outputs) for i, outputs in zip(ids, each, strict=True)}
+            for each in (expected, actual)
+        ]
+        levels = dict(zip(ids, noise, strict=True))
+        return self._of(Chunk(model, samples, sides[0], sides[1], levels=levels))
 
     def _of(self, chunk: Chunk) -> Reading:
         gauge = gauge_of(self.required, [] if self.by is None else [self.by])
@@ -91,3 +99,45 @@ def yardstick_of(
     chunks = session.inputs().chunks()
     scaled = calibrated(session.lab, chunks, comparator, options, required.output)
     return Yardstick(required, (comparator, scaled))
+
+
+def fewest_samples(
+    session: Session, yardstick: Yardstick, finding: Finding, witness: Sample
+) -> list[Sample]:
+    """The fewest samples that together do not meet the requirement, the worst of them first.
+
+    ``witness`` alone, where that is enough, or where no number of the worst samples is.
+
+    Raises:
+        UsageError: The samples are too many to be held at once.
+    """
+    if _fails(session, yardstick, finding, [witness]) is not None:
+        return [witness]
+    inputs = session.inputs()
+    every = next(inputs.chunks())
+    if inputs.several:
+        raise UsageError("it takes several samples, of more than are held at once")
+    reading = _fails(session, yardstick, finding, every)
+    if reading is None:
+        return [witness]
+    # Samples of which nothing is known alone come last, lest the others be too few.
+    worst = sorted(every, key=lambda s: -reading.shortfalls.get(s.id, -math.inf))
+    few, many = 1, len(worst)
+    while many - few > 1:
+        middle = (few + many) // 2
+        met = _fails(session, yardstick, finding, worst[:middle]) is None
+        few, many = (middle, many) if met else (few, middle)
+    return worst[:many]
+
+
+def _fails(
+    session: Session, yardstick: Yardstick, finding: Finding, samples: Sequence[Sample]
+) -> Reading | None:
+    """The reading on ``samples`` after the culprit of ``finding``; None unless it is not met."""
+    lab, table = session.lab, session.case.passes
+    examiner = Examiner(lab, samples, tolerance=table.tolerance)
+    examiner.learn_reference(lab.reference(samples))
+    trial = lab.trial(table.complete(finding.culprit), samples, "verify")
+    examiner.examine(trial, samples)
+    reading = yardstick.read(examiner, trial, samples)
+    return reading if reading.met is False else None

@@ -21,7 +21,9 @@ class Reproduction(Record):
     arrays of ``inputs.npz`` and ``expected.npz``, in order. ``script_exit`` is the exit code of
     ``repro.py`` when the bundle was written; None if it did not end. ``timeout_s`` and
     ``memory_bytes`` are the limits of one step. Of a requirement on a metric, ``comparator`` with
-    ``comparator_options`` measures it, and ``noise`` is the absolute noise of outputs, where known.
+    ``comparator_options`` measures it, and ``noise`` is the absolute noise of each sample's
+    outputs, where known. Of several ``samples``, ``inputs.npz`` and ``expected.npz`` have one after
+    the other.
     """
 
     schema_: Literal["optvet.finding/2"] = Field("optvet.finding/2", alias="schema")
@@ -43,7 +45,8 @@ class Reproduction(Record):
     script_exit: int | None = None
     comparator: str | None = None
     comparator_options: dict[str, Any] = Field(default_factory=dict)
-    noise: dict[str, float] = Field(default_factory=dict)
+    noise: list[dict[str, float]] = Field(default_factory=list)
+    samples: int = 1
 
 
 ReplayOutcome = Literal["fixed", "still there", "changed"]
