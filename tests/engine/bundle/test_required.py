@@ -81,6 +81,14 @@ def test_a_metric_over_several_samples_keeps_the_fewest_and_the_whole_model(
     assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
 
 
+def test_two_requirements_that_one_pass_breaks_have_bundles_of_their_own(tmp_path: Path) -> None:
+    given = {"require": ["cosine>=0.999"], "rtol": "1e-3", "reduce": False, "limit": 1}
+    made = bundles(WRONG, tmp_path, optimizer="onnxoptimizer", **given)  # type: ignore[arg-type]
+    told = {b.record.finding.requirement: b.path for b in made}
+    assert set(told) == {None, "cosine>=0.999", "rtol=0.001, atol=0"}
+    assert len(set(told.values())) == 3
+
+
 def test_a_number_of_samples_is_shown_on_one(tmp_path: Path) -> None:
     bundle = required(WRONG, tmp_path, require="samples_changed<=0", reduce=False)
     assert bundle.record.finding.measured == 1

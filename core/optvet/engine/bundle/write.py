@@ -291,10 +291,7 @@ def _fingerprint(
     if not reduced and finding.fingerprint is not None:
         return finding.fingerprint
     metadata = finding.symptom == Symptom.METADATA_CHANGE and words
-    structure = [words] if metadata else structure_of(proto)
-    # Two requirements may be broken on one model.
-    required = [] if finding.requirement is None else [finding.requirement]
-    return fingerprint(case.optimizer.name, finding, [*required, *structure])
+    return fingerprint(case.optimizer.name, finding, [words] if metadata else structure_of(proto))
 
 
 def _pictures(

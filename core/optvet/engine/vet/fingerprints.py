@@ -21,8 +21,12 @@ _BY_WORDS = frozenset({Symptom.BLOAT, Symptom.PORTABILITY, Symptom.INTERFACE_CHA
 
 
 def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> str:
-    """16 hexadecimal digits, equal for one optimizer, culprit, symptom and structure."""
-    about = [optimizer, list(finding.culprit), str(finding.symptom), list(structure)]
+    """16 hexadecimal digits, equal for one optimizer, culprit, symptom and structure.
+
+    Of requirements, the same one: several may be broken in one place.
+    """
+    required = [finding.requirement] if finding.symptom == Symptom.REQUIREMENT else []
+    about = [optimizer, list(finding.culprit), str(finding.symptom), [*required, *structure]]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
