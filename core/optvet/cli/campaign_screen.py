@@ -13,7 +13,7 @@ from rich.text import Text
 from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, worst
 from optvet.cli.render import count, headline, screen, table_of, text
 from optvet.cli.terminal import one_line
-from optvet.engine.campaign.names import short_model
+from optvet.engine.campaign.names import short_model, short_models
 from optvet.engine.campaign.results import Trial
 from optvet.spec.records.campaign import (
     CampaignDiff,
@@ -90,9 +90,9 @@ def _matrix(trials: Sequence[TrialSummary]) -> Table:
     labels = _labels(columns)
     for label in labels:
         table.add_column(text(label), overflow="fold")
-    for model in rows:
+    for model, name in short_models(rows).items():
         found = (cells.get((model, column)) for column in columns)
-        table.add_row(text(short_model(model)), *map(_cell, found))
+        table.add_row(text(name), *map(_cell, found))
     return table
 
 

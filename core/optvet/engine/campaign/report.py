@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import optvet
 from optvet.engine import contract
 from optvet.engine.campaign.artifacts import artifacts
 from optvet.engine.campaign.documents import summary_of
-from optvet.engine.campaign.names import short_model
+from optvet.engine.campaign.names import short_models
 from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
 from optvet.engine.campaign.store import Store
 from optvet.spec.protocols import FindingFiles, Reporter
@@ -104,7 +103,7 @@ def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
 class _Names:
     """The shortest distinct names of models and jobs."""
 
-    taken: Counter[str]
+    models: Mapping[str, str]
     differing: Sequence[Callable[[TrialSummary], str]]
 
     @classmethod
@@ -116,11 +115,7 @@ class _Names:
             lambda t: t.comparator,
         ]
         differing = [part for part in parts if len({part(t) for t in summaries}) > 1]
-        return cls(Counter(short_model(m) for m in {t.model for t in summaries}), differing)
-
-    def of_model(self, model: str) -> str:
-        short = short_model(model)
-        return short if self.taken[short] == 1 else model
+        return cls(short_models(t.model for t in summaries), differing)
 
     def of_question(self, trial: TrialSummary) -> str:
         parts = (trial.optimizer, trial.pipeline, *(part(trial) for part in self.differing))
@@ -130,7 +125,7 @@ class _Names:
 def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
     fields = {
         **dict(summary),
-        "short_name": names.of_model(trial.model),
+        "short_name": names.models[trial.model],
         "question": names.of_question(summary),
         "command": _command(trial.request.arguments(_OF_THE_STORE)),
     }
