@@ -35,6 +35,8 @@ _GROUPS = {
     "cache": "What is kept between runs.",
 }
 """Commands with others below them, each the ``app`` of the module of its name."""
+_LAST = {"campaign": "campaign_tables", "models": "models_generate"}
+"""Of groups in several modules, the last one, which imports the others."""
 _WITHOUT_ARGUMENTS = ("doctor", "schema")
 """Commands that do something if nothing is said; the others print their help."""
 
@@ -43,8 +45,7 @@ def _loaded(name: str) -> Any:
     """A command with its options."""
     tree = typer.Typer()
     tree.callback()(_optvet)  # With it, one command alone is a tree too.
-    # The last module of the commands below "campaign"; it imports the others.
-    home = "campaign_tables" if name == "campaign" else name
+    home = _LAST.get(name, name)
     with leaving_at_once():
         module = import_module(f"optvet.cli.{home}")
     if name in _GROUPS:

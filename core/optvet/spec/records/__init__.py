@@ -38,6 +38,12 @@ from optvet.spec.records.charts import (
 from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
 from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
 from optvet.spec.records.error import ErrorRecord
+from optvet.spec.records.generate import (
+    Coverage,
+    GeneratedModels,
+    OperatorSequence,
+    SyntheticModel,
+)
 from optvet.spec.records.hunt import HuntFinding, HuntSummary
 from optvet.spec.records.layers import LayerRecord, MovedOutput, Quantized
 from optvet.spec.records.listing import (
@@ -121,6 +127,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "models": ModelList,
     "model": ModelDescriptions,
     "pull": PulledModels,
+    "generated": GeneratedModels,
     "cache": CacheContents,
     "cache-clear": CacheCleared,
 }
@@ -152,6 +159,7 @@ __all__ = [
     "Control",
     "ControlState",
     "Cost",
+    "Coverage",
     "CrossCheck",
     "DatasetRecord",
     "Diagnosis",
@@ -160,6 +168,7 @@ __all__ = [
     "Finding",
     "FindingGroup",
     "FixedTolerance",
+    "GeneratedModels",
     "HuntFinding",
     "HuntSummary",
     "Impact",
@@ -178,6 +187,7 @@ __all__ = [
     "ModelList",
     "ModelRecord",
     "MovedOutput",
+    "OperatorSequence",
     "OperatorTime",
     "OptimizerRecord",
     "OutputRecord",
@@ -215,6 +225,7 @@ __all__ = [
     "StepFailure",
     "Structure",
     "Structures",
+    "SyntheticModel",
     "TimedSide",
     "Timing",
     "TrialExport",

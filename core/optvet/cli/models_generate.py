@@ -1,0 +1,94 @@
+"""``optvet models generate``: synthetic models, and what they cover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from optvet.cli.commands import add
+from optvet.cli.errors import Interrupted
+from optvet.cli.models import app
+from optvet.cli.options import Debug, cache_folder
+from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.render import count, table_of, text
+from optvet.cli.request import takes
+from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.generate import GenerateRequest
+from optvet.spec.records import Coverage, GeneratedModels, OperatorSequence
+
+_LISTED = 5
+_REASON = 90
+
+
+@add(app, "generate")
+@takes(GenerateRequest)
+def _generate(
+    context: typer.Context,
+    request: GenerateRequest,
+    json_to: Json = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Make synthetic models that are connected, checked, and run; tell which operators they have.
+
+    Operators that were used least come first. Equal options, seed and count make equal files.
+    """
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.generate.run import generate
+
+    check_folder("--out", request.out.expanduser())
+    request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
+    terminal = context.ensure_object(Terminal)
+    try:
+        if quiet:
+            made = generate(request, Plugins())
+        else:
+            with terminal.progress() as progress:
+                made = generate(request, Plugins(), progress=progress)
+    except KeyboardInterrupt:
+        words = f"the models that were made by then are whole, in {request.out}"
+        raise Interrupted(words) from None
+    if json_to is not None:
+        write_document(terminal, json_to, made.to_json())
+    if json_to != "-":
+        terminal.show(*_screen(made))
+
+
+def _screen(made: GeneratedModels) -> Iterator[RenderableType]:
+    coverage = made.coverage
+    own = len(coverage.operators) - sum("::" in name for name in coverage.operators)
+    table = table_of(("coverage", "bold"), ("", ""))
+    table.show_header = False
+    every = own + len(coverage.missing)
+    table.add_row("operators", f"{own:,} of {every:,} of opset {coverage.opset}")
+    table.add_row("attributes", text(_attributes(coverage)))
+    table.add_row("pairs", text(_sequences(coverage.pairs)))
+    table.add_row("triples", text(_sequences(coverage.triples)))
+    yield table
+    if coverage.missing:
+        missing = table_of(("operator without a model", "bold"), ("why", "dim"))
+        for name, why in coverage.missing.items():
+            missing.add_row(text(name), text(one_line(why, _REASON)))
+        yield missing
+    nodes = [model.nodes for model in made.models]
+    dropped = f", {made.dropped:,} dropped ({made.killed:,} ended their worker)"
+    yield text(
+        f"{count(len(nodes), 'model')} of {min(nodes)} to {max(nodes)} nodes in {made.folder}, "
+        f"each checked and run twice alike by {made.runtime} {made.version}"
+        f"{dropped if made.dropped else ''}",
+        "bold",
+    )
+
+
+def _attributes(coverage: Coverage) -> str:
+    attributes = [values for of in coverage.attributes.values() for values in of.values()]
+    values = sum(map(len, attributes))
+    return f"{count(len(attributes), 'attribute')} with {count(values, 'value')}"
+
+
+def _sequences(found: list[OperatorSequence]) -> str:
+    most = ", ".join(f"{' → '.join(s.operators)} ({s.models:,})" for s in found[:_LISTED])
+    return f"{len(found):,} different ones; most often {most}" if found else "none"

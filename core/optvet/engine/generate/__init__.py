@@ -1,0 +1,5 @@
+"""Synthetic models: connected, checked, and run before they are written.
+
+A round plans which operators its models are to have, those that were used least first; each model
+grows in a worker process, piece by piece, and every piece runs before the next is drawn.
+"""

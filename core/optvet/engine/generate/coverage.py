@@ -1,0 +1,90 @@
+"""What models cover of an operator set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import onnx
+from onnx import AttributeProto, ModelProto, helper
+
+from optvet.graph.sequences import sequences_of
+from optvet.graph.types import dtype_name
+from optvet.graph.walk import nodes_of, operator_of, qualified
+from optvet.spec.records import Coverage, OperatorSequence
+from optvet.spec.words import printable
+
+_WORDS = 60
+_NOT_REACHED = "no model was left for it; ask for more models"
+
+
+def operators_at(opset: int) -> list[str]:
+    """ONNX's own operators at an operator-set version, without deprecated ones."""
+    names = {s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain}
+    known = (onnx.defs.get_schema(n, opset) for n in names if onnx.defs.has(n, opset))
+    return sorted(schema.name for schema in known if not schema.deprecated)
+
+
+class Covered:
+    """What models cover so far."""
+
+    def __init__(self) -> None:
+        self.operators: Counter[str] = Counter()
+        self._attributes: dict[str, dict[str, Counter[str]]] = {}
+        self._sequences: dict[int, Counter[tuple[str, ...]]] = {2: Counter(), 3: Counter()}
+
+    def take(self, model: ModelProto) -> None:
+        """Count one more model."""
+        nodes = list(nodes_of(model.graph))
+        self.operators.update({qualified(*operator_of(node)) for node in nodes})
+        for node in nodes:
+            values = self._attributes.setdefault(qualified(*operator_of(node)), {})
+            for given in node.attribute:
+                values.setdefault(given.name, Counter())[_value(given)] += 1
+        for length, found in self._sequences.items():
+            found.update(sequences_of(model, length).keys())
+
+    def record(self, opset: int, reasons: Mapping[str, str]) -> Coverage:
+        """The record; ``reasons`` tell why operators are missing."""
+        missing = [n for n in operators_at(opset) if n not in self.operators]
+        attributes = {
+            operator: {name: dict(found.most_common()) for name, found in sorted(values.items())}
+            for operator, values in sorted(self._attributes.items())
+            if values
+        }
+        pairs, triples = (self._listed(length) for length in (2, 3))
+        return Coverage(
+            opset=opset,
+            operators=dict(sorted(self.operators.items())),
+            missing={name: reasons.get(name, _NOT_REACHED) for name in missing},
+            attributes=attributes,
+            pairs=pairs,
+            triples=triples,
+        )
+
+    def _listed(self, length: int) -> list[OperatorSequence]:
+        ordered = sorted(self._sequences[length].items(), key=lambda item: (-item[1], item[0]))
+        return [OperatorSequence(operators=list(s), models=n) for s, n in ordered]
+
+
+def _value(given: AttributeProto) -> str:
+    if given.type == AttributeProto.TENSOR:
+        return f"{dtype_name(given.t.data_type)}{list(given.t.dims)}"
+    if given.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+        return "graph"
+    if given.type not in _PLAIN:
+        return str(AttributeProto.AttributeType.Name(given.type)).lower()
+    value = helper.get_attribute_value(given)
+    if isinstance(value, bytes):
+        return printable(value.decode(errors="replace"))[:_WORDS]
+    return printable(str(value))[:_WORDS]
+
+
+_PLAIN = (
+    AttributeProto.INT,
+    AttributeProto.INTS,
+    AttributeProto.FLOAT,
+    AttributeProto.FLOATS,
+    AttributeProto.STRING,
+    AttributeProto.STRINGS,
+)

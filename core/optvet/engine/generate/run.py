@@ -1,0 +1,310 @@
+"""From a request to a folder of synthetic models."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import onnx
+from onnx import ModelProto
+
+from optvet import __version__
+from optvet.engine.discovery import Plugins
+from optvet.engine.generate.coverage import Covered, operators_at
+from optvet.engine.generate.grow import Grown
+from optvet.engine.generate.make import Answer, Order, fragments_of, make, newest_opset
+from optvet.engine.hunt.vocabulary import PoolChoice, gathered
+from optvet.engine.vet.session import default_jobs
+from optvet.engine.work.cache import cache_root
+from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.graph.walk import node_count, qualified
+from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
+from optvet.spec.files import replacing
+from optvet.spec.generate import GenerateRequest, nodes_of
+from optvet.spec.records import GeneratedModels, SyntheticModel
+
+ROUND = 16
+"""Candidates that are planned at once: whatever the number of workers, so that the models of a
+seed do not depend on it."""
+_OLDEST_OPSET = 7
+_REFUSALS = 3
+"""Candidates that an operator is wanted in while it cannot be used."""
+_DEATHS = 2
+_BARREN_ROUNDS = 3
+_SECONDS = 120.0
+_MEMORY_BYTES = 4 << 30
+_NODES_PER_WANTED = 3
+"""Operators that join others take their share of the nodes."""
+
+OnProgress = Callable[[str, int, int | None], None]
+
+
+@dataclass
+class _Tally:
+    """What became of the candidates so far."""
+
+    models: list[SyntheticModel] = field(default_factory=list)
+    covered: Covered = field(default_factory=Covered)
+    refusals: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+    deaths: Counter[str] = field(default_factory=Counter)
+    number: int = 0
+    dropped: int = 0
+    killed: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+
+def generate(
+    request: GenerateRequest,
+    plugins: Plugins,
+    *,
+    progress: OnProgress = lambda text, done, total: None,
+) -> GeneratedModels:
+    """Write the models of the request, each file whole, in order of their numbers.
+
+    Raises:
+        UsageError: The request cannot be answered, or the folder is not empty.
+        InfrastructureError: A file cannot be written, or the sandbox failed.
+    """
+    folder = request.out.expanduser()
+    _check_empty(folder)
+    runtime = plugins.runtime(request.runtime) if request.runtime else plugins.reference_runtime()
+    if "onnx" not in runtime.accepts:
+        raise UsageError(f"--runtime {runtime.name}: it does not run ONNX models")
+    config = RuntimeConfig(runtime, runtime.options)
+    choices = _choices(request, plugins)
+    jobs = request.jobs or default_jobs()
+    preload = ("numpy.random", "onnx", "onnx.checker", make.__module__, *runtime.preload)
+    with (
+        Sandbox(jobs=jobs, limits=Limits(_SECONDS, _MEMORY_BYTES), preload=preload) as sandbox,
+        tempfile.TemporaryDirectory(prefix="optvet-generate-") as temporary,
+    ):
+        opset = _opset(request, config, sandbox)
+        operators = _operators(request, opset)
+        progress("gathering fragments", 0, request.count)
+        files = gathered(
+            choices,
+            (),
+            runtime,
+            runtime.options,
+            seed=request.seed,
+            sandbox=sandbox,
+            folder=(request.cache_dir or cache_root()) / "fragments",
+            version=__version__,
+        )
+        known = fragments_of(tuple(files), operators, frozenset())
+        scratch = Path(temporary)
+        names = tuple(known)
+        maker = _Maker(
+            request, folder, config, opset, operators, tuple(files), names, sandbox, scratch
+        )
+        tally = maker.all_rounds(progress)
+    return _record(request, folder, config, opset, known, operators, tally)
+
+
+def _no_model(tally: _Tally, opset: int) -> str:
+    words = f": {tally.why}" if tally.why else ""
+    return (
+        f"no more models could be made at opset {opset} after {len(tally.models)}{words}; choose "
+        "other --operators, --pools or another --opset"
+    )
+
+
+def _record(
+    request: GenerateRequest,
+    folder: Path,
+    config: RuntimeConfig,
+    opset: int,
+    known: Mapping[str, object],
+    operators: frozenset[str] | None,
+    tally: _Tally,
+) -> GeneratedModels:
+    reasons = dict(tally.reasons)
+    for name in operators_at(opset):
+        if operators is not None and name not in operators:
+            reasons[name] = "not among --operators"
+        elif name not in known:
+            reasons[name] = "no pool has a fragment of it with tensors alone"
+    return GeneratedModels(
+        schema="optvet.generated/1",
+        folder=str(folder),
+        seed=request.seed,
+        runtime=config.runtime.name,
+        version=config.runtime.version(),
+        dropped=tally.dropped,
+        killed=tally.killed,
+        seconds=round(tally.seconds, 3),
+        models=tally.models,
+        coverage=tally.covered.record(opset, reasons),
+    )
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "holds files already" if folder.is_dir() else "is a file"
+        raise UsageError(f"--out {folder} {what}; give a new or an empty folder")
+
+
+def _choices(request: GenerateRequest, plugins: Plugins) -> list[PoolChoice]:
+    """The pools of the request; by default all that need no argument."""
+    named = request.pools or tuple(n for n in plugins.pools() if not plugins.pool(n).needs_argument)
+    if not named:
+        raise UsageError("there is no pool of fragments; see: optvet plugins")
+    parts = (text.partition(":") for text in named)
+    return [PoolChoice(plugins.pool(n), argument if c else None) for n, c, argument in parts]
+
+
+def _opset(request: GenerateRequest, config: RuntimeConfig, sandbox: Sandbox) -> int:
+    """The operator-set version of the models.
+
+    Raises:
+        UsageError: onnx or the runtime does not have it.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    if request.opset is not None and request.opset > newest:
+        raise UsageError(f"--opset {request.opset}: the installed onnx knows {newest} at most")
+    first, last = (newest, _OLDEST_OPSET) if request.opset is None else (request.opset,) * 2
+    found = sandbox.call(newest_opset, config, first, last)
+    if found.failure is not None:
+        raise InfrastructureError(f"runtime {config.runtime.name!r}: {found.failure.message}")
+    if found.value is None:
+        asked = f"--opset {request.opset}: " if request.opset else ""
+        raise UsageError(f"{asked}runtime {config.runtime.name!r} runs no model of it")
+    return found.value
+
+
+def _operators(request: GenerateRequest, opset: int) -> frozenset[str] | None:
+    if not request.operators:
+        return None
+    others = (s for s in onnx.defs.get_all_schemas() if s.domain)
+    known = [*operators_at(opset), *(qualified(s.domain, s.name) for s in others)]
+    for name in request.operators:
+        if name not in known:
+            raise UnknownName(f"operator of opset {opset}", name, known, "")
+    return frozenset(request.operators)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Does rounds, and writes their models."""
+
+    request: GenerateRequest
+    folder: Path
+    config: RuntimeConfig
+    opset: int
+    operators: frozenset[str] | None
+    files: tuple[Path, ...]
+    known: tuple[str, ...]
+    sandbox: Sandbox
+    scratch: Path
+
+    def all_rounds(self, progress: OnProgress) -> _Tally:
+        """Do rounds until all models are written.
+
+        Raises:
+            UsageError: No more can be made.
+        """
+        tally, barren = _Tally(), 0
+        while len(tally.models) < self.request.count:
+            before = len(tally.models)
+            self.do_round(tally)
+            progress("models", len(tally.models), self.request.count)
+            barren = 0 if len(tally.models) > before else barren + 1
+            if barren == _BARREN_ROUNDS:
+                raise UsageError(_no_model(tally, self.opset))
+        return tally
+
+    def do_round(self, tally: _Tally) -> None:
+        """Make candidates, at most as many as models are missing, and write those that run."""
+        orders = self._planned(tally)
+        tally.number += len(orders)
+        futures = [self.sandbox.submit(make, order) for order in orders]
+        for order, future in zip(orders, futures, strict=True):
+            self._take(tally, order, future.result())
+
+    def _planned(self, tally: _Tally) -> list[Order]:
+        """Orders of the next candidates, those operators first that were used least."""
+        missing = self.request.count - len(tally.models)
+        avoided = frozenset(n for n, deaths in tally.deaths.items() if deaths >= _DEATHS)
+        used = Counter({n: tally.covered.operators[n] for n in self.known})
+        left = [n for n in self.known if n not in avoided]
+        hopeless = {n for n in left if not used[n] and tally.refusals[n] >= _REFUSALS}
+        weights = {n: 0.0 if n in hopeless else 1 / (1 + used[n]) for n in left}
+        random = Random(f"{self.request.seed}/plan/{tally.number}")
+        most = nodes_of(self.request.nodes)[1]
+        orders = []
+        for number in range(tally.number, tally.number + min(ROUND, missing)):
+            order = sorted(left, key=lambda n: (n in hopeless, used[n], random.random()))
+            wanted = tuple(n for n in order if n not in hopeless)[: most // _NODES_PER_WANTED]
+            used.update(wanted)
+            orders.append(
+                Order(
+                    self.request.seed,
+                    number,
+                    self.files,
+                    self.config,
+                    self.opset,
+                    self.operators,
+                    avoided,
+                    wanted,
+                    weights,
+                    nodes_of(self.request.nodes),
+                    self.scratch / str(number),
+                )
+            )
+        return orders
+
+    def _take(self, tally: _Tally, order: Order, outcome: Outcome[Answer]) -> None:
+        """Write the model of a candidate; of one that is none, note why.
+
+        Raises:
+            InfrastructureError: A file cannot be written, or it was no model that ended a worker.
+        """
+        failure, answer = outcome.failure, outcome.value
+        if failure is not None or answer is None:
+            if failure is not None and failure.kind == "killed":
+                raise InfrastructureError(f"a worker was ended from outside: {failure.message}")
+            tried = order.crumb.read_text() if order.crumb.exists() else ""
+            how = failure.signal or failure.kind if failure else "no answer"
+            tally.deaths[tried] += 1
+            tally.reasons[tried] = f"its worker ended: {how}"
+            tally.killed += 1
+            tally.dropped += 1
+            return
+        order.crumb.unlink(missing_ok=True)
+        tally.seconds += answer.seconds
+        if answer.grown is None:
+            tally.dropped += 1
+            tally.why = answer.why
+            return
+        tally.refusals.update(answer.grown.refused.keys())
+        tally.reasons |= answer.grown.refused
+        model = ModelProto.FromString(answer.grown.model)
+        tally.covered.take(model)
+        tally.models.append(self._written(answer.grown, model, len(tally.models)))
+
+    def _written(self, grown: Grown, model: ModelProto, index: int) -> SyntheticModel:
+        digits = max(4, len(str(self.request.count)))
+        name = f"synthetic-{index + 1:0{digits}d}.onnx"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(self.folder / name) as file:
+                file.write(grown.model)
+        except OSError as error:
+            raise InfrastructureError(
+                f"cannot write {self.folder / name}: {error.strerror}; make room, or choose "
+                "another --out"
+            ) from error
+        return SyntheticModel(
+            file=name,
+            sha256=hashlib.sha256(grown.model).hexdigest(),
+            size_bytes=len(grown.model),
+            nodes=node_count(model),
+        )

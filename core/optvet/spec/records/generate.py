@@ -1,0 +1,61 @@
+"""Synthetic models and what they cover: document ``optvet.generated/1``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from optvet.spec.records.base import Record
+
+
+class SyntheticModel(Record):
+    """One model, its file below the folder that was asked for."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+    nodes: int
+
+
+class OperatorSequence(Record):
+    """Operators each of which reads what the one before makes, and in how many models they do."""
+
+    operators: list[str]
+    models: int
+
+
+class Coverage(Record):
+    """What models have of an operator set.
+
+    ``operators`` counts models by operator, and ``missing`` tells why each other operator of the
+    operator set is in none. ``attributes`` counts nodes by operator, attribute and value; large
+    values are told by their type. ``pairs`` and ``triples`` are sequences along the edges, the most
+    frequent first.
+    """
+
+    opset: int
+    operators: dict[str, int]
+    missing: dict[str, str]
+    attributes: dict[str, dict[str, dict[str, int]]]
+    pairs: list[OperatorSequence]
+    triples: list[OperatorSequence]
+
+
+class GeneratedModels(Record):
+    """Synthetic models, each of which passed the checker and ran twice alike.
+
+    ``runtime`` and ``version`` ran them. ``dropped`` counts candidates that were no model at the
+    end, and ``killed`` those of them that ended their worker. ``seconds`` is CPU time of workers.
+    """
+
+    schema_: Literal["optvet.generated/1"] = Field("optvet.generated/1", alias="schema")
+    folder: str
+    seed: int
+    runtime: str
+    version: str
+    dropped: int
+    killed: int
+    seconds: float
+    models: list[SyntheticModel]
+    coverage: Coverage

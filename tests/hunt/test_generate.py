@@ -1,0 +1,189 @@
+"""``optvet models generate`` as it is typed: real fragments, checker and runtime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.commands import Run, run
+
+from optvet.engine.generate.adapt import adapted, fitting
+from optvet.engine.generate.coverage import operators_at
+from optvet.graph.sequences import sequences_of
+from optvet.graph.walk import node_count, nodes_of, reads
+from optvet.spec.records import GeneratedModels
+
+__all__ = ["run"]
+
+SMALL = ("models", "generate", "--nodes", "6-12", "--quiet", "--pool", "onnx-tests")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of the test's own; the pools are gathered once for all tests of this file."""
+    cache = tmp_path_factory.getbasetemp() / "generate-cache"
+    monkeypatch.setenv("OPTVET_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path_factory.mktemp("generate"))
+
+
+def answer(run: Run, *options: object) -> GeneratedModels:
+    ran = run(*SMALL, *options, "--json", "-")
+    assert ran.code == 0, ran.err
+    return GeneratedModels.model_validate_json(ran.out)
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def parts(model: onnx.ModelProto) -> int:
+    """Number of parts of the outer graph that no value connects."""
+    groups: list[set[str]] = []
+    weights = {t.name for t in model.graph.initializer}
+    for node in model.graph.node:
+        names = {n for n in (*reads(node), *node.output) if n} - weights
+        met = [group for group in groups if group & names]
+        groups = [g for g in groups if g not in met] + [names.union(*met)]
+    return len(groups)
+
+
+def test_models_pass_the_checker_are_connected_and_are_as_large_as_asked(run: Run) -> None:
+    made = answer(run, "--count", 8, "--out", "out")
+    assert [m.file for m in made.models] == sorted(files("out"))
+    assert len(made.models) == 8
+    for entry in made.models:
+        model = onnx.load(Path("out", entry.file))
+        onnx.checker.check_model(model, full_check=True)
+        assert 6 <= node_count(model) == entry.nodes <= 12
+        assert parts(model) == 1
+        assert model.graph.output
+
+
+def test_models_run_and_give_the_same_twice(run: Run) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    made = answer(run, "--count", 4, "--out", "out", "--operators", "Abs,Add,Relu,MatMul,Conv")
+    for entry in made.models:
+        path = str(Path("out", entry.file))
+        outputs = []
+        for _ in range(2):
+            session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            feeds = {
+                i.name: np.full(i.shape, 0.5, onnx_type(path, i.name)) for i in session.get_inputs()
+            }
+            outputs.append(session.run(None, feeds))
+        assert outputs[0]
+        for one, other in zip(*outputs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def onnx_type(path: str, name: str) -> np.dtype[np.generic]:
+    (found,) = (i for i in onnx.load(path).graph.input if i.name == name)
+    return onnx.helper.tensor_dtype_to_np_dtype(found.type.tensor_type.elem_type)
+
+
+def test_equal_seeds_give_equal_files_whatever_the_number_of_workers(run: Run) -> None:
+    answer(run, "--count", 18, "--out", "one", "--seed", 3, "--jobs", 1)
+    answer(run, "--count", 18, "--out", "two", "--seed", 3, "--jobs", 3)
+    answer(run, "--count", 18, "--out", "other", "--seed", 4, "--jobs", 3)
+    assert files("one") == files("two")
+    assert files("one") != files("other")
+
+
+def test_operators_that_were_used_least_come_first(run: Run) -> None:
+    few = answer(run, "--count", 2, "--out", "few").coverage
+    more = answer(run, "--count", 16, "--out", "more").coverage
+    assert len(few.operators) < len(more.operators)
+    # 16 models of some 9 nodes have room for no more than some dozens of operators.
+    assert len(more.operators) > 40
+
+
+def test_coverage_tells_every_operator_or_why_there_is_none(run: Run) -> None:
+    made = answer(run, "--count", 2, "--out", "out", "--opset", 17, "--operators", "Relu,Softmax")
+    coverage = made.coverage
+    models = [onnx.load(Path("out", m.file)) for m in made.models]
+    assert {e.version for m in models for e in m.opset_import if not e.domain} == {17}
+    kinds = {n.op_type for m in models for n in nodes_of(m.graph)}
+    assert coverage.operators.keys() == kinds
+    assert kinds <= {"Relu", "Softmax", "Cast", "Clip", "Concat", "Gather", "Reshape"}
+    assert coverage.operators.keys() | coverage.missing.keys() == {*operators_at(17)}
+    assert coverage.missing["Conv"] == "not among --operators"
+    axes = {
+        a.i for m in models for n in m.graph.node if n.op_type == "Softmax" for a in n.attribute
+    }
+    assert {int(v) for v in coverage.attributes.get("Softmax", {}).get("axis", {})} == axes
+    pairs = {tuple(s.operators): s.models for s in coverage.pairs}
+    found = [set(sequences_of(m, 2)) for m in models]
+    assert pairs == {p: sum(p in f for f in found) for p in set().union(*found)}
+
+
+def test_sequences_follow_the_edges_and_count_paths() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] y) { a = Relu(x)  b = Abs(a)  c = Neg(a)  y = Add(b, c) }"""
+    )
+    assert sequences_of(model, 2) == {
+        ("Relu", "Abs"): 1,
+        ("Relu", "Neg"): 1,
+        ("Abs", "Add"): 1,
+        ("Neg", "Add"): 1,
+    }
+    assert sequences_of(model, 3) == {("Relu", "Abs", "Add"): 1, ("Relu", "Neg", "Add"): 1}
+
+
+def test_a_value_stands_for_a_size_only_within_what_its_fragment_has() -> None:
+    sizes = np.array([2, 3], np.int64)
+    assert fitting(np.array([10**9, 1], np.int64), sizes) == 0
+    assert fitting(np.array([3, 2], np.int64), sizes) == 3
+    assert fitting(np.array([2.0], np.float32), sizes) == 0
+
+
+def test_an_adapted_value_has_type_shape_and_range_of_the_place() -> None:
+    place = np.array([[0, 1, 2]], np.int64)
+    step = adapted("v", np.array([9.5, -4.0], np.float32), place, lambda kind: f"{kind}.0")
+    assert [n.op_type for n in step.nodes] == ["Reshape", "Gather", "Cast", "Clip"]
+    assert step.reads == ("v",)
+    low, high = step.weights["low.0"], step.weights["high.0"]
+    assert low.dtype == place.dtype
+    assert (int(low), int(high)) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--count", 0), "count"),
+        (("--count", 1, "--nodes", "9-3"), "'9-3' is no number of nodes"),
+        (("--count", 1, "--opset", 999), "--opset 999: the installed onnx knows"),
+        (("--count", 1, "--operators", "Convv"), "Conv"),
+        (("--count", 1, "--operators", "RandomNormal"), "no more models could be made"),
+        (("--count", 1, "--pool", "nosuch"), "nosuch"),
+        (("--count", 1, "--runtime", "nosuch"), "nosuch"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_written(
+    run: Run, options: tuple[object, ...], words: str
+) -> None:
+    ran = run("models", "generate", "--quiet", "--out", "out", *options)
+    assert ran.code == 2
+    assert words in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+    assert not Path("out").exists()
+
+
+def test_a_folder_with_files_is_left_alone(run: Run) -> None:
+    Path("out").mkdir()
+    Path("out", "mine.txt").write_text("kept")
+    ran = run(*SMALL, "--count", 1, "--out", "out")
+    assert ran.code == 2
+    assert "holds files already" in " ".join(ran.err.split())
+    assert files("out") == {"mine.txt": b"kept"}
+
+
+def test_the_screen_tells_what_is_covered_and_json_goes_to_a_file(run: Run) -> None:
+    ran = run(*SMALL, "--count", 2, "--out", "out", "--json", "answer.json")
+    assert ran.code == 0, ran.err
+    assert "operators" in ran.out
+    assert "2 models of" in ran.out
+    assert json.loads(Path("answer.json").read_text())["schema"] == "optvet.generated/1"
