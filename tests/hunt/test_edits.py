@@ -14,7 +14,7 @@ from tests.hunt.small import plugins_with
 
 from optvet import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.judge import firing_of
+from optvet.engine.hunt.judge import examine, firing_of
 from optvet.engine.hunt.make import Made, complete
 from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.shrink import shrunk
@@ -99,6 +99,15 @@ def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(relu: Made, tmp_path:
     (made,) = dict(session.run(small.feeds)).values()
     x, weight = relu.feeds["x"], np.array([1, 2, 3], np.float32)
     assert np.allclose(made, np.maximum(weight - x, 0))
+
+
+def test_a_model_that_makes_a_sequence_is_left_out(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"""
+    subject = subject_of(HuntRequest(optimizer="planted", out=tmp_path), plugins_with("drop_relu"))
+    data = onnx.parser.parse_model(text).SerializeToString()
+    feeds = {"x": np.ones(2, np.float32)}
+    assert not examine(subject, data, feeds, lambda *step: None, frozenset(), Random(0)).valid
 
 
 def test_every_pattern_of_the_pool_of_fusions_is_a_valid_model_with_its_weights() -> None:
