@@ -110,6 +110,21 @@ def test_a_model_that_makes_a_sequence_is_left_out(tmp_path: Path) -> None:
     assert not examine(subject, data, feeds, lambda *step: None, frozenset(), Random(0)).valid
 
 
+def test_a_pass_that_is_wrong_hides_no_pair_of_others(tmp_path: Path) -> None:
+    # The second pass is right alone; twice, it gives its weights the same names again.
+    plugins = plugins_with("drop_relu", "benign_reassociate")
+    subject = subject_of(HuntRequest(optimizer="planted", out=tmp_path), plugins)
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,2] x) => (float[1,2] y) <float[2,2] w = {1, 2, 3, 4}>
+        { r = Relu(x)  y = MatMul(r, w) }"""
+    data = onnx.parser.parse_model(text).SerializeToString()
+    feeds = {"x": np.array([[-1, 2]], np.float32)}
+    found = examine(subject, data, feeds, lambda *step: None, frozenset(), Random(0))
+    blamed = {s.passes for s in found.suspicions}
+    assert ("drop_relu",) in blamed
+    assert ("benign_reassociate", "benign_reassociate") in blamed
+
+
 def test_every_pattern_of_the_pool_of_fusions_is_a_valid_model_with_its_weights() -> None:
     request = PoolRequest(None, (), 0, 9999, lambda model, feeds: {})
     found = PLUGINS.pool("fusions").fragments(request)

@@ -148,7 +148,8 @@ def change_input_shape(candidate: Candidate, vocabulary: Vocabulary, random: Ran
         now = old.shape[axis]
         size = random.choice([0, 1, 1, 2, 3, now + 1, 2 * now, max(now - 1, 0)])
         shape = (*old.shape[:axis], size, *old.shape[axis + 1 :])
-        candidate.feeds[name] = np.resize(old, shape) if old.size else np.zeros(shape, old.dtype)
+        none = np.full(shape, "" if old.dtype == object else 0, old.dtype)
+        candidate.feeds[name] = np.resize(old, shape) if old.size else none
     else:
         candidate.feeds[name] = _reshaped(old, random)
     return True

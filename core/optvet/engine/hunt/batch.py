@@ -8,10 +8,12 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+
+from onnx import ModelProto
 
 from optvet.engine.hunt.judge import (
     ANY,
@@ -26,6 +28,7 @@ from optvet.engine.hunt.make import BrokenMutator, Made, Maker, Recipe, Spent
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.spec.generators import Mutator, Prepares
+from optvet.spec.types import Symptom
 
 _SEEDS = 3
 STANDSTILL_S = 15
@@ -46,7 +49,7 @@ class Batch:
         vocabulary: Files of the vocabulary.
         known: Firings that need no further seed.
         sated: Passes that have seeds enough, or need none.
-        seeded: Firings of which there is a seed, with the mutator that prepared it, or "".
+        seeded: Firings of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
         journal: The file that gets a record for each candidate.
@@ -70,11 +73,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Seed:
-    """A model that is worth editing, what fires on it, and the mutator that prepared it, or ""."""
+    """A model that is worth editing, and what fires on it.
+
+    ``way`` is the mutator that prepared it, or else its operators: one of each way is enough.
+    """
 
     made: Made
     firings: tuple[Firing, ...]
-    mutator: str = ""
+    way: str
 
 
 @dataclass(frozen=True)
@@ -175,17 +181,18 @@ def _seeds(
 ) -> tuple[Seed, ...]:
     """Models worth editing: small ones that fire in a new way, and prepared ones that still fire.
 
-    None of them shows a fault, for all that is made of it would show the same one.
+    What fires on them shows no fault, for all that is made of them would show the same one. Faults
+    of other passes do not matter: there are passes that are wrong for every third model.
     """
     seeds: list[Seed] = []
-    if recipe.kind == "edit" and made.mutators and not examined.suspicions:
+    wrong = _wrong(examined)
+    if recipe.kind == "edit" and made.mutators:
         mutator = batch.mutators[recipe.number]
-        again = tuple(f for f in examined.fired if f in batch.known and f[0] not in batch.sated)
+        again = _unhidden((f for f in examined.fired if f in batch.known), wrong | batch.sated)
         prepares = isinstance(mutator, Prepares) and mutator.prepares
         if prepares and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(Seed(made, again, mutator.name))
-    wrong = {name for s in examined.suspicions for name in s.passes}
-    new = [f for f in examined.fired if f not in batch.known and f[0] not in batch.sated | wrong]
+    new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | batch.sated)
     for firing in new[: _SEEDS if batch.subject.each else 1]:
 
         def fires(tried: Made, firing: Firing = firing) -> bool:
@@ -198,13 +205,33 @@ def _seeds(
         found = examine(
             batch.subject, small.model, small.feeds, crumbs.note, batch.avoided, Random(0)
         )
-        if found.valid and not found.suspicions:
+        hidden = _wrong(found) | batch.sated
+        if found.valid and _unhidden((firing,), hidden):
             alike = (f for f in examined.fired if f[1:] == firing[1:])
             shown = dict.fromkeys((*found.fired, *alike))
-            seeds.append(Seed(small, tuple(f for f in shown if f[0] not in batch.sated)))
-        elif not examined.suspicions:
-            seeds.append(Seed(made, (firing,)))
+            seeds.append(Seed(small, _unhidden(shown, hidden), _operators(small)))
+        else:
+            seeds.append(Seed(made, (firing,), _operators(made)))
     return tuple(seeds)
+
+
+def _operators(made: Made) -> str:
+    return " ".join(n.op_type for n in ModelProto.FromString(made.model).graph.node)
+
+
+_EVERY = frozenset({"*every*"})
+
+
+def _wrong(examined: Examined) -> frozenset[str]:
+    """Passes that look wrong, or _EVERY if import and export do; lost metadata does not count."""
+    found = [s for s in examined.suspicions if s.symptom != Symptom.METADATA_CHANGE]
+    names = frozenset(name for s in found for name in s.passes)
+    return names | _EVERY if any(not s.passes for s in found) else names
+
+
+def _unhidden(firings: Iterable[Firing], hidden: frozenset[str]) -> tuple[Firing, ...]:
+    """Firings of passes that are not hidden."""
+    return () if hidden >= _EVERY else tuple(f for f in firings if f[0] not in hidden)
 
 
 _HEAD = 8192

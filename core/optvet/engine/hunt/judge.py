@@ -163,12 +163,15 @@ def examine(
     suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in lost]
     trial = _Trial(subject, source, plain, truth, crumb, frozenset(lost))
     fired = trial.each([p for p in subject.each if p not in skip])
-    if subject.whole and not trial.suspicions and not (skip & {*subject.whole}):
+    # A pass that is wrong alone must not hide what others do.
+    wrong = {name for s in trial.suspicions for name in s.passes}
+    alone = len(trial.suspicions)
+    if subject.whole and not (skip | wrong) & {*subject.whole}:
         fired += trial.whole()
-    if not trial.suspicions:
-        trial.pairs([f[0] for f in fired if f[0] != ANY], random)
-    wrong = any(s.symptom == Symptom.WRONG_OUTPUT for s in trial.suspicions)
-    if wrong and not _is_repeated(subject, data, truth):
+    if len(trial.suspicions) == alone:
+        trial.pairs([f[0] for f in fired if f[0] != ANY and f[0] not in wrong], random)
+    unequal = any(s.symptom == Symptom.WRONG_OUTPUT for s in trial.suspicions)
+    if unequal and not _is_repeated(subject, data, truth):
         return INVALID
     every = (*suspicions, *trial.suspicions)
     return Examined(True, False, tuple(fired), every, trial.complaint)
@@ -377,6 +380,9 @@ class _Trial:
     def pairs(self, passes: Sequence[str], random: Random) -> None:
         """Some of the pairs of passes that change the model, in either order, or one twice."""
         repeatable = self._subject.optimizer.traits.repeatable
+        excused = self._subject.excused
+        # Else nothing could be compared.
+        passes = [p for p in passes if Symptom.INTERFACE_CHANGE not in excused.get(p, ())]
         several = itertools.product(passes, repeat=2)
         pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
         for pair in random.sample(pairs, min(len(pairs), _PAIRS)):

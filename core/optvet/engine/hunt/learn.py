@@ -37,14 +37,20 @@ def avoided_passes(state: State) -> frozenset[str]:
     return frozenset(n for n, count in state.deaths.items() if count >= _DEADLY and n)
 
 
-_EXAMPLES_OF_FIRING = 5
+_EXAMPLES_OF_FIRING = 8
 """A firing that so many models have shown, but none without a fault, gets no seed."""
+_SEEDS_OF_FIRING = 3
+"""Of different operators: what a pass does alike, it finds in different ways."""
 
 
 def sated_firings(state: State) -> frozenset[Firing]:
     """Firings that need no further seed."""
-    often = {f for f, count in state.firings.items() if count >= _EXAMPLES_OF_FIRING}
-    return frozenset(often | {f for f, mutator in state.seeded if not mutator})
+    seeds = Counter(firing for firing, _ in state.seeded)
+    return frozenset(
+        f
+        for f, count in state.firings.items()
+        if seeds[f] >= _SEEDS_OF_FIRING or (count >= _EXAMPLES_OF_FIRING and not seeds[f])
+    )
 
 
 _SEEDS_OF_A_PASS = 16
@@ -53,10 +59,11 @@ _SEEDS_OF_A_PASS = 16
 
 def sated_passes(state: State, subject: Subject) -> frozenset[str]:
     """Passes that have seeds enough, or need none since nothing of what they make is compared."""
-    counts = Counter(label for (label, _, _), mutator in state.seeded if not mutator)
-    many = {label for label, count in counts.items() if count >= _SEEDS_OF_A_PASS} - {ANY}
-    excused = subject.excused.items()
-    return frozenset(many | {n for n, s in excused if Symptom.INTERFACE_CHANGE in s})
+    counts = Counter(label for (label, _, _), _ in state.seeded)
+    sated = {label for label, count in counts.items() if count >= _SEEDS_OF_A_PASS} - {ANY}
+    sated |= {n for n, s in subject.excused.items() if Symptom.INTERFACE_CHANGE in s}
+    # Of passes that are tried alone, what they do together says less.
+    return frozenset(sated | {ANY} if subject.each else sated)
 
 
 def learn(state: State, results: Sequence[Outcome | Crumb]) -> None:
@@ -89,10 +96,10 @@ def _take(state: State, outcome: Outcome, found: dict[str, Suspect]) -> None:
     for suspicion in examined.suspicions:
         _suspect(state, suspicion, outcome, found)
     for seed in outcome.seeds:
-        entry = Entry(seed.made.model, seed.made.feeds, seed.firings, seed.mutator)
+        entry = Entry(seed.made.model, seed.made.feeds, seed.firings, seed.way)
         # Workers do not know what others have found in the same round.
-        if any((f, entry.mutator) not in state.seeded for f in entry.firings):
-            state.seeded.update((f, entry.mutator) for f in entry.firings)
+        if any((f, entry.way) not in state.seeded for f in entry.firings):
+            state.seeded.update((f, entry.way) for f in entry.firings)
             state.entries.append(entry)
 
 

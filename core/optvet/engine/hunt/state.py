@@ -34,13 +34,13 @@ CREATE TABLE IF NOT EXISTS suspect (
 class Entry:
     """A model of the corpus: it made passes fire in a way that none before it did.
 
-    ``mutator`` is what prepared it for further edits, or "".
+    ``way`` is the mutator that prepared it for further edits, or its operators.
     """
 
     model: bytes
     feeds: Mapping[str, np.ndarray]
     firings: tuple[Firing, ...]
-    mutator: str = ""
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class State:
         deaths: Workers that died, by pass; "" for import and export, "reference" for the original.
         signs: By key.
         entries: The corpus.
-        seeded: What its entries show, and how they were prepared.
+        seeded: What its entries show, and the way of each.
         suspects: To be vetted.
         findings: Confirmed.
         met: Fingerprints of known faults that were met.
@@ -186,10 +186,10 @@ class Store:
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, about in self._rows("entry", "about"):
-                mutator, firings = json.loads(about)
+                way, firings = json.loads(about)
                 fired = tuple((n, tuple(a), tuple(b)) for n, a, b in firings)
-                state.entries.append(Entry(model, unpacked(feeds), fired, mutator))
-                state.seeded.update((firing, mutator) for firing in fired)
+                state.entries.append(Entry(model, unpacked(feeds), fired, way))
+                state.seeded.update((firing, way) for firing in fired)
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
                 fields |= {k: tuple(fields[k]) for k in ("passes", "mutators")}
@@ -236,7 +236,7 @@ def _write(
     for name, value in facts:
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:
-        told = json.dumps([entry.mutator, entry.firings])
+        told = json.dumps([entry.way, entry.firings])
         row = (entry.model, packed(entry.feeds), told)
         cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:
