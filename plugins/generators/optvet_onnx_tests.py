@@ -1,4 +1,4 @@
-"""Fragments that come with onnx itself: its tests of single operators, and its small models."""
+"""Fragments that come with onnx itself: its tests of operators, its small models, the rest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, ValueInfoProto, numpy_helper
 
 from optvet import Fragment, Pattern, Pool, PoolRequest, hookimpl
 from optvet.graph import ONNX_DOMAIN, opset_versions
@@ -71,6 +72,79 @@ class OnnxModels:
                 yield fragment
 
 
+class Untested:
+    """Operators that onnx has no test of with tensors alone.
+
+    Random ones, of a fixed seed, are left out for a hunt: an optimizer may draw other numbers.
+    """
+
+    name = "untested"
+    needs_argument = False
+
+    def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
+        """One fragment per text that the runtime runs."""
+        texts = _UNTESTED if request.passes else {**_UNTESTED, **_RANDOM}
+        drawn = np.random.default_rng(request.seed)
+        for name, text in list(texts.items())[: request.limit]:
+            model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}')
+            feeds = {i.name: _value(i, drawn) for i in model.graph.input}
+            try:
+                values = request.values(model.SerializeToString(), feeds)
+            except Exception as error:  # what a runtime raises is its own matter
+                warnings.warn(f"fragment {name} does not run: {error}", stacklevel=1)
+                continue
+            made = [values[o.name] for o in model.graph.output]
+            read = list(feeds.values())
+            if fragment := _fragment(f"untested/{name}", model, read, made):
+                yield fragment
+
+
+def _value(info: ValueInfoProto, drawn: np.random.Generator) -> np.ndarray:
+    """Numbers from 0 to 1."""
+    shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
+    return drawn.random(shape).astype(np.float32)
+
+
+_UNTESTED = {
+    # onnx's checker refuses it without axes, although they have a default.
+    "mean_variance_normalization": """g (float[2,3,4,5] x) => (float[2,3,4,5] y)
+        { y = MeanVarianceNormalization <axes = [0, 2, 3]> (x) }""",
+    "global_lp_pool": """g (float[1,3,5,5] x) => (float[1,3,1,1] y)
+        { y = GlobalLpPool <p = 2> (x) }""",
+    "max_roi_pool": """g (float[1,2,8,8] x, float[2,5] rois) => (float[2,2,2,2] y)
+        { zero = Constant <value_float = 0.0> ()  at = Mul(rois, zero)
+          y = MaxRoiPool <pooled_shape = [2, 2]> (x, at) }""",
+    "optional": """g (float[2,3] x) => (float[2,3] y, bool has)
+        { o = Optional (x)  y = OptionalGetElement (o)  has = OptionalHasElement (o) }""",
+    "sequence": """g (float[2,3] x, float[2,3] more) => (float[k,3] y, int64 n)
+        { s = SequenceConstruct (x, more)  end = Constant <value_int = 1> ()
+          t = SequenceInsert (s, x, end)  u = SequenceErase (t, end)
+          y = ConcatFromSequence <axis = 0> (u)  n = SequenceLength (u) }""",
+    "sequence_empty": """g (float[2,3] x) => (float[2,3] y)
+        { e = SequenceEmpty <dtype = 1> ()  s = SequenceInsert (e, x)
+          zero = Constant <value_int = 0> ()  y = SequenceAt (s, zero) }""",
+    "sequence_map": """g (float[4,3] x) => (float[k,3] y)
+        { s = SplitToSequence <axis = 0> (x)
+          t = SequenceMap <body = b (float[1,3] a) => (float[1,3] c) { c = Relu (a) }> (s)
+          y = ConcatFromSequence <axis = 0> (t) }""",
+}
+"""Graphs by name; inputs are numbers from 0 to 1."""
+_RANDOM = {
+    "bernoulli": "g (float[2,3] x) => (float[2,3] y) { y = Bernoulli <seed = 1.0> (x) }",
+    "multinomial": """g (float[2,4] x) => (int32[2,3] y)
+        { y = Multinomial <sample_size = 3, seed = 1.0> (x) }""",
+    "random_normal": """g () => (float[2,3] y)
+        { y = RandomNormal <shape = [2, 3], seed = 1.0> () }""",
+    "random_normal_like": """g (float[2,3] x) => (float[2,3] y)
+        { y = RandomNormalLike <seed = 1.0> (x) }""",
+    "random_uniform": """g () => (float[2,3] y)
+        { y = RandomUniform <shape = [2, 3], seed = 1.0> () }""",
+    "random_uniform_like": """g (float[2,3] x) => (float[2,3] y)
+        { y = RandomUniformLike <seed = 1.0> (x) }""",
+}
+"""As ``_UNTESTED``: what they draw is decided by their seed."""
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """The tests draw their values from the global generators, when they are imported."""
@@ -120,5 +194,5 @@ def _fragment(
 
 @hookimpl
 def optvet_generators() -> Iterable[Pool]:
-    """The pools of onnx's own tests."""
-    return [OnnxTests(), OnnxModels()]
+    """The pools of onnx's own tests, and of what they leave out."""
+    return [OnnxTests(), OnnxModels(), Untested()]

@@ -5,13 +5,16 @@ import io
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx.parser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.commands import Run
+from tests.commands import FAULTY, Run
 
 from optvet.engine.campaign.causes import cause_of
 from optvet.engine.campaign.tables.ditox import outcomes
+from optvet.engine.campaign.tables.failing import only_failing
 from optvet.engine.campaign.tables.otx import charts, metrics, placement, speed
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
@@ -100,6 +103,17 @@ def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
     assert models_["clean.onnx"] == ["0", "0"]
     matrix = cells(tables["Variants against each other"])
     assert matrix["onnxoptimizer default"] == ["0 of 1, 1 crashed", "0 of 1, 1 crashed"]
+    sequences = tables["Operator sequences that occur only in failing models"]
+    assert sequences.rows == [["Transpose → Gemm", "onnxoptimizer", 1, 1]]
+    assert "left out" not in sequences.note
+    # A graph of which it is not certain that it is the one that failed tells nothing.
+    (models / "faulty.onnx").write_bytes((models / "clean.onnx").read_bytes())
+    ran = run("campaign", "tables", "small.store", "--json", "t.json")
+    document = CampaignTables.model_validate_json((place / "t.json").read_text())
+    (changed,) = (t for t in document.tables if t.title == sequences.title)
+    assert changed.rows == []
+    assert "Left out, since their files changed or are gone: 1." in changed.note
+    onnx.save(onnx.parser.parse_model(FAULTY), models / "faulty.onnx")
 
     ran = run("campaign", "tables", "small.store", "--study", "ditox", "--format", "markdown")
     assert "| optimizable | 1 |" in ran.out
@@ -363,3 +377,25 @@ def test_speed_per_level_counts_verdicts_and_spans_the_ratios() -> None:
     assert isinstance(chart, IntervalChart)
     assert [i.tone for i in chart.intervals] == ["bad", "good", "unsure"]
     assert speed([row("untimed")]).rows == []
+
+
+def test_sequences_of_failing_models_are_those_that_no_sound_model_has() -> None:
+    known = {
+        "a": frozenset({("Relu", "Abs"), ("Abs", "Neg"), ("Relu", "Abs", "Neg")}),
+        "b": frozenset({("Relu", "Abs"), ("Abs", "Neg"), ("Relu", "Abs", "Neg")}),
+        "c": frozenset({("Abs", "Neg"), ("Neg", "Abs", "Neg")}),
+        "d": frozenset({("Abs", "Neg")}),
+    }
+    rows = [row("a", "differs"), row("b", "crashes"), row("c"), row("d"), row("e")]
+    table = only_failing(rows, known)
+    # The triple says no more than its pair; "Abs → Neg" is in sound models too.
+    assert cells(table) == {"Relu → Abs": ["opt", 2, 2]}
+    assert table is not None
+    assert "Left out, since their files changed or are gone: 1." in table.note
+    assert only_failing([row("c"), row("d")], known) is None
+
+
+def test_a_model_that_fails_in_one_of_its_jobs_is_a_failing_model() -> None:
+    known = {"a": frozenset({("Relu", "Abs")})}
+    rows = [row("a", "same"), row("a", "differs", variant="b")]
+    assert cells(only_failing(rows, known)) == {"Relu → Abs": ["opt", 1, 1]}

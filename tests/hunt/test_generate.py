@@ -100,6 +100,14 @@ def test_operators_that_were_used_least_come_first(run: Run) -> None:
     assert len(more.operators) > 40
 
 
+def test_operators_without_a_test_in_onnx_have_fragments(run: Run) -> None:
+    asked = ("--pool", "untested", "--nodes", "20-25", "--count", 8, "--out", "out")
+    ran = run("models", "generate", "--quiet", "--opset", 18, *asked, "--json", "-")
+    assert ran.code == 0, ran.err
+    found = GeneratedModels.model_validate_json(ran.out).coverage.operators
+    assert {"Optional", "SequenceInsert", "MaxRoiPool", "RandomNormal"} <= found.keys()
+
+
 def test_coverage_tells_every_operator_or_why_there_is_none(run: Run) -> None:
     made = answer(run, "--count", 2, "--out", "out", "--opset", 17, "--operators", "Relu,Softmax")
     coverage = made.coverage

@@ -74,7 +74,8 @@ def _screen(made: GeneratedModels) -> Iterator[RenderableType]:
             missing.add_row(text(name), text(one_line(why, _REASON)))
         yield missing
     nodes = [model.nodes for model in made.models]
-    dropped = f", {made.dropped:,} dropped ({made.killed:,} ended their worker)"
+    killers = f" at {', '.join(made.deaths)}" if made.deaths else ""
+    dropped = f", {made.dropped:,} dropped ({made.killed:,} ended their worker{killers})"
     yield text(
         f"{count(len(nodes), 'model')} of {min(nodes)} to {max(nodes)} nodes in {made.folder}, "
         f"each checked and run twice alike by {made.runtime} {made.version}"

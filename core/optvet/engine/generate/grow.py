@@ -30,13 +30,15 @@ from optvet.spec.generators import Fragment
 
 ELEMENTS = 16_384
 """Limit of one value."""
-_BINDINGS = 4
+_BINDINGS = 6
 """Places of a fragment that are tried for values of the model as they are."""
 _ADAPTED = 3
 """Values of the model that are tried in another type or shape."""
 _FRAGMENTS = 3
 """Fragments of one operator that are tried for it."""
-_BARREN = 60
+_DIRECT = 25
+"""Operators in a row that could not read a value as it is, after which others may join them."""
+_BARREN = 80
 """Operators in a row of which no fragment could be used, after which a model is given up."""
 _RECENT = 6
 _FEW = 16
@@ -134,8 +136,9 @@ def grow(
     barren = 0
     while model.size < size:
         drawn = random.choices(names, [weights[n] for n in names])[0]
+        direct = not waiting and barren < _DIRECT
         operator = waiting.pop(0) if waiting else drawn
-        why = _planted(plot, model, operator, most, random)
+        why = _planted(plot, model, operator, most, random, direct=direct)
         barren = 0 if why is None else barren + 1
         if why:
             refused.setdefault(operator, why)
@@ -145,22 +148,26 @@ def grow(
     return Grown(data, model.feeds, {n: why for n, why in refused.items() if n in wanted})
 
 
-def _planted(plot: Plot, model: _Model, operator: str, most: int, random: Random) -> str | None:
-    """Add a fragment with ``operator``; the reason if none can be, "" if only for its size."""
+def _planted(
+    plot: Plot, model: _Model, operator: str, most: int, random: Random, *, direct: bool
+) -> str | None:
+    """Add a fragment with ``operator``; the reason if none can be, "" if it does not fit now."""
     plot.note(operator)
     options = plot.fragments[operator]
     why = ""
     for fragment in random.sample(options, min(_FRAGMENTS, len(options))):
         try:
-            _plant(plot, model, fragment, most - model.size, random)
+            _plant(plot, model, fragment, most - model.size, random, direct=direct)
             return None
         except Refused as error:
             why = why or str(error)
     return why
 
 
-def _plant(plot: Plot, model: _Model, fragment: Fragment, room: int, random: Random) -> None:
-    """Add ``fragment``, connected with the model.
+def _plant(
+    plot: Plot, model: _Model, fragment: Fragment, room: int, random: Random, *, direct: bool
+) -> None:
+    """Add ``fragment``, connected with the model; if ``direct``, by values as they are.
 
     Raises:
         Refused: It cannot be added.
@@ -178,6 +185,8 @@ def _plant(plot: Plot, model: _Model, fragment: Fragment, room: int, random: Ran
         if made is not None and (is_finite(made) or not is_finite(own)):
             model.add(step, made)
             return
+    if direct:
+        raise Refused("")
     if _adapt(plot, model, base, own, room, random):
         return
     if not _merge(plot, model, base, own, room, random):

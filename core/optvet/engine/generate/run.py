@@ -39,8 +39,10 @@ _DEATHS = 2
 _BARREN_ROUNDS = 3
 _SECONDS = 120.0
 _MEMORY_BYTES = 4 << 30
-_NODES_PER_WANTED = 3
-"""Operators that join others take their share of the nodes."""
+_NODES_PER_WANTED = 6
+"""Wanted operators mostly need others to join them: more of them would leave no room for those that
+read each other as they are."""
+_FEWEST_WANTED = 4
 
 OnProgress = Callable[[str, int, int | None], None]
 
@@ -140,6 +142,7 @@ def _record(
         version=config.runtime.version(),
         dropped=tally.dropped,
         killed=tally.killed,
+        deaths=dict(sorted(tally.deaths.items())),
         seconds=round(tally.seconds, 3),
         models=tally.models,
         coverage=tally.covered.record(opset, reasons),
@@ -238,11 +241,11 @@ class _Maker:
         hopeless = {n for n in left if not used[n] and tally.refusals[n] >= _REFUSALS}
         weights = {n: 0.0 if n in hopeless else 1 / (1 + used[n]) for n in left}
         random = Random(f"{self.request.seed}/plan/{tally.number}")
-        most = nodes_of(self.request.nodes)[1]
+        few = max(_FEWEST_WANTED, nodes_of(self.request.nodes)[1] // _NODES_PER_WANTED)
         orders = []
         for number in range(tally.number, tally.number + min(ROUND, missing)):
             order = sorted(left, key=lambda n: (n in hopeless, used[n], random.random()))
-            wanted = tuple(n for n in order if n not in hopeless)[: most // _NODES_PER_WANTED]
+            wanted = tuple(n for n in order if n not in hopeless)[:few]
             used.update(wanted)
             orders.append(
                 Order(

@@ -46,7 +46,8 @@ class GeneratedModels(Record):
     """Synthetic models, each of which passed the checker and ran twice alike.
 
     ``runtime`` and ``version`` ran them. ``dropped`` counts candidates that were no model at the
-    end, and ``killed`` those of them that ended their worker. ``seconds`` is CPU time of workers.
+    end, and ``killed`` those of them that ended their worker; ``deaths`` has these by the operator
+    that was being tried. ``seconds`` is CPU time of workers.
     """
 
     schema_: Literal["optvet.generated/1"] = Field("optvet.generated/1", alias="schema")
@@ -56,6 +57,7 @@ class GeneratedModels(Record):
     version: str
     dropped: int
     killed: int
+    deaths: dict[str, int]
     seconds: float
     models: list[SyntheticModel]
     coverage: Coverage

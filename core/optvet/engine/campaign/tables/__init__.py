@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import Campaign, campaigns, trials
 from optvet.engine.campaign.store import Store
 from optvet.engine.campaign.tables.ditox import ditox
+from optvet.engine.campaign.tables.failing import only_failing, sequences_in
 from optvet.engine.campaign.tables.otx import charts, otx
 from optvet.engine.campaign.tables.over_many import (
     against_each_other,
@@ -57,7 +59,18 @@ def tables_of(
             for trial in trials(store, other):
                 if trial.key not in others:
                     others[trial.key] = row_of(trial)
-    return tables_of_findings(rows, list(others.values()), known)
+    tables = tables_of_findings(rows, list(others.values()), known)
+    found = only_failing(rows, _sequences(store, rows))
+    return [*tables, found] if found is not None else tables
+
+
+def _sequences(store: Store, rows: Sequence[Row]) -> dict[str, frozenset[tuple[str, ...]]]:
+    """Operator sequences by digest, of the models whose files are as they were."""
+    if not any(row.faulty for row in rows):
+        return {}
+    models = {row.digest: row.source for row in rows if row.judged}
+    graphs = ((digest, graph_of(store, source, digest)) for digest, source in models.items())
+    return {digest: sequences_in(graph) for digest, graph in graphs if graph is not None}
 
 
 def charts_of(store: Store, campaign: Campaign) -> list[Chart]:
