@@ -117,6 +117,9 @@ def test_command_of_the_docs_runs(
     if "hunted" in command.words and "--out" not in command.words:
         hunt = next(c for c in ALL if {"hunt", "hunted", "--out"} <= set(c.words))
         assert optvet.cli.main(hunt.words[1:]) in hunt.codes
+    if any(word.startswith("one/") for word in command.words):
+        made = next(c for c in ALL if {"generate", "one"} <= set(c.words))
+        assert optvet.cli.main(made.words[1:]) in made.codes
     code = optvet.cli.main(command.words[1:])
     captured = capsys.readouterr()
     assert code in command.codes, captured.err + captured.out

@@ -40,6 +40,8 @@ _DIRECT = 25
 """Operators in a row that could not read a value as it is, after which others may join them."""
 _BARREN = 80
 """Operators in a row of which no fragment could be used, after which a model is given up."""
+_CONSTANT = 0.6
+"""Share of weights among values that the model does not make."""
 _RECENT = 6
 _FEW = 16
 
@@ -249,6 +251,8 @@ def _step_of(plot: Plot, model: _Model, fragment: Fragment, random: Random) -> S
     read = {name for node in nodes for name in reads(node)}
     places = {n: v for n, v in values.items() if n in read}
     constant = frozenset(n for n, v in places.items() if _is_constant(v, random))
+    if not model.feeds:  # a model without inputs is folded into constants
+        constant -= set([n for n, v in places.items() if v.dtype.kind == "f"][:1])
     outputs = tuple(names[o] for o in fragment.outputs)
     return Step(tuple(nodes), places, constant, (), outputs, versions)
 
@@ -256,10 +260,10 @@ def _step_of(plot: Plot, model: _Model, fragment: Fragment, random: Random) -> S
 def _is_constant(value: np.ndarray, random: Random) -> bool:
     """Whether a value that the model does not make is a weight; else it is an input.
 
-    Small integers are mostly shapes, axes or indices, which only some values may have.
+    Few integers are mostly shapes, axes or indices, which only some values may have.
     """
     few = value.dtype.kind in "iu" and value.size <= _FEW
-    return random.random() < (0.9 if few else 0.6)
+    return few or random.random() < _CONSTANT
 
 
 def _bindings(model: _Model, base: Step, random: Random) -> Iterator[dict[str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 
 from optvet import __version__
 from optvet.engine.discovery import Plugins
@@ -235,8 +235,10 @@ class _Maker:
     def _planned(self, tally: _Tally) -> list[Order]:
         """Orders of the next candidates, those operators first that were used least."""
         missing = self.request.count - len(tally.models)
-        avoided = frozenset(n for n, deaths in tally.deaths.items() if deaths >= _DEATHS)
         used = Counter({n: tally.covered.operators[n] for n in self.known})
+        # An operator of which a fragment kills now and then is in models all the same.
+        deaths = tally.deaths.items()
+        avoided = frozenset(n for n, count in deaths if count >= _DEATHS and count > used[n])
         left = [n for n in self.known if n not in avoided]
         hopeless = {n for n in left if not used[n] and tally.refusals[n] >= _REFUSALS}
         weights = {n: 0.0 if n in hopeless else 1 / (1 + used[n]) for n in left}
@@ -296,8 +298,14 @@ class _Maker:
     def _written(self, grown: Grown, model: ModelProto, index: int) -> SyntheticModel:
         digits = max(4, len(str(self.request.count)))
         name = f"synthetic-{index + 1:0{digits}d}.onnx"
+        inputs = self.folder / "inputs" / Path(name).stem / "test_data_set_0"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            # Before the model: a file that is there has inputs on which it runs.
+            inputs.mkdir(parents=True, exist_ok=True)
+            for number, info in enumerate(model.graph.input):
+                tensor = numpy_helper.from_array(grown.feeds[info.name], info.name)
+                with replacing(inputs / f"input_{number}.pb") as file:
+                    file.write(tensor.SerializeToString())
             with replacing(self.folder / name) as file:
                 file.write(grown.model)
         except OSError as error:
@@ -307,6 +315,7 @@ class _Maker:
             ) from error
         return SyntheticModel(
             file=name,
+            inputs=str(inputs.relative_to(self.folder)),
             sha256=hashlib.sha256(grown.model).hexdigest(),
             size_bytes=len(grown.model),
             nodes=node_count(model),

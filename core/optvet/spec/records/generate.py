@@ -10,9 +10,10 @@ from optvet.spec.records.base import Record
 
 
 class SyntheticModel(Record):
-    """One model, its file below the folder that was asked for."""
+    """One model: its file below the folder, and the folder of inputs on which it ran there."""
 
     file: str
+    inputs: str
     sha256: str
     size_bytes: int
     nodes: int
