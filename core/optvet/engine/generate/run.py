@@ -84,9 +84,10 @@ def generate(
     choices = _choices(request, plugins)
     jobs = request.jobs or default_jobs()
     preload = ("numpy.random", "onnx", "onnx.checker", make.__module__, *runtime.preload)
+    # Workers end before the folder goes in which they leave words.
     with (
-        Sandbox(jobs=jobs, limits=Limits(_SECONDS, _MEMORY_BYTES), preload=preload) as sandbox,
         tempfile.TemporaryDirectory(prefix="optvet-generate-") as temporary,
+        Sandbox(jobs=jobs, limits=Limits(_SECONDS, _MEMORY_BYTES), preload=preload) as sandbox,
     ):
         opset = _opset(request, config, sandbox)
         operators = _operators(request, opset)
