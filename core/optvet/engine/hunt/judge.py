@@ -187,7 +187,7 @@ def firing_of(subject: Subject, data: bytes, label: str) -> Firing | None:
         made = subject.optimizer.apply(source, names, subject.options)
         if made.format != "onnx" and isinstance(subject.optimizer, Saves):
             made = subject.optimizer.saved(source, names, subject.options)
-    except Exception:
+    except Exception:  # an optimizer raises what it likes; then nothing is seen to fire
         return None
     if made.data == plain.data:
         return None
@@ -440,7 +440,7 @@ class _Trial:
             return False
         try:
             return _interface(ModelProto.FromString(made.data)) != self._truth.interface
-        except Exception:
+        except DecodeError:
             return False  # the checker will say what is wrong with it
 
     def _suspect(
