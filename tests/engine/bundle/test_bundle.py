@@ -198,6 +198,8 @@ def test_the_kept_draw_of_a_random_output_is_one_that_the_optimized_model_does_n
     assert bundle.record.finding.symptom == Symptom.WRONG_OUTPUT
     assert bundle.note == ""
     assert [script_exit(bundle.path) for _ in range(3)] == [1, 1, 1]
+    # A script of a few lines would take one draw for what is expected.
+    assert "Run `python repro.py`" in (bundle.path / "ISSUE.md").read_text()
 
 
 def test_weights_left_among_the_inputs_are_explained_and_one_finding(tmp_path: Path) -> None:

@@ -137,11 +137,14 @@ def _documents(
         where="" if evidence.divergence is None else divergence_text(evidence.divergence),
         required=None if finding.requirement is None else parse_required(finding.requirement),
     )
+    # One draw of random outputs, with which a short script compares, is no expectation.
+    fixed = evidence.observed is None or evidence.observed.draw is None
+    short = standalone(context, proto, feeds, evidence.expected) if fixed else None
     texts = {
         "model.txt": evidence.before,
         "optimized.txt": evidence.after,
         "repro.py": script(context),
-        "ISSUE.md": issue(context, standalone(context, proto, feeds, evidence.expected)),
+        "ISSUE.md": issue(context, short),
     }
     # Names in a model are untrusted; in the script they are escaped literals.
     files = {name: printable(text).encode() for name, text in texts.items() if text}

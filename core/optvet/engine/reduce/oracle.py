@@ -317,8 +317,8 @@ REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
 class ObservedFault:
     """The observation of a fault, and its signature, which a reduction keeps.
 
-    ``draw`` are random outputs of the original that the optimized model does not give;
-    ``reading`` is that of a requirement.
+    ``draw`` are random outputs of the original that the optimized model does not give: empty if
+    none was drawn, None if the outputs are not random. ``reading`` is that of a requirement.
     """
 
     observation: Observation
@@ -362,7 +362,7 @@ def first_observed(
     shapes = {name: examiner.reference[sample.id][name].shape for name in drawn}
     draw = Pair(examiner.lab, examiner.base, trial.passes, sample).telling(drawn, shapes)
     kind = signature.kind if draw is None else "draw"
-    return ObservedFault(observation, replace(signature, kind=kind), draw)
+    return ObservedFault(observation, replace(signature, kind=kind), draw or {})
 
 
 def _signature(observation: Observation) -> Signature:
