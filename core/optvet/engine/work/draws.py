@@ -65,8 +65,10 @@ class Pair:
         """Runs of one session."""
         return self._asked(side, _draw_in_turn, runs, (side, session))
 
-    def telling(self, names: Set[str], shapes: Mapping[str, tuple[int, ...]]) -> Outputs | None:
-        """A draw of the original that no draw of the optimized model equals; None if there is none.
+    def telling(
+        self, names: Set[str], shapes: Mapping[str, tuple[int, ...]], runs: int
+    ) -> list[Outputs]:
+        """Those of ``runs`` draws of the original that no draw of the optimized model equals.
 
         Values of few elements or few possible numbers may come out equal by chance, or because a
         runtime gives several operators nearly equal seeds, although the distributions differ.
@@ -74,13 +76,15 @@ class Pair:
         Args:
             names: Random outputs.
             shapes: Their shapes; of a large output not all elements are kept, so it tells nothing.
+            runs: Draws of each model.
         """
-        ours, theirs = (self.in_turn(s, 0, FEWEST_RUNS) for s in ("reference", "candidate"))
-        for draw in ours:
-            kept = {name: draw[name] for name in names if draw[name].shape == shapes[name]}
-            if len(kept) == len(names) and not any(_equal(kept, other) for other in theirs):
-                return kept
-        return None
+        ours, theirs = (self.in_turn(side, 0, runs) for side in ("reference", "candidate"))
+        kept = ({n: draw[n] for n in names if draw[n].shape == shapes[n]} for draw in ours)
+        return [
+            draw
+            for draw in kept
+            if len(draw) == len(names) and not any(_equal(draw, other) for other in theirs)
+        ]
 
     def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
         """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
