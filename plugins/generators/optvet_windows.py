@@ -17,6 +17,7 @@ _LARGEST_MODEL = 512 << 20
 _PER_MODEL = 300
 _NODES = (1, 6)
 _ELEMENTS = 4096
+_WORDS = 200
 
 
 class Windows:
@@ -29,7 +30,7 @@ class Windows:
         """Windows of one to six nodes; of equal sequences of operators one per model.
 
         Raises:
-            UsageError: There is no model.
+            UsageError: There is no model, or none that runs on inputs that are drawn for it.
         """
         if not request.argument:
             raise UsageError("pool 'windows' needs models: say --pool windows:FOLDER")
@@ -38,28 +39,42 @@ class Windows:
         if not files or not files[0].is_file():
             raise UsageError(f"pool 'windows': {place} has no .onnx file; give a model or a folder")
         random, left = Random(request.seed), request.limit
+        reason, found = "", False
         for file in files:
-            for fragment in _of_model(file, request, random):
+            # Not every file of a folder is a model that runs on inputs of this kind.
+            made = _run(file, request)
+            if isinstance(made, str):
+                reason = reason or f"{file.name}: {made}"
+                continue
+            for fragment in _windows(file.stem, *made, random):
                 if left == 0:
                     return
-                left -= 1
+                left, found = left - 1, True
                 yield fragment
+        if reason and not found:
+            raise UsageError(f"pool 'windows': no model of {place} can be used; {reason}")
 
 
-def _of_model(file: Path, request: PoolRequest, random: Random) -> Iterator[Fragment]:
+def _run(file: Path, request: PoolRequest) -> tuple[ModelProto, dict[str, np.ndarray]] | str:
+    """The model with the values of a run; or why it cannot be used."""
     if file.stat().st_size > _LARGEST_MODEL:
-        return
+        return f"it is larger than {_LARGEST_MODEL >> 20} MiB"
     try:
         model = onnx.load(file)
         feeds = _feeds(model.graph, request.seed)
         values = dict(request.values(model.SerializeToString(), feeds))
-    except Exception:
-        # Not every file of a folder is a model that runs on inputs of this kind.
-        return
-    values |= {t.name: numpy_helper.to_array(t) for t in model.graph.initializer} | feeds
+    except Exception as error:  # of any kind: what the parser or the runtime raises
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:_WORDS]}"
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    return model, values | held | feeds
+
+
+def _windows(
+    stem: str, model: ModelProto, values: dict[str, np.ndarray], random: Random
+) -> Iterator[Fragment]:
     seen = set[tuple[str, ...]]()
     for _ in range(4 * _PER_MODEL):
-        fragment = _window(model, values, f"windows/{file.stem}/{len(seen)}", random)
+        fragment = _window(model, values, f"windows/{stem}/{len(seen)}", random)
         sequence = tuple(n.op_type for n in fragment.nodes) if fragment else ()
         if fragment is not None and sequence not in seen:
             seen.add(sequence)

@@ -65,6 +65,15 @@ def test_windows_without_models_are_refused(tmp_path: Path) -> None:
             list(PLUGINS.pool("windows").fragments(request))
 
 
+def test_windows_of_models_none_of_which_can_be_used_are_refused_with_a_reason(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    request = PoolRequest(str(tmp_path), (), 0, 9, lambda model, feeds: {})
+    with pytest.raises(UsageError, match=r"no model of .* can be used; broken.onnx: DecodeError"):
+        list(PLUGINS.pool("windows").fragments(request))
+
+
 def hints(*names: str) -> list[tuple[str, ...]]:
     request = PoolRequest(None, [Pass(n) for n in names], 0, 99, lambda model, feeds: {})
     found = PLUGINS.pool("hints").fragments(request)

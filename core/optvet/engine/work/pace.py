@@ -9,11 +9,10 @@ from statistics import median
 
 from pydantic import BaseModel
 
-from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.lab import Lab
+from optvet.engine.work.placement import value_or_reason
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, TrialSpec, alignment_of, infer, load
-from optvet.spec.errors import InputError, Unsupported
 from optvet.spec.protocols import Decodes, Feeds
 from optvet.spec.records.timing import Pace
 from optvet.spec.types import Artifact, Model, Sample
@@ -43,13 +42,10 @@ def find_pace(
     subject = lab.subject(passes)
     order = lab.order(subject, samples)
     outcome = lab.submit(subject, paced, order, lab.model, writer, fresh=True).result()
-    try:
-        refuse_misuse(outcome.failure)
-    except (Unsupported, InputError) as error:
-        return str(error)
-    if outcome.value is None:
-        return describe(outcome.failure) if outcome.failure else "there was no answer"
-    firsts, others = outcome.value
+    found = value_or_reason(outcome)
+    if isinstance(found, str):
+        return found
+    firsts, others = found
     if not others:
         return "the answer takes a single run"
     return Pace(

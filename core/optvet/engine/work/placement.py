@@ -8,11 +8,12 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from optvet.engine import contract
 from optvet.engine.work import from_file
 from optvet.engine.work.lab import Lab, refuse_misuse
-from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox import Outcome, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import TrialSpec, alignment_of, fed
@@ -21,6 +22,7 @@ from optvet.spec.protocols import LoadsFiles, Profiles
 from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement
 from optvet.spec.types import Artifact, NodeTime, Profile, Sample
 
+T = TypeVar("T")
 _KEPT = 50
 """Single nodes that a placement keeps of each kind."""
 _RUNS = 5
@@ -46,13 +48,19 @@ def find_placement(
     # Made and removed here: a worker that is killed removes nothing.
     with TemporaryDirectory(prefix="optvet-profile-") as folder:
         outcome = lab.submit(subject, profiled, order, Path(folder)).result()
+    found = value_or_reason(outcome)
+    return found if isinstance(found, str) else placement_of(found)
+
+
+def value_or_reason(outcome: Outcome[T]) -> T | str:
+    """The value, or why there is none: of what is told beside a verdict and decides nothing."""
     try:
         refuse_misuse(outcome.failure)
     except (Unsupported, InputError) as error:
         return str(error)
     if outcome.value is None:
         return describe(outcome.failure) if outcome.failure else "there was no answer"
-    return placement_of(outcome.value)
+    return outcome.value
 
 
 def profiled(artifact: Artifact, order: TrialSpec, folder: Path) -> Profile:
