@@ -307,6 +307,28 @@ def _forget_shapes(model: ModelProto, options: PlantedOptions) -> None:
         output.type.tensor_type.ClearField("shape")
 
 
+def _fold_norm_too_far(model: ModelProto, options: PlantedOptions) -> None:
+    """BN(Transpose(x W)) → Transpose(x W' + c): scale and shift of the wrong axis."""
+    nodes = model.graph.node
+    norm = next((n for n in nodes if n.op_type == "BatchNormalization"), None)
+    product = next((n for n in nodes if n.op_type == "MatMul"), None)
+    if norm is None or product is None:
+        return
+    values = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    scale, shift, mean, variance = (values[n] for n in norm.input[1:])
+    factor = scale / np.sqrt(variance + np.float32(1e-5))
+    for name, value in (
+        ("planted_weight", values[product.input[1]] * factor),
+        ("planted_shift", shift - mean * factor),
+    ):
+        model.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    inputs = [product.input[0], "planted_weight", "planted_shift"]
+    product.CopyFrom(helper.make_node("Gemm", inputs, list(product.output)))
+    last = next(n for n in nodes if norm.input[0] in n.output)
+    last.output[0] = norm.output[0]
+    nodes.remove(norm)
+
+
 FILLERS = tuple(f"keep_{i:02}" for i in range(40))
 """Passes that do nothing, to make pipelines long."""
 
@@ -342,6 +364,7 @@ _REWRITES: dict[str, Rewrite] = {
     "round_weights": _round_weights,
     "add_to_sub": _add_to_sub,
     "forget_shapes": _forget_shapes,
+    "fold_norm_too_far": _fold_norm_too_far,
     **dict.fromkeys(FILLERS, _identity),
 }
 
