@@ -124,9 +124,11 @@ def matches(case: Mapping[str, Any], finding: HuntFinding) -> bool:
     culprits = set(case.get("culprit_passes") or case.get("culprits") or ())
     sequence = list(case.get("minimal_sequence") or ())
     culprit = list(finding.culprit)
+    joint = case.get("relation") == "joint"
     place = (
-        culprit == sequence
-        or (len(culprit) == 1 and culprit[0] in culprits)
+        (bool(culprit) and culprit == sequence)
+        or (joint and set(culprit) == culprits)
+        or (not joint and len(culprit) == 1 and culprit[0] in culprits)
         or (not culprit and "*" in culprits)
     )
     return str(finding.symptom) in symptoms and place

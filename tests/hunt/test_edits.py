@@ -14,7 +14,7 @@ from tests.hunt.small import plugins_with
 
 from optvet import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.judge import examine, firing_of
+from optvet.engine.hunt.judge import Examined, examine, firing_of
 from optvet.engine.hunt.make import Made, complete
 from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.shrink import shrunk
@@ -101,13 +101,54 @@ def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(relu: Made, tmp_path:
     assert np.allclose(made, np.maximum(weight - x, 0))
 
 
-def test_a_model_that_makes_a_sequence_is_left_out(tmp_path: Path) -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"""
-    subject = subject_of(HuntRequest(optimizer="planted", out=tmp_path), plugins_with("drop_relu"))
-    data = onnx.parser.parse_model(text).SerializeToString()
-    feeds = {"x": np.ones(2, np.float32)}
-    assert not examine(subject, data, feeds, lambda *step: None, frozenset(), Random(0)).valid
+def found_in(tmp_path: Path, optimizer: str, text: str, feeds: dict[str, np.ndarray]) -> Examined:
+    """What the quick oracle says of a model and the passes of an optimizer."""
+    subject = subject_of(HuntRequest(optimizer=optimizer, out=tmp_path), plugins_with("drop_relu"))
+    data = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    return examine(
+        subject, data.SerializeToString(), feeds, lambda *step: None, frozenset(), Random(0)
+    )
+
+
+def test_what_a_sequence_holds_is_compared(tmp_path: Path) -> None:
+    text = """g (float[2] x) => (seq(float[2]) s)
+        { r = Relu(x)  s = SequenceConstruct(r, x) }"""
+    found = found_in(tmp_path, "planted", text, {"x": np.array([-1, 1], np.float32)})
+    assert [(s.passes, s.symptom) for s in found.suspicions] == [(("drop_relu",), "wrong-output")]
+
+
+def test_two_draws_that_become_one_are_suspected(tmp_path: Path) -> None:
+    text = """g (float[8] x) => (float[8] a, float[8] b)
+        { r = RandomUniformLike(x)  s = RandomUniformLike(x)  a = Abs(r)  b = Neg(s) }"""
+    found = found_in(tmp_path, "onnxoptimizer", text, {"x": np.ones(8, np.float32)})
+    blamed = {s.passes for s in found.suspicions if s.symptom == "wrong-output"}
+    assert ("eliminate_common_subexpression",) in blamed
+
+
+def test_draws_that_stay_draws_are_not_suspected(tmp_path: Path) -> None:
+    text = """g (float[8] x) => (float[8] a, float[8] b)
+        { r = RandomUniformLike(x)  i = Identity(r)  a = Abs(i)  b = Neg(r) }"""
+    found = found_in(tmp_path, "onnxoptimizer", text, {"x": np.ones(8, np.float32)})
+    assert found.valid
+    assert "wrong-output" not in {s.symptom for s in found.suspicions}
+
+
+def test_of_a_set_of_passes_those_are_named_without_which_the_model_is_right(
+    tmp_path: Path,
+) -> None:
+    # Two faults of ONNX Runtime in one model, neither of which hides the other.
+    text = """g (int64[2] n, int64[2] m, float[64] x) => (int64[2] y, float[64] z)
+        <int64 one = {1}, float ratio = {0.5}, bool training = {1}>
+        { d = Div(one, n)  y = Mul(d, m)  v = Abs(x)  w = Dropout(v, ratio, training)
+          z = Neg(w) }"""
+    feeds: dict[str, np.ndarray] = {
+        "n": np.array([2, 3], np.int64),
+        "m": np.array([4, 5], np.int64),
+        "x": np.ones(64, np.float32),
+    }
+    found = found_in(tmp_path, "onnxruntime", text, feeds)
+    blamed = {s.passes for s in found.suspicions}
+    assert blamed == {("DivMulFusion",), ("EliminateDropout",)}
 
 
 def test_a_pass_that_is_wrong_hides_no_pair_of_others(tmp_path: Path) -> None:

@@ -92,6 +92,43 @@ def test_hints_know_plurals_abbreviations_and_capitals() -> None:
     assert ("MatMul", "Add") in hints("MatMulAddFusion")
 
 
+def mutated(name: str, text: str, vocabulary: Vocabulary, seed: int = 0) -> onnx.ModelProto:
+    """A model that one mutator has changed, whole again."""
+    mutator = next(m for m in PLUGINS.mutators() if m.name == name)
+    model = onnx.parser.parse_model(text)
+    feeds = {
+        v.name: np.ones([d.dim_value or 1 for d in v.type.tensor_type.shape.dim], np.float32)
+        for v in model.graph.input
+    }
+    made = mutator.mutate(Candidate(model, feeds), vocabulary, Random(seed))
+    assert made is not None
+    data = complete(made)
+    assert data is not None
+    onnx.checker.check_model(data, full_check=True)
+    return onnx.load_from_string(data)
+
+
+def test_a_name_that_the_optimizer_invented_is_given_to_a_value_of_the_model() -> None:
+    made = mutated("invented-name", MODEL, Vocabulary([], invented=("17",)))
+    names = {o for n in made.graph.node for o in n.output} | {
+        t.name for t in made.graph.initializer
+    }
+    assert "17" in names
+    assert [v.name for v in (*made.graph.input, *made.graph.output)] == ["x", "y"]
+
+
+def test_quantized_values_get_types_of_few_bits() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]> g (float[2] x) => (float[2] y)
+        <float s = {0.1}, uint8 z = {3}>
+        { q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }"""
+    found = set()
+    for seed in range(40):
+        made = mutated("change-quantized-type", text, Vocabulary([]), seed)
+        (zero,) = (t for t in made.graph.initializer if t.name == "z")
+        found.add((zero.data_type, made.opset_import[0].version))
+    assert {(onnx.TensorProto.INT8, 13), (onnx.TensorProto.INT4, 21)} <= found
+
+
 class Loose:
     """A pool of one fragment that reads a value which nothing makes."""
 

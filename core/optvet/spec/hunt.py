@@ -42,7 +42,7 @@ _WHERE, _WITH, _LIMITS, _ANSWER = "Where to hunt", "With what", "Limits and cach
 class HuntRequest(BaseModel):
     """One hunt: in which optimizer, with what, and for how long."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: str = option(group=_WHERE, metavar="NAME")
     """Optimizer to hunt in."""

@@ -11,7 +11,14 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from optvet import Candidate, Vocabulary
-from optvet.graph import ONNX_DOMAIN, all_names, domain_of, opset_versions, schema_of, type_of
+from optvet.graph import (
+    ONNX_DOMAIN,
+    all_names,
+    domain_of,
+    opset_versions,
+    schema_of,
+    type_of,
+)
 
 Change = Callable[[Candidate, Vocabulary, Random], bool]
 """Changes a candidate in place; False if there is nothing to change."""

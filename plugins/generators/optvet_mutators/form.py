@@ -9,8 +9,16 @@ import onnx
 from onnx import helper, numpy_helper
 
 from optvet import Candidate, Vocabulary
-from optvet.graph import ONNX_DOMAIN, domain_of, renamed, to_opset, type_of
-from optvet_mutators.common import add_output, fresh, insert, made_by, onnx_version, pick, readers
+from optvet.graph import ONNX_DOMAIN, domain_of, reads, renamed, to_opset, type_of
+from optvet_mutators.common import (
+    add_output,
+    fresh,
+    insert,
+    made_by,
+    onnx_version,
+    pick,
+    readers,
+)
 from optvet_mutators.values import change_type
 
 
@@ -40,7 +48,10 @@ def change_role(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
         return True
     tensor = numpy_helper.from_array(np.asarray(value), name)
     if role == "constant":
-        insert(graph, 0, helper.make_node("Constant", [], [name], value=tensor))
+        # First of all nodes, or right before what reads it.
+        places = [i for i, n in enumerate(graph.node) if name in reads(n)]
+        place = random.choice([0, *places[:1]])
+        insert(graph, place, helper.make_node("Constant", [], [name], value=tensor))
         return True
     graph.initializer.append(tensor)
     if role == "default":
@@ -127,6 +138,25 @@ def rename_values(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
         item.name = new.get(item.name, item.name)
     del graph.value_info[:]
     candidate.feeds = {new.get(n, n): v for n, v in candidate.feeds.items()}
+    return True
+
+
+def invented_name(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """A name that the optimizer gave to a value of its own, for an inner value or a weight."""
+    graph = candidate.model.graph
+    outside = {*candidate.feeds, *(o.name for o in graph.output)}
+    weights = [t.name for t in graph.initializer]
+    inner = [n for n in [*made_by(graph), *weights] if n not in outside]
+    taken = {*outside, *made_by(graph), *weights}
+    free = [n for n in vocabulary.invented if n not in taken]
+    if not inner or not free:
+        return False
+    new = {random.choice(inner): random.choice(free)}
+    nodes = [renamed(n, new) for n in graph.node]
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    for item in (*graph.input, *graph.initializer):
+        item.name = new.get(item.name, item.name)
     return True
 
 

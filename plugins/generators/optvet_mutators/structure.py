@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import onnx
-from onnx import NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from optvet import Candidate, Vocabulary
 from optvet.graph import joined, opset_versions, type_of, types_of
@@ -61,10 +62,16 @@ def extra_consumer(candidate: Candidate, vocabulary: Vocabulary, random: Random)
     return add_output(graph, made)
 
 
+def _slots(graph: GraphProto, fits: Callable[[str], bool]) -> list[tuple[int, int]]:
+    """Index of a node, and of an input of it whose name ``fits``, for all such inputs."""
+    nodes = enumerate(graph.node)
+    return [(i, k) for i, node in nodes for k, name in enumerate(node.input) if fits(name)]
+
+
 def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """An operator of one input between a value and one of its readers, or all of them."""
     graph = candidate.model.graph
-    places = [(i, k) for i, n in enumerate(graph.node) for k, name in enumerate(n.input) if name]
+    places = _slots(graph, bool)
     if not places:
         return False
     index, slot = random.choice(places)
@@ -74,6 +81,35 @@ def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
     node = helper.make_node(kind, [name], [made])
     if kind == "Cast":
         node.attribute.append(helper.make_attribute("to", random.choice([1, 1, 7, 11, 10])))
+    reader.input[slot] = made
+    insert(graph, index, node)
+    return True
+
+
+def insert_reshape(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """The elements in other places between a value and one of its readers: moved, or regrouped."""
+    graph = candidate.model.graph
+    typed = types_of(candidate.model)
+    places = _slots(
+        graph, lambda n: n in typed and len(typed[n][1]) > 1 and None not in typed[n][1]
+    )
+    if not places or onnx_version(candidate) < 5:
+        return False
+    index, slot = random.choice(places)
+    reader = graph.node[index]
+    name, made = reader.input[slot], fresh(graph, "moved")
+    shape = [d or 0 for d in typed[name][1]]
+    rank = len(shape)
+    kind = random.choice(["turned", "ends", "last", "reversed", "flat", "copied", "same"])
+    orders = {"turned": [rank - 1, *range(rank - 1)], "ends": [*range(rank)][::-1]}
+    orders["last"] = [*range(rank - 2), rank - 1, rank - 2]
+    if kind in orders:
+        node = helper.make_node("Transpose", [name], [made], perm=orders[kind])
+    else:
+        sizes = {"reversed": shape[::-1], "flat": [-1], "copied": [0] * rank}.get(kind, shape)
+        numbers = fresh(graph, "sizes")
+        graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), numbers))
+        node = helper.make_node("Reshape", [name, numbers], [made])
     reader.input[slot] = made
     insert(graph, index, node)
     return True
@@ -201,6 +237,42 @@ def omit_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     return True
 
 
+def variadic_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """One input more or less where the schema takes any number: the same again, or an empty one."""
+    option = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    graph = candidate.model.graph
+    places = []
+    for index, node in enumerate(graph.node):
+        known = schema(candidate, node)
+        if known is not None and known.inputs and known.inputs[-1].option == option and node.input:
+            places.append((index, node))
+    if not places:
+        return False
+    index, node = random.choice(places)
+    kind = random.choice(["less", "again", "empty", "only empty"])
+    slot = random.randrange(len(node.input))
+    if kind == "less":
+        del node.input[slot]
+        return bool(node.input)
+    if kind == "again":
+        node.input.append(node.input[slot])
+        return True
+    typed = types_of(candidate.model).get(node.input[slot])
+    if typed is None or not typed[1]:
+        return False
+    element, shape = typed
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
+    dims = [0 if i == axis else d or 1 for i, d in enumerate(shape)]
+    name = fresh(graph, "none")
+    value = np.zeros(dims, helper.tensor_dtype_to_np_dtype(element))
+    graph.initializer.append(numpy_helper.from_array(value, name))
+    if kind == "only empty":
+        node.input[:] = [name]
+    else:
+        node.input.insert(slot, name)
+    return True
+
+
 def more_outputs(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """An output that the schema declares optional."""
     places = []
@@ -236,9 +308,57 @@ def wrap_in_if(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     bodies.append(helper.make_graph(nodes, "else", [], [end]))
     condition = fresh(graph, "condition")
     _condition(candidate, condition, random)
+    made = [name]
+    kind = random.choice(["plain", "plain", "twice", "nested"])
+    if kind == "twice":  # each branch returns one value twice
+        made.append(fresh(graph, "twice"))
+        for body in bodies:
+            body.output.append(body.output[0])
+        add_output(graph, made[1])
     _type_bodies(candidate, name, bodies)
-    made = helper.make_node("If", [condition], [name], then_branch=bodies[0], else_branch=bodies[1])
-    graph.node[index].CopyFrom(made)
+    if kind == "nested":
+        inner = helper.make_node(
+            "If", [condition], [f"{branch}_in"], then_branch=bodies[0], else_branch=bodies[1]
+        )
+        outer = [helper.make_empty_tensor_value_info(f"{branch}_in")]
+        bodies = [helper.make_graph([inner], "outer", [], outer), bodies[1]]
+        _type_bodies(candidate, name, bodies)
+    graph.node[index].CopyFrom(
+        helper.make_node("If", [condition], made, then_branch=bodies[0], else_branch=bodies[1])
+    )
+    return True
+
+
+def branch_of_values(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """An If between a value and its readers, whose branches return it, a weight, or a new value."""
+    graph = candidate.model.graph
+    typed = types_of(candidate.model)
+    places = _slots(graph, lambda n: n in typed and None not in typed[n][1])
+    if not places or onnx_version(candidate) < 16:
+        return False
+    index, slot = random.choice(places)
+    name, made, condition = (
+        graph.node[index].input[slot],
+        fresh(graph, "either"),
+        fresh(graph, "condition"),
+    )
+    element, shape = typed[name]
+    _condition(candidate, condition, random)
+    bodies = []
+    for label in ("then", "else"):
+        kind = random.choice(["captured", "weight"])
+        body = helper.make_graph([], label, [], [])
+        given = f"{made}_{label}"
+        if kind == "weight":
+            value = np.ones([d or 0 for d in shape], helper.tensor_dtype_to_np_dtype(element))
+            body.initializer.append(numpy_helper.from_array(value, given))
+        else:
+            body.node.append(helper.make_node("Identity", [name], [given]))
+        body.output.append(helper.make_tensor_value_info(given, element, shape))
+        bodies.append(body)
+    node = helper.make_node("If", [condition], [made], then_branch=bodies[0], else_branch=bodies[1])
+    graph.node[index].input[slot] = made
+    insert(graph, index, node)
     return True
 
 
@@ -307,12 +427,7 @@ def quantize_edge(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     """QuantizeLinear and DequantizeLinear between a float value and one of its readers."""
     graph = candidate.model.graph
     typed = types_of(candidate.model)
-    places = [
-        (i, k)
-        for i, n in enumerate(graph.node)
-        for k, name in enumerate(n.input)
-        if name in typed and typed[name][0] == onnx.TensorProto.FLOAT
-    ]
+    places = _slots(graph, lambda n: n in typed and typed[n][0] == onnx.TensorProto.FLOAT)
     if not places or onnx_version(candidate) < 10:
         return False
     index, slot = random.choice(places)

@@ -9,8 +9,8 @@ import onnx
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
 from optvet import Candidate, Vocabulary
-from optvet.graph import type_of
-from optvet_mutators.common import constants, pick, schema, set_value
+from optvet.graph import ONNX_DOMAIN, to_opset, type_of
+from optvet_mutators.common import constants, onnx_version, pick, schema, set_value
 
 _FLOATS = {1: np.float32, 10: np.float16, 11: np.float64}
 _INTEGERS = {6: np.int32, 7: np.int64}
@@ -156,12 +156,17 @@ def change_input_shape(candidate: Candidate, vocabulary: Vocabulary, random: Ran
 
 
 def _reshaped(old: np.ndarray, random: Random) -> np.ndarray:
-    kind = random.choice(["scalar", "single", "leading", "trailing", "squeezed", "empty", "flat"])
+    kinds = ["scalar", "single", "leading", "trailing", "squeezed", "empty", "flat"]
+    kind = random.choice([*kinds, "high", "stacked"])
     flat = old.ravel()
     if kind in ("scalar", "single") and old.size:
         return np.asarray(flat[0] if kind == "scalar" else flat[:1]).astype(old.dtype)
     if kind == "leading":
         return old[np.newaxis]
+    if kind == "high":
+        return old.reshape((1,) * 3 + old.shape)
+    if kind == "stacked":
+        return np.stack([old, old])
     if kind == "trailing":
         return old[..., np.newaxis]
     if kind == "squeezed" and old.ndim:
@@ -219,14 +224,75 @@ def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
     with np.errstate(all="ignore"):
         for name, value in candidate.feeds.items():
             if type_of(value) == was:
-                candidate.feeds[name] = value.astype(kind)
+                candidate.feeds[name] = _converted(value, kind)
         for tensor in constants(candidate.model.graph):
             if tensor.data_type == was:
-                set_value(candidate, tensor, numpy_helper.to_array(tensor).astype(kind))
+                set_value(candidate, tensor, _converted(numpy_helper.to_array(tensor), kind))
     for node in candidate.model.graph.node:
         for given in node.attribute:
             if given.name in ("to", "dtype") and given.i == was:
                 given.i = now
+    return True
+
+
+def _converted(old: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """The values in another type; numbers with a point never become an integer zero."""
+    if old.dtype.kind != "f" or kind.kind not in "iu":
+        return old.astype(kind)
+    return np.asarray(np.where(old < 0, np.floor(old), np.ceil(old) + (old == 0))).astype(kind)
+
+
+def change_size(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """One number for another wherever it is a dimension: of inputs, weights, and shapes in them."""
+    tensors = constants(candidate.model.graph)
+    shapes = [v.shape for v in candidate.feeds.values()] + [tuple(t.dims) for t in tensors]
+    sizes = sorted({d for shape in shapes for d in shape if d})
+    if not sizes:
+        return False
+    was = random.choice(sizes)
+    now = random.choice([n for n in (0, 1, 2, was + 1) if n != was])
+
+    def resized(old: np.ndarray) -> np.ndarray:
+        shape = tuple(now if d == was else d for d in old.shape)
+        if shape == old.shape or old.dtype == object or not old.size:
+            return old
+        return np.resize(old, shape) if now else np.zeros(shape, old.dtype)
+
+    for name, value in candidate.feeds.items():
+        candidate.feeds[name] = resized(value)
+    for tensor in tensors:
+        value = numpy_helper.to_array(tensor)
+        if tensor.data_type in _FLOATS:
+            set_value(candidate, tensor, resized(value))
+        elif tensor.data_type in _INTEGERS and value.ndim == 1 and was > 1:
+            set_value(candidate, tensor, np.where(value == was, now, value).astype(value.dtype))
+    return True
+
+
+_QUANTIZED = (2, 3, 4, 5, 17, 19, 21, 22)
+"""Element types that operators of quantization take: 8, 16 and 4 bits, and floats of 8."""
+
+
+def change_quantized_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """All integers of one quantized type as another one, at an operator set that has it."""
+    tensors = [t for t in constants(candidate.model.graph) if t.data_type in _QUANTIZED]
+    used = sorted({t.data_type for t in tensors})
+    if not used:
+        return False
+    was = random.choice(used)
+    now = random.choice([t for t in _QUANTIZED if t != was])
+    kind = helper.tensor_dtype_to_np_dtype(now)
+    low, high = {21: (0, 15), 22: (-8, 7)}.get(now, (0, 127))
+    with np.errstate(all="ignore"):
+        for name, value in candidate.feeds.items():
+            if type_of(value) == was:
+                candidate.feeds[name] = np.clip(value.astype(np.int64), low, high).astype(kind)
+        for tensor in tensors:
+            if tensor.data_type == was:
+                value = numpy_helper.to_array(tensor).astype(np.int64)
+                set_value(candidate, tensor, np.clip(value, low, high).astype(kind))
+    if now not in (2, 3):
+        to_opset(candidate, ONNX_DOMAIN, max(onnx_version(candidate), 21))
     return True
 
 

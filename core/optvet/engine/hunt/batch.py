@@ -28,7 +28,7 @@ from optvet.engine.hunt.make import BrokenMutator, Made, Maker, Recipe, Spent
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.spec.generators import Mutator, Prepares
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 _SEEDS = 3
 STANDSTILL_S = 15
@@ -49,6 +49,7 @@ class Batch:
         vocabulary: Files of the vocabulary.
         known: Firings that need no further seed.
         sated: Passes that have seeds enough, or need none.
+        explored: Passes that have seeds enough that no mutator prepared.
         seeded: Firings of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
@@ -64,6 +65,7 @@ class Batch:
     vocabulary: tuple[Path, ...]
     known: frozenset[Firing]
     sated: frozenset[str]
+    explored: frozenset[str]
     seeded: frozenset[tuple[Firing, str]]
     settled: frozenset[str]
     avoided: frozenset[str]
@@ -76,11 +78,13 @@ class Seed:
     """A model that is worth editing, and what fires on it.
 
     ``way`` is the mutator that prepared it, or else its operators: one of each way is enough.
+    ``invented`` are names that passes gave to values that they made of it.
     """
 
     made: Made
     firings: tuple[Firing, ...]
     way: str
+    invented: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
     examined = examine(batch.subject, made.model, made.feeds, crumbs.note, skip, random)
     if any(f[0] == ANY and f not in batch.known for f in examined.fired):
         crumbs.note("reference", ())
-        names, complaint = changing_passes(batch.subject, made.model)
+        names, complaint = changing_passes(batch.subject, made.model, batch.subject.whole)
         whole = next(f for f in examined.fired if f[0] == ANY)
         more = tuple((name, *whole[1:]) for name in names)
         examined = replace(
@@ -191,8 +195,8 @@ def _seeds(
         again = _unhidden((f for f in examined.fired if f in batch.known), wrong | batch.sated)
         prepares = isinstance(mutator, Prepares) and mutator.prepares
         if prepares and any((f, mutator.name) not in batch.seeded for f in again):
-            seeds.append(Seed(made, again, mutator.name))
-    new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | batch.sated)
+            seeds.append(Seed(made, again, mutator.name, examined.invented))
+    new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | batch.explored)
     for firing in new[: _SEEDS if batch.subject.each else 1]:
 
         def fires(tried: Made, firing: Firing = firing) -> bool:
@@ -205,13 +209,14 @@ def _seeds(
         found = examine(
             batch.subject, small.model, small.feeds, crumbs.note, batch.avoided, Random(0)
         )
-        hidden = _wrong(found) | batch.sated
+        hidden = _wrong(found) | batch.explored
         if found.valid and _unhidden((firing,), hidden):
             alike = (f for f in examined.fired if f[1:] == firing[1:])
             shown = dict.fromkeys((*found.fired, *alike))
-            seeds.append(Seed(small, _unhidden(shown, hidden), _operators(small)))
+            fired = _unhidden(shown, hidden)
+            seeds.append(Seed(small, fired, _operators(small), found.invented))
         else:
-            seeds.append(Seed(made, (firing,), _operators(made)))
+            seeds.append(Seed(made, (firing,), _operators(made), examined.invented))
     return tuple(seeds)
 
 

@@ -14,8 +14,10 @@ from optvet.engine.api import GivenInputs, vet_request
 from optvet.engine.bundle import Bundle
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.judge import Subject, drawn_inputs
+from optvet.engine.hunt.judge import Subject
+from optvet.engine.hunt.second import is_disputed
 from optvet.engine.hunt.state import Suspect
+from optvet.engine.hunt.truth import drawn_inputs
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.records import Finding, HuntFinding
@@ -92,7 +94,9 @@ class Confirmer:
                 raise
             except OptvetError:
                 return None  # such as: the original fails after all
-            return [self._kept(suspect, b) for b in written if _shows(b)]
+            shown = [b for b in written if _shows(b)]
+            told = [b for b in shown if not is_disputed(b.record.finding.symptom, b.path)]
+            return [self._kept(suspect, b) for b in told]
 
     def _pipeline(self, suspect: Suspect) -> str:
         default = tuple(self.subject.optimizer.pipelines()["default"])

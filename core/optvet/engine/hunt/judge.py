@@ -8,35 +8,47 @@ themselves, and, of passes, what import and export alone do.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto
 from pydantic import BaseModel
 
+from optvet.engine.hunt.truth import (
+    Truth,
+    Values,
+    chance_of,
+    interface_of,
+    is_repeated,
+    outputs_of,
+    truth_of,
+)
 from optvet.engine.numerics.oracle import OTHER_PLACES, is_float, judge, unit_roundoff
 from optvet.engine.work.trial import RuntimeConfig, normalized_message
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
-from optvet.graph.walk import all_names, nodes_of
+from optvet.graph.walk import nodes_of
 from optvet.spec.errors import REFUSALS
 from optvet.spec.protocols import Optimizer, ReportsChanges, Saves
-from optvet.spec.types import Artifact, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact
 
-ELEMENTS = 20_000
-"""Limit of one output."""
 _PAIRS = 3
-_LOOSER = 1024
+_FOLLOWED = 0.4
+"""Share of the models on which whatever can follow one pass is tried behind it."""
+_INVENTED = 8
+"""Names that are kept of those that an optimizer gave to new values of a model."""
+_LAYERS = 3
+"""How often a model is looked at again without a pass that looked wrong."""
+LOOSER = 1024
 """How much more kernels of another runtime may differ."""
 
-Values = Mapping[str, np.ndarray]
 Firing = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A pass, the types of operators that became fewer, and those that became more."""
 Crumb = Callable[[str, Sequence[str]], None]
@@ -71,6 +83,16 @@ class Subject:
     excused: Mapping[str, frozenset[Symptom]] = field(default_factory=dict)
 
     @property
+    def takes_sets(self) -> bool:
+        """Whether its passes wait for each other, so that one alone says little, but any set does.
+
+        Then it is found out in the same process which ones cure a model by being left out.
+        """
+        traits = self.optimizer.traits
+        reports = isinstance(self.optimizer, ReportsChanges)
+        return reports and not (traits.ordered or traits.single) and len(self.whole) > 1
+
+    @property
     def lowers(self) -> bool:
         """Whether all passes are compared with the empty pipeline; see ``Traits.reference``."""
         return self.optimizer.traits.reference == "empty pipeline"
@@ -91,13 +113,23 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Examined:
-    """What became of one candidate; ``complaint`` is about a mistake of the optimizer's plugin."""
+    """What became of one candidate.
+
+    Attributes:
+        valid: Whether the original can be judged by.
+        refused: Whether the optimizer does not take it.
+        fired: What passes did.
+        suspicions: What looks wrong.
+        complaint: About a mistake of the optimizer's plugin.
+        invented: Names that passes gave to values that they made.
+    """
 
     valid: bool
     refused: bool = False
     fired: tuple[Firing, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
     complaint: str = ""
+    invented: tuple[str, ...] = ()
 
 
 INVALID = Examined(False)
@@ -109,18 +141,6 @@ class _Faulty(Exception):
     def __init__(self, symptom: Symptom, message: str) -> None:
         super().__init__(message)
         self.symptom = symptom
-
-
-@dataclass(frozen=True)
-class _Truth:
-    """What is expected of optimized models; ``original`` are the outputs of the original."""
-
-    original: tuple[Values, ...]
-    outputs: tuple[Values, ...]
-    feeds: tuple[Values, ...]
-    interface: tuple[tuple[str, int], ...]
-    facts: structure.Facts
-    names: frozenset[str]
 
 
 def examine(
@@ -142,7 +162,7 @@ def examine(
         random: Draws the pairs of passes that are tried.
     """
     crumb("reference", ())
-    truth = _truth(subject, data, feeds)
+    truth = truth_of(subject.reference, data, feeds, with_chance=not subject.lowers)
     if truth is None:
         return INVALID
     crumb("optimize", ())
@@ -150,7 +170,9 @@ def examine(
     try:
         plain = subject.optimizer.apply(source, subject.base, subject.options)
         crumb("run", ())
-        lost = _judge(subject, plain, truth, looser=subject.lowers, empty=True)
+        lost: dict[str, tuple[str, str]] = {}
+        if not _is_original(subject, plain, data):
+            lost = _judge(subject, plain, truth, looser=subject.lowers, empty=True)
     except _Faulty as fault:
         return Examined(True, suspicions=(_suspicion((), fault.symptom, str(fault), truth, None),))
     except REFUSALS:
@@ -166,15 +188,20 @@ def examine(
     # A pass that is wrong alone must not hide what others do.
     wrong = {name for s in trial.suspicions for name in s.passes}
     alone = len(trial.suspicions)
-    if subject.whole and not (skip | wrong) & {*subject.whole}:
-        fired += trial.whole()
+    if subject.takes_sets:
+        fired += trial.sets(tuple(p for p in subject.whole if p not in skip))
+    elif subject.whole and not (skip | wrong) & {*subject.whole}:
+        fired += trial.whole(subject.whole)
     if len(trial.suspicions) == alone:
-        trial.pairs([f[0] for f in fired if f[0] != ANY and f[0] not in wrong], random)
+        trial.pairs(
+            [f[0] for f in fired if f[0] != ANY and f[0] not in wrong], wrong | skip, random
+        )
     unequal = any(s.symptom == Symptom.WRONG_OUTPUT for s in trial.suspicions)
-    if unequal and not _is_repeated(subject, data, truth):
+    if unequal and not is_repeated(subject.reference, data, truth):
         return INVALID
     every = (*suspicions, *trial.suspicions)
-    return Examined(True, False, tuple(fired), every, trial.complaint)
+    invented = tuple(trial.invented)[:_INVENTED]
+    return Examined(True, False, tuple(fired), every, trial.complaint, invented)
 
 
 def firing_of(subject: Subject, data: bytes, label: str) -> Firing | None:
@@ -194,82 +221,23 @@ def firing_of(subject: Subject, data: bytes, label: str) -> Firing | None:
     return _compared(label, _operators(plain.data), _operators(made.data))
 
 
-def _is_repeated(subject: Subject, data: bytes, truth: _Truth) -> bool:
-    """Whether another session gives the same: what is drawn with a seed does so only within one."""
-    runtime, options = subject.reference.runtime, subject.reference.options
-    session = runtime.load(Artifact("onnx", data), options)
-    again = (dict(session.run(feeds)) for feeds in truth.feeds)
-    return all(_agree(a, b) for a, b in zip(truth.original, again, strict=True))
+def _is_original(subject: Subject, plain: Artifact, data: bytes) -> bool:
+    """Whether without a pass a session of the original is made, as it was run already."""
+    same = subject.candidate.runtime.name == subject.reference.runtime.name
+    return same and subject.optimizer.traits.optimizes_on_load and plain.data == data
 
 
-def _truth(subject: Subject, data: bytes, feeds: Values) -> _Truth | None:
-    """Outputs of the original; None if it is invalid or does not agree with itself."""
-    runtime, options = subject.reference.runtime, subject.reference.options
-    proto = ModelProto.FromString(data)
-    if structure.draws_random(proto):
-        return None
-    several = (feeds, drawn_inputs(feeds))
-    try:
-        onnx.checker.check_model(data, full_check=True)
-        session = runtime.load(Artifact("onnx", data), options)
-        runs = [(dict(session.run(given)), dict(session.run(given))) for given in several]
-    except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
-        return None
-    outputs = [first for first, _ in runs]
-    if not all(_agree(first, second) for first, second in runs):
-        return None
-    if any(v.size > ELEMENTS for first in outputs for v in first.values()):
-        return None
-    names = all_names(proto.graph.node) | {v.name for v in proto.graph.input}
-    facts = structure.brief_facts(proto, len(data))
-    known = frozenset(names | {t.name for t in proto.graph.initializer} - {""})
-    return _Truth(tuple(outputs), tuple(outputs), several, _interface(proto), facts, known)
-
-
-def drawn_inputs(feeds: Values) -> dict[str, np.ndarray]:
-    """Other inputs of the same kind: numbers with a point are drawn, all else stays."""
-    generator = np.random.default_rng(0)
-    return {
-        name: np.asarray(generator.normal(size=v.shape), v.dtype) if v.dtype.kind == "f" else v
-        for name, v in feeds.items()
-    }
-
-
-def _agree(first: Values, second: Values) -> bool:
-    for name, value in first.items():
-        if not isinstance(value, np.ndarray):
-            return False  # a sequence or a map
-        other = second[name]
-        if value.shape != other.shape:
-            return False
-        same = value == other
-        if is_float(value.dtype):
-            same = same | ((value != value) & (other != other))
-        if not np.all(same):
-            return False
-    return True
-
-
-def _interface(model: ModelProto) -> tuple[tuple[str, int], ...]:
-    weights = {t.name for t in model.graph.initializer}
-    inputs = sorted(
-        (v.name, v.type.tensor_type.elem_type) for v in model.graph.input if v.name not in weights
-    )
-    outputs = [(v.name, v.type.tensor_type.elem_type) for v in model.graph.output]
-    return (*inputs, ("", 0), *outputs)
-
-
-def _as_made(subject: Subject, plain: Artifact, truth: _Truth) -> _Truth:
+def _as_made(subject: Subject, plain: Artifact, truth: Truth) -> Truth:
     """What is expected of passes, where they are compared with the empty pipeline."""
     session = subject.candidate.runtime.load(plain, subject.candidate.options)
-    outputs = tuple(dict(session.run(f)) for f in truth.feeds)
+    outputs = tuple(outputs_of(session, f) for f in truth.feeds)
     return replace(truth, outputs=outputs)
 
 
 def _judge(
     subject: Subject,
     made: Artifact,
-    truth: _Truth,
+    truth: Truth,
     *,
     looser: bool = False,
     empty: bool = False,
@@ -284,17 +252,21 @@ def _judge(
         raise
     except Exception as error:
         raise _Faulty(Symptom.LOAD_FAILURE, str(error)) from None
+    chance = truth.chance
     for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):
         try:
-            outputs = dict(session.run(feeds))
+            outputs = outputs_of(session, feeds)
+            again = outputs_of(session, feeds) if chance.drawn and feeds is truth.feeds[0] else None
         except Exception as error:
             raise _Faulty(Symptom.RUN_FAILURE, str(error)) from None
-        for words in _differences(expected, outputs, _LOOSER if looser else 1):
+        for words in differences(chance.fixed(expected), outputs, LOOSER if looser else 1):
             raise _Faulty(Symptom.WRONG_OUTPUT, words)
+        if again is not None and chance_of(outputs, again) != chance:
+            raise _Faulty(Symptom.WRONG_OUTPUT, "draws")
     return lost
 
 
-def _judge_graph(subject: Subject, data: bytes, truth: _Truth) -> dict[str, tuple[str, str]]:
+def _judge_graph(subject: Subject, data: bytes, truth: Truth) -> dict[str, tuple[str, str]]:
     """Metadata that the model of ``data`` has lost; raises _Faulty if it looks wrong."""
     try:
         proto = ModelProto.FromString(data)
@@ -302,7 +274,7 @@ def _judge_graph(subject: Subject, data: bytes, truth: _Truth) -> dict[str, tupl
             onnx.checker.check_model(data, full_check=True)
     except Exception as error:
         raise _Faulty(Symptom.INVALID_MODEL, str(error)) from None
-    interface = _interface(proto)
+    interface = interface_of(proto)
     if interface != truth.interface:
         changed = sorted(set(truth.interface) ^ set(interface))
         raise _Faulty(Symptom.INTERFACE_CHANGE, f"{len(changed)} entries differ")
@@ -312,7 +284,8 @@ def _judge_graph(subject: Subject, data: bytes, truth: _Truth) -> dict[str, tupl
     return dict(structure.lost_metadata(truth.facts, facts))
 
 
-def _differences(expected: Values, outputs: Values, factor: float) -> Iterator[str]:
+def differences(expected: Values, outputs: Values, factor: float) -> Iterator[str]:
+    """Kinds of differences that rounding does not explain, by a plain tolerance times a factor."""
     for answer in judge(expected, outputs):
         if answer.call in ("same", "drift"):
             continue
@@ -334,7 +307,7 @@ class _Trial:
         subject: Subject,
         source: Artifact,
         plain: Artifact,
-        truth: _Truth,
+        truth: Truth,
         crumb: Crumb,
         lost: frozenset[str],
     ) -> None:
@@ -345,6 +318,7 @@ class _Trial:
         self._operators = _operators(plain.data)
         self.suspicions: list[Suspicion] = []
         self.complaint = ""
+        self.invented: dict[str, None] = {}
 
     def each(self, passes: Sequence[str]) -> list[Firing]:
         """Every pass alone."""
@@ -359,41 +333,105 @@ class _Trial:
                 self._look(made, (name,), firing)
         return fired
 
-    def whole(self) -> list[Firing]:
-        """The whole pipeline."""
-        subject, passes = self._subject, self._subject.whole
+    def whole(self, passes: tuple[str, ...]) -> list[Firing]:
+        """A whole pipeline."""
         made = self._made(passes)
         if made is None or (made.data in self._seen and made.fingerprint is None):
             return []
-        graph = made
-        if made.format != "onnx" and isinstance(subject.optimizer, Saves):
-            try:
-                graph = subject.optimizer.saved(self._source, passes, subject.options)
-            except Exception as error:
-                self.complaint = _mistake(subject, "saved", error)
-                graph = self._source  # what can be shown of it does not decide
-        firing = self._firing(ANY, graph.data)
-        changed = firing[1:] != ((), ())
+        firing = self._firing(ANY, self._graph(made, passes).data)
         self._look(made, passes, firing)
-        return [firing] if changed else []
+        return [firing] if firing[1:] != ((), ()) else []
 
-    def pairs(self, passes: Sequence[str], random: Random) -> None:
-        """Some of the pairs of passes that change the model, in either order, or one twice."""
-        repeatable = self._subject.optimizer.traits.repeatable
-        excused = self._subject.excused
+    def sets(self, passes: tuple[str, ...]) -> list[Firing]:
+        """A whole pipeline, and what is left of it without the passes that look wrong.
+
+        A pass that is wrong for many models would hide the faults of all others.
+        """
+        fired: list[Firing] = []
+        for _ in range(_LAYERS):
+            before = len(self.suspicions)
+            fired += self.whole(passes)
+            if len(self.suspicions) == before:
+                break
+            found = self.suspicions.pop()
+            self._crumb("optimize", passes)
+            hits, complaint = changing_passes(self._subject, self._source.data, passes)
+            self.complaint = self.complaint or complaint
+            cures = [p for p in hits if not self._looks_wrong(_without(passes, p))]
+            # Of two faults in one model, leaving out one pass cures neither.
+            alone = next((p for p in cures or hits if self._looks_wrong((p,))), None)
+            wrong = (alone,) if alone is not None else tuple(cures[:2])
+            shown = wrong if alone is not None else hits
+            shown = shown if shown == wrong or self._looks_wrong(shown) else passes
+            key = "|".join((label_of(wrong) if wrong else ANY, *found.key.split("|")[1:]))
+            self.suspicions.append(replace(found, passes=shown, key=key))
+            if not wrong:
+                break
+            passes = _without(passes, wrong[0])
+        return list(dict.fromkeys(fired))
+
+    def _looks_wrong(self, passes: tuple[str, ...]) -> bool:
+        self._crumb("optimize", passes)
+        try:
+            made = self._subject.optimizer.apply(self._source, passes, self._subject.options)
+            _judge(self._subject, made, self._truth)
+        except REFUSALS:
+            return False
+        except Exception:  # a fault, or what the optimizer raises
+            return True
+        return False
+
+    def _graph(self, made: Artifact, passes: tuple[str, ...]) -> Artifact:
+        """The made model as a graph that can be looked at; else the original."""
+        subject = self._subject
+        if made.format == "onnx" or not isinstance(subject.optimizer, Saves):
+            return made
+        try:
+            return subject.optimizer.saved(self._source, passes, subject.options)
+        except Exception as error:
+            self.complaint = _mistake(subject, "saved", error)
+            return self._source  # what can be shown of it does not decide
+
+    def pairs(self, passes: Sequence[str], hidden: Set[str], random: Random) -> None:
+        """Some pairs of passes: two that change the model, or one, and any that may follow it.
+
+        Args:
+            passes: Those that change the model, and do not look wrong.
+            hidden: Those that are left out.
+            random: Draws the pairs.
+        """
+        subject = self._subject
+        excused = subject.excused
         # Else nothing could be compared.
         passes = [p for p in passes if Symptom.INTERFACE_CHANGE not in excused.get(p, ())]
-        several = itertools.product(passes, repeat=2)
+        if not passes:
+            return
+        several: Iterable[tuple[str, str]] = ((a, b) for a in passes for b in passes)
+        if random.random() < _FOLLOWED:
+            # Some passes find something only in what another one has made.
+            first = random.choice(passes)
+            several = ((first, p) for p in subject.each if p not in hidden)
+        repeatable = subject.optimizer.traits.repeatable
         pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
-        for pair in random.sample(pairs, min(len(pairs), _PAIRS)):
+        looked = 0
+        for pair in random.sample(pairs, len(pairs)):
+            if looked == _PAIRS:
+                break
             made = self._made(pair)
             if made is not None and made.data not in self._seen:
                 self._seen.add(made.data)
                 self._look(made, pair, self._firing(ANY, made.data))
+                looked += 1
 
     def _firing(self, label: str, data: bytes) -> Firing:
-        """What passes did to the model."""
-        return _compared(label, self._operators, _operators(data))
+        """What passes did to the model; names that they invented are kept."""
+        try:
+            graph = ModelProto.FromString(data).graph
+        except DecodeError:
+            return _compared(label, self._operators, Counter())
+        names = [*(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
+        self.invented.update(dict.fromkeys(n for n in names if n and n not in self._truth.names))
+        return _compared(label, self._operators, _types(graph))
 
     def _made(self, passes: tuple[str, ...]) -> Artifact | None:
         subject = self._subject
@@ -410,6 +448,10 @@ class _Trial:
 
     def _look(self, made: Artifact, passes: tuple[str, ...], firing: Firing) -> None:
         if self._changes_interface_on_purpose(made, passes):
+            try:
+                onnx.checker.check_model(made.data, full_check=True)
+            except Exception as error:
+                self._suspect(passes, Symptom.INVALID_MODEL, str(error), firing)
             return
         canonical = _canonical(made)
         if not self._alike:
@@ -439,7 +481,7 @@ class _Trial:
         ):
             return False
         try:
-            return _interface(ModelProto.FromString(made.data)) != self._truth.interface
+            return interface_of(ModelProto.FromString(made.data)) != self._truth.interface
         except DecodeError:
             return False  # the checker will say what is wrong with it
 
@@ -480,7 +522,7 @@ def _canonical(made: Artifact) -> bytes:
 
 
 def _suspicion(
-    passes: tuple[str, ...], symptom: Symptom, message: str, truth: _Truth, firing: Firing | None
+    passes: tuple[str, ...], symptom: Symptom, message: str, truth: Truth, firing: Firing | None
 ) -> Suspicion:
     gist = _without_names(message[:2000], truth.names)
     about = [label_of(passes), str(symptom), gist]
@@ -497,13 +539,23 @@ def _compared(label: str, was: Counter[str], now: Counter[str]) -> Firing:
 def _operators(data: bytes) -> Counter[str]:
     """Types of operators, those of nested graphs too; none if it is no model."""
     try:
-        return Counter([n.op_type for n in nodes_of(ModelProto.FromString(data).graph)])
+        return _types(ModelProto.FromString(data).graph)
     except DecodeError:
         return Counter()
 
 
-def changing_passes(subject: Subject, data: bytes) -> tuple[tuple[str, ...], str]:
-    """Passes of the whole pipeline that the optimizer says change the model; none if unknown.
+def _types(graph: GraphProto) -> Counter[str]:
+    return Counter([n.op_type for n in nodes_of(graph)])
+
+
+def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(p for p in passes if p != name)
+
+
+def changing_passes(
+    subject: Subject, data: bytes, passes: tuple[str, ...]
+) -> tuple[tuple[str, ...], str]:
+    """Those of the passes that the optimizer says change the model; none if unknown.
 
     Returns:
         The passes, and a complaint if the plugin raised an exception.
@@ -512,7 +564,7 @@ def changing_passes(subject: Subject, data: bytes) -> tuple[tuple[str, ...], str
     if not isinstance(optimizer, ReportsChanges):
         return (), ""
     try:
-        found = optimizer.changing_passes(Artifact("onnx", data), subject.whole, subject.options)
+        found = optimizer.changing_passes(Artifact("onnx", data), passes, subject.options)
     except Exception as error:
         return (), _mistake(subject, "changing_passes", error)
     return tuple(found or ()), ""

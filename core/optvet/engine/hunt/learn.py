@@ -9,7 +9,7 @@ from optvet.engine.hunt.batch import Crumb, Outcome
 from optvet.engine.hunt.judge import ANY, Firing, Subject, Suspicion, label_of
 from optvet.engine.hunt.state import SPENT, Entry, Sign, State, Suspect
 from optvet.spec.records.hunt import HuntFinding
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 _EXAMPLES = {Symptom.WRONG_OUTPUT: 3, Symptom.OPTIMIZER_ABORT: 2}
 """How many models of one key are vetted. Of other symptoms one that is confirmed is enough: the
@@ -32,9 +32,23 @@ def settled_keys(state: State) -> frozenset[str]:
     return frozenset(key for key, sign in state.signs.items() if is_settled(key, sign))
 
 
-def avoided_passes(state: State) -> frozenset[str]:
-    """Passes that are tried on few models, since they kill workers."""
-    return frozenset(n for n, count in state.deaths.items() if count >= _DEADLY and n)
+_OFTEN = 20
+"""A pass that looked wrong on so many models, which were vetted, is tried on few."""
+
+
+def avoided_passes(state: State, subject: Subject) -> frozenset[str]:
+    """Passes that are tried on few models: they kill workers, or hide what others do.
+
+    The latter are only known where passes are left out of a set to find the one that is wrong.
+    """
+    deadly = {n for n, count in state.deaths.items() if count >= _DEADLY and n}
+    if not subject.takes_sets:
+        return frozenset(deadly)
+    often = Counter[str]()
+    for key, sign in state.signs.items():
+        if is_settled(key, sign):
+            often[key.partition("|")[0]] += sign.seen
+    return frozenset(deadly | {n for n, count in often.items() if count >= _OFTEN and n != ANY})
 
 
 _EXAMPLES_OF_FIRING = 8
@@ -43,27 +57,41 @@ _SEEDS_OF_FIRING = 3
 """Of different operators: what a pass does alike, it finds in different ways."""
 
 
-def sated_firings(state: State) -> frozenset[Firing]:
+def sated_firings(state: State, subject: Subject) -> frozenset[Firing]:
     """Firings that need no further seed."""
+    named = subject.takes_sets  # which passes they are is asked once
     seeds = Counter(firing for firing, _ in state.seeded)
     return frozenset(
         f
         for f, count in state.firings.items()
-        if seeds[f] >= _SEEDS_OF_FIRING or (count >= _EXAMPLES_OF_FIRING and not seeds[f])
+        if seeds[f] >= _SEEDS_OF_FIRING
+        or (count >= (1 if named and f[0] == ANY else _EXAMPLES_OF_FIRING) and not seeds[f])
     )
 
 
 _SEEDS_OF_A_PASS = 16
 """A pass that removes whatever nothing reads does so in hundreds of ways, which say little."""
+_SEEDS_OF_MANY = 6
+"""Where what a pass does is only seen through what a whole pipeline does, nearly every model is a
+new way: seeds would take all the time that is meant for changing them."""
 
 
-def sated_passes(state: State, subject: Subject) -> frozenset[str]:
-    """Passes that have seeds enough, or need none since nothing of what they make is compared."""
-    counts = Counter(label for (label, _, _), _ in state.seeded)
-    sated = {label for label, count in counts.items() if count >= _SEEDS_OF_A_PASS} - {ANY}
+def sated_passes(
+    state: State, subject: Subject, prepared: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Passes that have seeds enough, or need none since nothing of what they make is compared.
+
+    Args:
+        state: What was learnt.
+        subject: What is hunted in.
+        prepared: Ways of seeds that do not count; mutators that prepare seeds.
+    """
+    counts = Counter(label for (label, _, _), way in state.seeded if way not in prepared)
+    most = _SEEDS_OF_MANY if prepared and subject.takes_sets else _SEEDS_OF_A_PASS
+    sated = {label for label, count in counts.items() if count >= most} - {ANY}
     sated |= {n for n, s in subject.excused.items() if Symptom.INTERFACE_CHANGE in s}
-    # Of passes that are tried alone, what they do together says less.
-    return frozenset(sated | {ANY} if subject.each else sated)
+    # Where passes are known, what they do together says less.
+    return frozenset(sated | {ANY} if subject.each or subject.takes_sets else sated)
 
 
 def learn(state: State, results: Sequence[Outcome | Crumb]) -> None:
@@ -96,7 +124,8 @@ def _take(state: State, outcome: Outcome, found: dict[str, Suspect]) -> None:
     for suspicion in examined.suspicions:
         _suspect(state, suspicion, outcome, found)
     for seed in outcome.seeds:
-        entry = Entry(seed.made.model, seed.made.feeds, seed.firings, seed.way)
+        made = seed.made
+        entry = Entry(made.model, made.feeds, seed.firings, seed.way, seed.invented)
         # Workers do not know what others have found in the same round.
         if any((f, entry.way) not in state.seeded for f in entry.firings):
             state.seeded.update((f, entry.way) for f in entry.firings)

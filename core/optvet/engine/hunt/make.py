@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
@@ -47,6 +47,7 @@ class Recipe:
         operators: See ``kind``.
         model: Serialized, of kinds "corpus" and "edit".
         feeds: Its inputs.
+        invented: Names that the optimizer gave to values that it made of it.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class Recipe:
     operators: tuple[str, ...] = ()
     model: bytes = b""
     feeds: Mapping[str, np.ndarray] | None = None
+    invented: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,10 @@ class Maker:
             random = Odometer(recipe.variant, f"{recipe.entry}/{recipe.number}")
         else:
             chosen = self._draw(recipe, random)
+        vocabulary = replace(self._vocabulary, invented=recipe.invented)
         for mutator in chosen:
             try:
-                changed = mutator.mutate(candidate, self._vocabulary, random)
+                changed = mutator.mutate(candidate, vocabulary, random)
             except Exception as error:
                 words = f"mutator {mutator.name!r} raised {type(error).__name__}: {error}"
                 raise BrokenMutator(words) from error

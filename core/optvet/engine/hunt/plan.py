@@ -44,13 +44,13 @@ def _recipe(
     if drawn < 0.2 and state.swept < fragments:
         state.swept += 1
         return Recipe("sweep", state.swept - 1)
-    if drawn < 0.3 and patterns:
+    if 0.2 <= drawn < 0.28 and patterns:
         return _pattern(state, random, patterns)
-    # Single edits find several times as much as random changes.
-    if drawn < 0.82 and (edit := chooser.edit()) is not None:
+    # Single edits find several times as much as random changes; they get what the others leave.
+    if drawn < 0.86 and (edit := chooser.edit()) is not None:
         return edit
-    if drawn < 0.94 and (entry := chooser.entry()) is not None:
-        return Recipe("corpus", model=entry.model, feeds=entry.feeds)
+    if drawn < 0.95 and (entry := chooser.entry()) is not None:
+        return Recipe("corpus", model=entry.model, feeds=entry.feeds, invented=entry.invented)
     return Recipe("chain")
 
 
@@ -93,7 +93,15 @@ class _Chooser:
                 done[mutator] += 1
                 entry = self._state.entries[index]
                 variant = done[mutator] - 1
-                return Recipe("edit", mutator, variant, index, (), entry.model, entry.feeds)
+                return Recipe(
+                    "edit",
+                    mutator,
+                    variant,
+                    index,
+                    model=entry.model,
+                    feeds=entry.feeds,
+                    invented=entry.invented,
+                )
             _remove(self._left, name, firing, index)
         return None
 

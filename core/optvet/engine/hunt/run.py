@@ -35,7 +35,7 @@ from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import replacing
-from optvet.spec.generators import Mutator
+from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntFinding, HuntSummary
 
@@ -235,8 +235,9 @@ class _Hunter:
             patterns=vocabulary.patterns,
             mutators=[m.weight for m in mutators],
         )
-        known, settled = sated_firings(state), settled_keys(state)
-        avoided = avoided_passes(state)
+        known, settled = sated_firings(state, self.subject), settled_keys(state)
+        avoided = avoided_passes(state, self.subject)
+        prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
         batches = [
             Batch(
                 self.request.seed,
@@ -247,6 +248,7 @@ class _Hunter:
                 self.files,
                 known,
                 sated_passes(state, self.subject),
+                sated_passes(state, self.subject, prepared),
                 frozenset(state.seeded),
                 settled,
                 avoided,

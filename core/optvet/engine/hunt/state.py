@@ -34,13 +34,15 @@ CREATE TABLE IF NOT EXISTS suspect (
 class Entry:
     """A model of the corpus: it made passes fire in a way that none before it did.
 
-    ``way`` is the mutator that prepared it for further edits, or its operators.
+    ``way`` is the mutator that prepared it for further edits, or its operators. ``invented`` are
+    names that passes gave to values that they made of it.
     """
 
     model: bytes
     feeds: Mapping[str, np.ndarray]
     firings: tuple[Firing, ...]
     way: str = ""
+    invented: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,9 +188,10 @@ class Store:
             found = self._fact("findings") or []
             state.findings = [HuntFinding.model_validate(f) for f in found]
             for model, feeds, about in self._rows("entry", "about"):
-                way, firings = json.loads(about)
+                way, firings, *rest = json.loads(about)
                 fired = tuple((n, tuple(a), tuple(b)) for n, a, b in firings)
-                state.entries.append(Entry(model, unpacked(feeds), fired, way))
+                invented = tuple(rest[0]) if rest else ()
+                state.entries.append(Entry(model, unpacked(feeds), fired, way, invented))
                 state.seeded.update((firing, way) for firing in fired)
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
@@ -236,7 +239,7 @@ def _write(
     for name, value in facts:
         cursor.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
     for entry in entries:
-        told = json.dumps([entry.way, entry.firings])
+        told = json.dumps([entry.way, entry.firings, entry.invented])
         row = (entry.model, packed(entry.feeds), told)
         cursor.execute("INSERT INTO entry (model, feeds, about) VALUES (?, ?, ?)", row)
     if suspects is None:

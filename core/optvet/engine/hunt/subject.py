@@ -12,7 +12,8 @@ from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
 from optvet.spec.protocols import ReportsChanges
-from optvet.spec.types import Pass, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Pass
 
 
 def subject_of(request: HuntRequest, plugins: Plugins) -> Subject:

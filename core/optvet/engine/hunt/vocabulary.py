@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def gathered(
     files = []
     for choice in choices:
         about = [_FORMAT, version, onnx.__version__, choice.pool.name, choice.argument, seed]
+        about.append(_content_of(choice.pool))
         names = [p.name for p in passes]
         key = hashlib.sha256(json.dumps([*about, names]).encode()).hexdigest()[:32]
         file = folder / f"{key}.zip"
@@ -83,6 +85,16 @@ def gathered(
 
 
 _REFUSALS = ("UsageError", "InputError")
+
+
+def _content_of(pool: Pool) -> str:
+    """A digest of the module that a pool comes from, with the files beside it in a package."""
+    path = getattr(sys.modules.get(type(pool).__module__), "__file__", None)
+    if path is None:
+        return ""
+    file = Path(path)
+    files = sorted(file.parent.glob("*.*")) if file.name == "__init__.py" else [file]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file())).hexdigest()
 
 
 def _write(
@@ -221,6 +233,9 @@ class Stock:
 def read_vocabulary(files: tuple[Path, ...]) -> Stock:
     """The vocabulary in ``files``; that of the last two calls is kept in memory.
 
+    Small pools come first: each fragment is tried once in this order, and what was written down
+    by hand because optimizers look for it must not wait for thousands of tests.
+
     Raises:
         InfrastructureError: A file is not as it was written.
     """
@@ -228,23 +243,44 @@ def read_vocabulary(files: tuple[Path, ...]) -> Stock:
     patterns: list[Pattern] = []
     attributes: dict[Place, list[bytes]] = {}
     single: dict[str, list[int]] = {}
-    for file in files:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                index = json.loads(archive.read("index.json"))
-                for number, operators in enumerate(index["operators"], len(parts)):
-                    if len(operators) == 1:
-                        single.setdefault(operators[0], []).append(number)
-                parts += _parted(archive.read("fragments"), index["fragments"])
-                patterns += [Pattern(tuple(o), about) for about, o in index["patterns"]]
-                values = iter(_parted(archive.read("attributes"), index["values"]))
-                for domain, operator, name, count in index["attributes"]:
-                    given = attributes.setdefault((domain, operator, name), [])
-                    given += itertools.islice(values, count)
-        except (OSError, ValueError, TypeError, zipfile.BadZipFile, LookupError) as error:
-            raise InfrastructureError(f"{os.fspath(file)} is damaged; delete it") from error
+    for read in sorted((_read(file) for file in files), key=lambda read: len(read.fragments)):
+        for number, operators in enumerate(read.operators, len(parts)):
+            if len(operators) == 1:
+                single.setdefault(operators[0], []).append(number)
+        parts += read.fragments
+        patterns += read.patterns
+        for place, values in read.attributes:
+            attributes.setdefault(place, []).extend(values)
     fragments, known = _Fragments(parts), _Attributes(attributes)
     return Stock(Vocabulary(fragments, tuple(patterns), known), single)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What one file holds; ``operators`` are those of each fragment."""
+
+    fragments: Sequence[bytes]
+    operators: Sequence[Sequence[str]]
+    patterns: Sequence[Pattern]
+    attributes: Sequence[tuple[Place, Sequence[bytes]]]
+
+
+def _read(file: Path) -> _Read:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            index = json.loads(archive.read("index.json"))
+            values = iter(_parted(archive.read("attributes"), index["values"]))
+            return _Read(
+                _parted(archive.read("fragments"), index["fragments"]),
+                [list(operators) for operators in index["operators"]],
+                [Pattern(tuple(o), about) for about, o in index["patterns"]],
+                [
+                    ((domain, operator, name), list(itertools.islice(values, count)))
+                    for domain, operator, name, count in index["attributes"]
+                ],
+            )
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, LookupError) as error:
+        raise InfrastructureError(f"{os.fspath(file)} is damaged; delete it") from error
 
 
 def _parted(blob: bytes, ends: Sequence[int]) -> list[bytes]:

@@ -1,0 +1,177 @@
+"""What is expected of optimized models: what the original gives, if it agrees with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from optvet.engine.numerics.oracle import is_float
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.graph import structure
+from optvet.graph.walk import all_names
+from optvet.spec.protocols import Session
+from optvet.spec.types import Artifact
+
+ELEMENTS = 20_000
+"""Limit of one output."""
+
+Values = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What two runs of one session tell of outputs that are drawn at random.
+
+    ``drawn`` are outputs that differ, and ``alike`` the groups of them that follow one another:
+    two draws must stay two draws, and one draw that is read twice must stay one.
+    """
+
+    drawn: frozenset[str] = frozenset()
+    alike: frozenset[frozenset[str]] = frozenset()
+
+    def fixed(self, outputs: Values) -> Values:
+        """The outputs that are not drawn."""
+        return {n: v for n, v in outputs.items() if n not in self.drawn} if self.drawn else outputs
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is expected of optimized models.
+
+    Attributes:
+        original: Outputs of the original.
+        outputs: Outputs that are expected.
+        feeds: The inputs of each.
+        interface: Names and types of inputs and outputs.
+        facts: Of the original.
+        names: All names of the original.
+        chance: What is drawn at random.
+    """
+
+    original: tuple[Values, ...]
+    outputs: tuple[Values, ...]
+    feeds: tuple[Values, ...]
+    interface: tuple[tuple[str, int], ...]
+    facts: structure.Facts
+    names: frozenset[str]
+    chance: Chance
+
+
+def chance_of(first: Values, second: Values) -> Chance:
+    """What two runs of one session tell."""
+    drawn = [n for n in first if n in second and not _agree({n: first[n]}, second)]
+    groups: list[list[str]] = []
+    for name in drawn:
+        for group in groups:
+            if _follows([v[name] for v in (first, second)], [v[group[0]] for v in (first, second)]):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return Chance(frozenset(drawn), frozenset(frozenset(g) for g in groups))
+
+
+_FEWEST = 6
+"""Numbers from which on a line through all of them is no accident."""
+
+
+def _follows(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    """Whether values are others, or a multiple of them and a constant."""
+    if any(a.size != b.size for a, b in zip(values, others, strict=True)):
+        return False
+    a, b = (np.concatenate([v.ravel() for v in both]) for both in (values, others))
+    if a.dtype.kind not in "fiu" or b.dtype.kind not in "fiu" or a.size < _FEWEST:
+        return bool(np.array_equal(a, b))
+    with np.errstate(all="ignore"):
+        return bool(abs(np.corrcoef(a.astype(float), b.astype(float))[0, 1]) > 0.9999)
+
+
+def outputs_of(session: Session, feeds: Values) -> dict[str, np.ndarray]:
+    """Outputs; those of a sequence are told apart by their numbers."""
+    found: dict[str, np.ndarray] = {}
+    for name, value in session.run(feeds).items():
+        if isinstance(value, list):
+            found[f"{name}/length"] = np.array(len(value))
+            found |= {f"{name}/{i}": np.asarray(v) for i, v in enumerate(value)}
+        else:
+            found[name] = value
+    return found
+
+
+def truth_of(
+    config: RuntimeConfig, data: bytes, feeds: Values, *, with_chance: bool
+) -> Truth | None:
+    """What the original gives; None if it is invalid or does not agree with itself.
+
+    Args:
+        config: What runs it.
+        data: The model.
+        feeds: Its inputs.
+        with_chance: Whether models that draw random numbers can be judged.
+    """
+    proto = ModelProto.FromString(data)
+    random = structure.draws_random(proto)
+    if random and not with_chance:
+        return None
+    several = (feeds, drawn_inputs(feeds))
+    try:
+        onnx.checker.check_model(data, full_check=True)
+        session = config.runtime.load(Artifact("onnx", data), config.options)
+        runs = [(outputs_of(session, given), outputs_of(session, given)) for given in several]
+    except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
+        return None
+    outputs = tuple(first for first, _ in runs)
+    if not all(isinstance(v, np.ndarray) for first in outputs for v in first.values()):
+        return None  # a map
+    chance = chance_of(*runs[0]) if random else Chance()
+    if not all(_agree(chance.fixed(first), second) for first, second in runs):
+        return None
+    if any(v.size > ELEMENTS for first in outputs for v in first.values()):
+        return None
+    names = all_names(proto.graph.node) | {v.name for v in proto.graph.input}
+    facts = structure.brief_facts(proto, len(data))
+    known = frozenset(names | {t.name for t in proto.graph.initializer} - {""})
+    return Truth(outputs, outputs, several, interface_of(proto), facts, known, chance)
+
+
+def drawn_inputs(feeds: Values) -> dict[str, np.ndarray]:
+    """Other inputs of the same kind: numbers with a point are drawn, all else stays."""
+    generator = np.random.default_rng(0)
+    return {
+        name: np.asarray(generator.normal(size=v.shape), v.dtype) if v.dtype.kind == "f" else v
+        for name, v in feeds.items()
+    }
+
+
+def _agree(first: Values, second: Values) -> bool:
+    for name, value in first.items():
+        other = second.get(name)
+        if other is None or value.shape != other.shape:
+            return False
+        same = value == other
+        if is_float(value.dtype):
+            same = same | ((value != value) & (other != other))
+        if not np.all(same):
+            return False
+    return True
+
+
+def interface_of(model: ModelProto) -> tuple[tuple[str, int], ...]:
+    """Names and element types of inputs, in any order, and of outputs."""
+    weights = {t.name for t in model.graph.initializer}
+    inputs = sorted(
+        (v.name, v.type.tensor_type.elem_type) for v in model.graph.input if v.name not in weights
+    )
+    outputs = [(v.name, v.type.tensor_type.elem_type) for v in model.graph.output]
+    return (*inputs, ("", 0), *outputs)
+
+
+def is_repeated(config: RuntimeConfig, data: bytes, truth: Truth) -> bool:
+    """Whether another session gives the same, apart from what is known to be drawn."""
+    session = config.runtime.load(Artifact("onnx", data), config.options)
+    again = (outputs_of(session, feeds) for feeds in truth.feeds)
+    return all(_agree(truth.chance.fixed(a), b) for a, b in zip(truth.original, again, strict=True))
