@@ -5,13 +5,14 @@ The parts:
 scaling     Trained models of the zoo under several optimizers, each time in a store and cache of
             its own: one after the other in this process, without a store (the bare sum of the
             trials); as a campaign with one job at a time (the overhead); with two (the scaling);
-            and the last once more, answered from the store.
+            and the last once more, answered from the store. Processor time stands beside: where
+            two jobs take no more of it than one, only the machine limits the scaling.
 bookkeeping What claiming, starting and answering a job that does nothing takes here.
 deaths      60 jobs of which every 20th aborts, 5 hang and 5 eat memory: how many are lost, whether
             each is blamed on its pass and its stage, and the processor time of the campaign's own
             process per job, beyond that of a run that is answered from the store.
 study       A campaign file, ``studies/offline.toml``, cold (the models of the zoo are made too) and
-            repeated.
+            repeated; modules are compiled before, as those of an installed package are.
 
 Run it on a machine that does nothing else: ``python benchmarks/campaign.py``. Shorter:
 ``--parts deaths --jobs 20``, ``--parts study --study FILE``.
@@ -20,6 +21,8 @@ Run it on a machine that does nothing else: ``python benchmarks/campaign.py``. S
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import importlib.util
 import os
 import resource
@@ -29,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,7 @@ from optvet.engine.campaign.leases import claim, join, leave, this_process
 from optvet.engine.campaign.plan import Job, Plan
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import keep_servers
+from optvet.engine.work.sandbox.worker import PR_SET_CHILD_SUBREAPER
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.error import ErrorSource
 
@@ -63,36 +68,83 @@ def main() -> None:
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--larger", action="store_true", help="networks of a few megabytes too")
+    parser.add_argument("--models", nargs="+", metavar="zoo:NAME", help="of the part scaling")
     parser.add_argument("--jobs", type=int, default=60, help="of the part deaths")
     parser.add_argument("--study", type=Path, default=ROOT / "studies" / "offline.toml")
+    parser.add_argument("--one-job", action="store_true", help="the study with one job too")
     chosen = parser.parse_args()
     print(machine.describe(machine.environment()), flush=True)
+    adopt_orphans()
     with machine.as_installed(), tempfile.TemporaryDirectory(prefix="optvet-benchmark-") as folder:
         place = Path(folder)
         if "scaling" in chosen.parts:
-            scaling(place, MODELS + (LARGER if chosen.larger else ()))
+            usual = MODELS + (LARGER if chosen.larger else ())
+            scaling(place, tuple(chosen.models or usual))
         if "bookkeeping" in chosen.parts:
             cpu_s = bookkeeping(place / "empty")
             print(f"bookkeeping of a job, processor time {1000 * cpu_s:5.1f} ms (at most 20)")
         if "deaths" in chosen.parts:
             deaths(place / "deaths", chosen.jobs)
         if "study" in chosen.parts:
-            study(place / "study", chosen.study)
+            study(place / "study", chosen.study, one_job=chosen.one_job)
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a command took, seconds.
+
+    Attributes:
+        wall_s: From its start to its end.
+        own_s: Processor time of its own process.
+        all_s: Processor time of all its processes.
+    """
+
+    wall_s: float
+    own_s: float
+    all_s: float
+
+    def __str__(self) -> str:
+        return f"{self.wall_s:7.1f} s  {self.all_s:7.1f} s CPU"
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own has ended, so that their time can be told."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children_s() -> float:
+    """Processor time of all processes that this one started, and that these started."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def scaling(place: Path, models: tuple[str, ...]) -> None:
     """The overhead over the bare sum, and what a second job brings."""
     amount = len(models) * len(OPTIMIZERS)
-    bare_s = bare(place, models)
-    print(f"{amount} jobs, bare sum          {bare_s:7.1f} s", flush=True)
-    one_s = campaign(place, models, jobs=1)
-    words = f"{one_s / bare_s - 1:+.0%} over the bare sum (at most +15 %)"
-    print(f"{amount} jobs, campaign, 1 job   {one_s:7.1f} s  {words}", flush=True)
-    two_s = campaign(place, models, jobs=2)
-    words = f"{one_s / two_s:.2f} times as fast as 1 (at least 1.7)"
-    print(f"{amount} jobs, campaign, 2 jobs  {two_s:7.1f} s  {words}", flush=True)
-    again_s = campaign(place, models, jobs=2, keep=True)
-    print(f"{amount} jobs, from the store    {again_s:7.1f} s  (at most 5)", flush=True)
+    plain = in_process(place, models)
+    print(f"{amount} jobs, bare sum          {plain}", flush=True)
+    one = campaign(place, models, jobs=1)
+    words = f"{one.wall_s / plain.wall_s - 1:+.0%} over the bare sum (at most +15 %)"
+    print(f"{amount} jobs, campaign, 1 job   {one}  {words}", flush=True)
+    two = campaign(place, models, jobs=2)
+    words = f"{one.wall_s / two.wall_s:.2f} times as fast as 1 (at least 1.7)"
+    print(f"{amount} jobs, campaign, 2 jobs  {two}  {words}", flush=True)
+    again = campaign(place, models, jobs=2, keep=True)
+    print(f"{amount} jobs, from the store    {again}  (at most 5)", flush=True)
+
+
+def in_process(place: Path, models: tuple[str, ...]) -> Took:
+    """What ``bare`` takes, in a process of its own."""
+    before = children_s()
+    pid = os.fork()
+    if pid == 0:
+        (place / "bare").write_text(repr(bare(place, models)))
+        os._exit(0)  # The servers that it kept end with it.
+    os.waitpid(pid, 0)
+    return Took(float((place / "bare").read_text()), 0.0, children_s() - before)
 
 
 def bare(place: Path, models: tuple[str, ...]) -> float:
@@ -118,21 +170,23 @@ def fetch(models: tuple[str, ...], cache: Path) -> None:
         plugins.model_source(scheme).fetch(name, cache / "models")
 
 
-def campaign(place: Path, models: tuple[str, ...], *, jobs: int, keep: bool = False) -> float:
-    """Seconds of ``optvet campaign run``, from its start to its end."""
+def campaign(place: Path, models: tuple[str, ...], *, jobs: int, keep: bool = False) -> Took:
+    """What ``optvet campaign run`` takes."""
     file, store, cache = place / "c.toml", place / f"store-{jobs}", place / f"cache-{jobs}"
     if not keep:
         shutil.rmtree(store, ignore_errors=True)
         fetch(models, cache)
     file.write_text(f"models = {list(models)}\noptimizers = {list(OPTIMIZERS)}\n[vet]\nlimit = 1\n")
-    return command(file, store, cache, jobs)[0]
+    return command(file, store, cache, jobs)
 
 
 def command(
-    file: Path, store: Path, cache: Path, jobs: int, **environment: str
-) -> tuple[float, float]:
-    """Seconds of ``optvet campaign run``, and processor seconds of its own process."""
+    file: Path, store: Path, cache: Path, jobs: int, *models: str, **environment: str
+) -> Took:
+    """What ``optvet campaign run`` takes, of the file's models or these."""
     words = ["campaign", "run", file, "--store", store, "--jobs", jobs, "--cache-dir", cache, "-q"]
+    words += [word for model in models for word in ("--models", model)]
+    before = children_s()
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "optvet_start", *map(str, words)],
@@ -146,7 +200,7 @@ def command(
     ticks = int(fields[11]) + int(fields[12])
     if process.wait() not in (0, 1, 4):
         sys.exit(f"the campaign failed with exit code {process.returncode}")
-    return took_s, ticks / os.sysconf("SC_CLK_TCK")
+    return Took(took_s, ticks / os.sysconf("SC_CLK_TCK"), children_s() - before)
 
 
 def bookkeeping(place: Path) -> float:
@@ -195,13 +249,13 @@ def deaths(place: Path, amount: int) -> None:
     alone = place / "alone.toml"
     alone.write_text(file.read_text().replace('"models/"', f'"models/*-{names[-1]}.onnx"'))
     command(alone, place / "first", place / "cache", 2, PYTHONPATH=path)  # compiles modules
-    took_s, own_s = command(file, store, place / "cache", 2, PYTHONPATH=path)
-    _, again_s = command(file, store, place / "cache", 2, PYTHONPATH=path)
+    took = command(file, store, place / "cache", 2, PYTHONPATH=path)
+    again = command(file, store, place / "cache", 2, PYTHONPATH=path)
     answered, right = judged(store)
     kinds = Counter(name.split("_")[0] for name in names)
-    print(f"{amount} jobs ({', '.join(f'{n} {kind}' for kind, n in kinds.items())}) {took_s:.1f} s")
+    print(f"{amount} jobs ({', '.join(f'{n} {kind}' for kind, n in kinds.items())}) {took}")
     print(f"  lost {amount - answered} (0), blamed on pass and stage {right} of {amount}")
-    each_ms = 1000 * (own_s - again_s) / amount
+    each_ms = 1000 * (took.own_s - again.own_s) / amount
     print(f"  processor time of the campaign's process {each_ms:.1f} ms a job (at most 20)")
 
 
@@ -231,12 +285,18 @@ def judged(folder: Path) -> tuple[int, int]:
     return answered, right
 
 
-def study(place: Path, file: Path) -> None:
-    """A campaign file, cold and repeated."""
+def study(place: Path, file: Path, *, one_job: bool) -> None:
+    """A campaign file, cold and repeated; and cold with one job at a time, if asked for."""
     place.mkdir()
-    for name, aim in (("cold", "at most 180 for studies/offline.toml"), ("repeated", "at most 5")):
-        took_s, _ = command(file.resolve(), place / "store", place / "cache", 2)
-        print(f"{file.name}, {name:8} {took_s:7.1f} s  ({aim})", flush=True)
+    command(file.resolve(), place / "first", place / "cache-first", 1, MODELS[0])
+    cold = command(file.resolve(), place / "store", place / "cache", 2)
+    print(f"{file.name}, cold     {cold}  (at most 180 for studies/offline.toml)", flush=True)
+    again = command(file.resolve(), place / "store", place / "cache", 2)
+    print(f"{file.name}, repeated {again}  (at most 5)", flush=True)
+    if one_job:
+        one = command(file.resolve(), place / "store-1", place / "cache-1", 1)
+        words = f"2 jobs are {one.wall_s / cold.wall_s:.2f} times as fast (at least 1.7)"
+        print(f"{file.name}, 1 job    {one}  {words}", flush=True)
 
 
 if __name__ == "__main__":

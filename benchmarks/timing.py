@@ -1,14 +1,18 @@
 """How honest timings are: equal models, a planted slowdown, and what timing itself costs.
 
-    python benchmarks/timing.py                     # the whole: 50 and 40 timings
+    python benchmarks/timing.py                     # 50 and 40 timings: some ten minutes
+    python benchmarks/timing.py --busy 0 2 --seconds 0.25
     python benchmarks/timing.py --equal 20 --planted 10
-    python benchmarks/timing.py --busy 2            # with two processes that keep processors busy
 
-Per model: how often the same bytes, timed twice, are called slower or faster (aim: at most 1 %);
-how often a model with a fifth more work is called slower (aim: at least 95 %); and the latency that
-a timing reports over that of a bare loop of the runtime in a process of its own (aim: at most
-1.05). The planted work is a chain of redundant operators, as many as come nearest to a fifth in
-bare loops; their own ratio is printed, since it is what a timing can find.
+How often the same bytes, timed twice, are called slower or faster (aim: at most 1 %); how often a
+model with a fifth more work is called slower (aim: at least 95 %); and the latency that a timing
+reports over that of a bare loop of the runtime in a process of its own (aim: at most 1.05). The
+timings are shared among the models (``--size``), and the aims hold for all of them together.
+
+The planted work is a chain of redundant operators, as many as come nearest to a fifth in bare
+loops; their own ratio is printed, since it is what a timing can find. ``--busy`` tells beside how
+many processes that keep processors busy; several numbers, one after the other. ``--seconds`` is
+what a process spends on its rounds; less takes less time, and tells less.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -123,9 +128,10 @@ class Timer:
     """Times two files as ``optvet bench`` times a variant."""
 
     def __init__(
-        self, sandbox: Sandbox, config: RuntimeConfig, samples: tuple[Sample, ...]
+        self, sandbox: Sandbox, config: RuntimeConfig, samples: tuple[Sample, ...], seconds: float
     ) -> None:
         self._sandbox, self._config, self._samples = sandbox, config, samples
+        self._seconds = seconds
 
     def time(self, a: Path, b: Path, repeats: int) -> tuple[Interval, list[Repeat]]:
         """The interval of the ratio of B to A, and the repeats."""
@@ -133,7 +139,7 @@ class Timer:
         found: list[Repeat] = []
         with exclusive_timing(lambda text, done, total: None):
             for number in range(repeats):
-                spec = RepeatSpec(*sides, self._samples, 0.5, bool(number % 2), 120.0)
+                spec = RepeatSpec(*sides, self._samples, self._seconds, bool(number % 2), 120.0)
                 outcome = self._sandbox.call(repeat, spec, fresh=True, role="referee", alone=True)
                 if not isinstance(outcome.value, Repeat):
                     sys.exit(f"a repeat failed: {outcome.failure or outcome.value}")
@@ -145,43 +151,65 @@ class Timer:
         return Side(Product(Subject(path, digest), digest, "onnx", None), self._config)
 
 
-def report(timer: Timer, folder: Path, size: int, layers: int, asked: argparse.Namespace) -> bool:
-    """Print the three numbers of one model; whether all aims are met."""
+@dataclass
+class Count:
+    """What the timings of all models came to, under one load."""
+
+    equal: Counter[str] = field(default_factory=Counter)
+    planted: Counter[str] = field(default_factory=Counter)
+    costs: list[float] = field(default_factory=list)
+
+    def told(self) -> bool:
+        """Print it; whether all aims are met."""
+        wrong, timed = self.equal["slower"] + self.equal["faster"], self.equal.total()
+        found, slow = self.planted["slower"], self.planted.total()
+        cost = max(self.costs)
+        met = wrong <= 0.01 * timed, found >= 0.95 * slow, cost <= 1.05
+        words = (
+            f"equal models called different: {wrong} of {timed}; aim at most 1 %",
+            f"planted slowdowns found: {found} of {slow}; aim at least 95 %",
+            f"latency over a bare loop's: {cost:.3f} at most; aim at most 1.05",
+        )
+        for text, fine in zip(words, met, strict=True):
+            print(f"  {text}: {'met' if fine else 'NOT MET'}")
+        return all(met)
+
+
+def report(
+    timer: Timer, folder: Path, size: int, layers: int, asked: argparse.Namespace, count: Count
+) -> None:
+    """Time one model, print the numbers, and add them to ``count``."""
     random = np.random.default_rng(1)
     feeds = {"x": random.normal(size=(_ROWS, size)).astype(np.float32)}
     slow, true = planted(folder, size, layers, asked.threads, feeds)
-    plain, met = folder / "plain.onnx", True
-    print(f"\n{layers} layers of {size}, {asked.threads} thread(s)")
+    plain, share = folder / "plain.onnx", len(asked.size)
+    print(f"\n{layers} layers of {size}, {asked.threads} thread(s)", flush=True)
     calls: Counter[str] = Counter()
     latencies: list[float] = []
-    started = time.perf_counter()
-    for _ in range(asked.equal):
+    started, number = time.perf_counter(), max(1, round(asked.equal / share))
+    for _ in range(number):
         interval, repeats = timer.time(plain, plain, asked.repeats)
         calls[call_of(interval, THRESHOLD)] += 1
         latencies += [median(r.latencies[0]) for r in repeats]
-    each = (time.perf_counter() - started) / max(asked.equal, 1)
-    wrong = calls["slower"] + calls["faster"]
-    met &= wrong <= 0.01 * asked.equal
-    print(f"  equal: {wrong} of {asked.equal} called different; {dict(calls)}; {each:.1f} s each")
+    each = (time.perf_counter() - started) / number
+    print(f"  equal: {dict(calls)}; {each:.1f} s each", flush=True)
+    count.equal += calls
     calls.clear()
     ratios = []
-    for _ in range(asked.planted):
+    for _ in range(round(asked.planted / share)):
         interval, _ = timer.time(plain, slow, asked.repeats)
         calls[call_of(interval, THRESHOLD)] += 1
         ratios.append(interval.ratio)
     if true < LEAST:
         print(f"  planted: {true:.2f} in bare loops is too little; run again on a quieter machine")
-    share = calls["slower"] / max(asked.planted, 1)
-    met &= not asked.planted or share >= 0.95
     print(
-        f"  planted {true:.2f} (bare loops): found {calls['slower']} of {asked.planted}; "
-        f"{dict(calls)}; ratios {min(ratios, default=0):.2f} to {max(ratios, default=0):.2f}"
+        f"  planted {true:.2f} (bare loops): {dict(calls)}; ratios {min(ratios, default=0):.2f} to "
+        f"{max(ratios, default=0):.2f}"
     )
+    count.planted += calls
     (loop,) = in_processes(5, plain, threads=asked.threads, feeds=feeds)
-    cost = median(latencies) / loop
-    met &= cost <= 1.05
-    print(f"  latency {median(latencies) * 1e6:.1f} µs, {cost:.3f} of a bare loop's")
-    return met
+    count.costs.append(median(latencies) / loop)
+    print(f"  latency {median(latencies) * 1e6:.1f} µs, {count.costs[-1]:.3f} of a bare loop's")
 
 
 def keep_busy() -> None:
@@ -199,29 +227,47 @@ def main() -> None:
     parser.add_argument("--planted", type=int, default=40, help="timings of the planted slowdown")
     parser.add_argument("--repeats", type=int, default=10, help="processes per timing")
     parser.add_argument("--threads", type=int, default=1, help="threads within an operator")
-    parser.add_argument("--busy", type=int, default=0, help="processes that make the machine busy")
-    parser.add_argument("--size", type=int, action="append", help="width of the layers")
+    parser.add_argument("--seconds", type=float, default=0.5, help="per process, for its rounds")
+    parser.add_argument(
+        "--busy", type=int, nargs="+", default=[0], help="processes that make the machine busy"
+    )
+    parser.add_argument("--size", type=int, nargs="+", default=[64, 256], help="width of layers")
     asked = parser.parse_args()
     print(describe(environment()))
-    print(f"confidence {CONFIDENCE:.0%}, threshold {THRESHOLD:.0%}, {asked.repeats} repeats")
-    busy = [multiprocessing.Process(target=keep_busy, daemon=True) for _ in range(asked.busy)]
-    for process in busy:
+    print(
+        f"confidence {CONFIDENCE:.0%}, threshold {THRESHOLD:.0%}, {asked.repeats} repeats of "
+        f"{asked.seconds:g} s"
+    )
+    met = [under(busy, asked) for busy in asked.busy]
+    sys.exit(not all(met))
+
+
+def under(busy: int, asked: argparse.Namespace) -> bool:
+    """Time all models beside ``busy`` processes; whether all aims are met."""
+    print(f"\n--- beside {busy} busy processes ---", flush=True)
+    others = [multiprocessing.Process(target=keep_busy, daemon=True) for _ in range(busy)]
+    for process in others:
         process.start()
     runtime = Plugins().runtime("onnxruntime")
     options = runtime.deployed.model_copy(update={"threads": asked.threads})
-    config, met = RuntimeConfig(runtime, options), True
+    config, count = RuntimeConfig(runtime, options), Count()
     preload = (*preload_for(None, runtime), MEASURES)
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        for size in asked.size or (64, 256):
+        for size in asked.size:
             random = np.random.default_rng(1)
             feeds = {"x": random.normal(size=(_ROWS, size)).astype(np.float32)}
             with Sandbox(jobs=1, limits=Limits(120.0, 8 << 30), preload=preload) as sandbox:
-                timer = Timer(sandbox, config, (Sample("sample", feeds),))
-                met &= report(timer, Path(folder), size, 4, asked)
-    for process in busy:
+                timer = Timer(sandbox, config, (Sample("sample", feeds),), asked.seconds)
+                report(timer, Path(folder), size, 4, asked, count)
+    print(
+        f"\nall, beside {busy} busy processes; load now {os.getloadavg()[0]:.1f}, "
+        f"{time.perf_counter() - started:.0f} s"
+    )
+    met = count.told()
+    for process in others:
         process.kill()
-    print(f"\nload now {os.getloadavg()[0]:.1f}")
-    sys.exit(not met)
+    return met
 
 
 if __name__ == "__main__":
