@@ -173,7 +173,7 @@ def _message(result: VetResult, request: VetRequest) -> str:
     from optvet.cli.terminal import plain
 
     counted = [f for f in result.findings if f.severity != "note" or f.symptom in request.fail_on]
-    found = (f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in counted)
+    found = (f"{f.symptom}: {f.blamed()}" for f in counted)
     first = f"{request.model} under {result.optimizer.name}: {'; '.join(found)}\n"
 
     asked = request.model_copy(update={"jobs": None, "cache_dir": None})

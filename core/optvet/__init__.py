@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optvet.engine.api import bench, compare, reduce, replay, vet, write_bundles
+    from optvet.engine.api import bench, compare, reduce, replay, write_bundles
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
+    from optvet.engine.question import vet
     from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
     from optvet.spec.environment import Collision, Installation, Ran, Unmet
     from optvet.spec.errors import (
@@ -96,8 +97,8 @@ if TYPE_CHECKING:
     )
     from optvet.spec.request import VetRequest
     from optvet.spec.sensitive import Harmless, Sensitive
+    from optvet.spec.symptoms import NOTES, Stage, Symptom
     from optvet.spec.types import (
-        NOTES,
         Artifact,
         Comparison,
         Deferred,
@@ -114,10 +115,8 @@ if TYPE_CHECKING:
         Profile,
         Reference,
         Sample,
-        Stage,
         Suggestion,
         Summary,
-        Symptom,
         Traits,
         ValueInfo,
     )
@@ -257,6 +256,7 @@ __all__ = [
 
 _HOMES = (
     "optvet.spec.errors",
+    "optvet.spec.symptoms",
     "optvet.spec.files",
     "optvet.spec.memory",
     "optvet.spec.parsing",
@@ -264,16 +264,31 @@ _HOMES = (
     "optvet.spec.types",
     "optvet.spec.sensitive",
     "optvet.spec.protocols",
-    "optvet.spec.devices",
     "optvet.spec.hooks",
+    "optvet.spec.environment",
+    "optvet.spec.devices",
     "optvet.spec.executor",
     "optvet.spec.generators",
-    "optvet.spec.environment",
-    "optvet.spec.records",
     "optvet.spec.request",
 )
 """Where public names are looked for, one module after the other: those that import little first."""
-_ENGINE = ("bench", "compare", "reduce", "replay", "vet", "write_bundles")
+_RECORDS = {
+    "BarChart": "charts",
+    "CampaignReport": "report",
+    "Chart": "charts",
+    "Check": "doctor",
+    "Finding": "vet",
+    "IntervalChart": "charts",
+    "PointChart": "charts",
+    "ReportTable": "report",
+    "ReportedFinding": "report",
+    "ReportedTrial": "report",
+    "Sighting": "report",
+    "VetResult": "vet",
+    "WarningRecord": "vet",
+}
+"""Documents, by the module below ``optvet.spec.records``: most processes need one or two."""
+_ENGINE = ("bench", "compare", "reduce", "replay", "write_bundles")
 
 
 def __getattr__(name: str) -> Any:
@@ -282,7 +297,14 @@ def __getattr__(name: str) -> Any:
         from optvet.engine.numerics.float64 import evaluator
 
         return evaluator
-    homes = ("optvet.engine.api",) if name in _ENGINE else _HOMES if name in __all__ else ()
+    if name == "vet":
+        from optvet.engine.question import vet
+
+        return vet
+    if name in _RECORDS:
+        homes: tuple[str, ...] = (f"optvet.spec.records.{_RECORDS[name]}",)
+    else:
+        homes = ("optvet.engine.api",) if name in _ENGINE else _HOMES if name in __all__ else ()
     for home in homes:
         module = import_module(home)
         if hasattr(module, name):

@@ -23,7 +23,7 @@ _TASK = re.compile(r"\bdepth\b", re.IGNORECASE)
 class DepthOptions(BaseModel):
     """Which output is the map, and when it counts as changed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: str = ""
     """The output that has the distances; the largest one where it is empty."""

@@ -35,7 +35,7 @@ _USUAL_CLASSES = frozenset({10, 47, 100, 101, 102, 200, 257, 365, 1000, 1001, 21
 class ClassificationOptions(BaseModel):
     """Which scores, and how many of the best labels."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     topk: tuple[int, ...] = Field(default=(1, 5, 10), min_length=1)
     """Lengths of the lists of best labels that are compared; the longest is ranked."""

@@ -22,7 +22,7 @@ _NAME = re.compile(r"embed|pool|feature|vector|sentence", re.IGNORECASE)
 class EmbeddingOptions(BaseModel):
     """Which output has the vectors, and when they count as changed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: str = ""
     """The output that has the vectors; found by its name where it is empty."""

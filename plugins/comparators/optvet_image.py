@@ -26,7 +26,7 @@ _OTHER_TASK = re.compile(r"speech|audio|voice|sound|music|text")
 class ImageOptions(BaseModel):
     """Which output is the image, and when it counts as changed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: str = ""
     """The output that has the images; the largest one of rank 4 or 3 where it is empty."""

@@ -25,7 +25,7 @@ _USUAL_CLASSES = frozenset({11, 12, 19, 20, 21, 33, 34, 59, 60, 133, 150, 151, 1
 class SegmentationOptions(BaseModel):
     """Which output is the mask, and when it counts as changed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: str = ""
     """The output that has the mask; the first one with pixels where it is empty."""

@@ -42,7 +42,7 @@ _COUNTS = (
 class SpeechOptions(BaseModel):
     """Which output is heard, and how it becomes words."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: str = ""
     """The output that has frames, symbols or words; found where it is empty."""

@@ -28,7 +28,7 @@ _KEYS = ".keys"
 class TabularOptions(BaseModel):
     """When a number counts as changed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rtol: float = Field(default=1e-4, ge=0)
     """A value that moved by more than ``atol + rtol * |reference|`` counts as changed."""

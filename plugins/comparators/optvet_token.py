@@ -23,7 +23,7 @@ _HIDDEN = re.compile(r"hidden|encod|embed|state|past|present", re.IGNORECASE)
 class TokenOptions(BaseModel):
     """Which output has the scores, and how many of the best tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: str = ""
     """The output that has the scores [batch, positions, tokens]; found if it is empty."""

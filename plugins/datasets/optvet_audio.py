@@ -60,7 +60,7 @@ _FLOATS = {"float", "float16", "double"}
 class AudioOptions(BaseModel):
     """How sound becomes inputs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rate: int | None = Field(default=None, ge=1000, le=768_000)
     """Samples per second that the model expects; by default what its record gives it as a sample

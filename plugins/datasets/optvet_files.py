@@ -76,7 +76,7 @@ _TENSORS = frozenset(onnx.TensorProto.DataType.keys()) - {"UNDEFINED"}
 class FilesOptions(BaseModel):
     """There is nothing to choose."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ _LABELS = ("label", "labels", "target")
 class HuggingFaceOptions(BaseModel):
     """Which rows, and what of them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     split: str = ""
     """The split; by default validation, else test, else train."""

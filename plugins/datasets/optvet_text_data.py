@@ -67,7 +67,7 @@ _FIRST, _LAST, _PAD = ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[PAD]", "<pad>", "<
 class TextDataOptions(BaseModel):
     """How texts become inputs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokenizer: Annotated[str, Sensitive("reads a file", reads_data=True)] = ""
     """A tokenizer.json, or a vocabulary, in place of the one that the model's record names."""

@@ -30,7 +30,7 @@ T = TypeVar("T")
 class RayOptions(BaseModel):
     """The address of the cluster, and the resources of one job."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     address: str = "auto"
     """The cluster, `HOST:PORT` or `ray://HOST:PORT`; `auto` is the one that this machine is of."""

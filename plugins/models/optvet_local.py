@@ -51,10 +51,12 @@ def _models_in(folder: Path) -> list[Path]:
         inside = [entry for entry in _entries(folder) if entry.suffix == ".onnx"]
         advice = f"give {inside[0]}" if inside else "give the file itself"
         raise InputError(f"{folder} is a directory, expected an ONNX file; {advice}")
-    files = [e for e in _entries(folder) if e.suffix == ".onnx" and e.is_file()]
+    named = (e for e in _entries(folder) if e.suffix == ".onnx")
+    files = [e for e in named if e.is_file() or (e.is_symlink() and not e.exists())]
     if not files:
         raise InputError(f"folder {folder} has no .onnx file; {_where_else(folder)}")
-    return [_usable(file) for file in files]
+    # Of several, what is wrong with one is told where it is opened, and the others are vetted.
+    return files if len(files) > 1 else [_usable(files[0])]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -87,6 +89,8 @@ def _usable(path: Path) -> Path:
 
 def _nothing_there(path: Path) -> str:
     """Text of the error, with names that are near in the nearest folder that exists."""
+    if path.is_symlink():
+        return f"{path} is a link to {path.readlink()}, which does not exist"
     parent = path.parent
     if not parent.is_dir():
         return f"no such file: {path}; its folder {parent} does not exist either"

@@ -39,7 +39,7 @@ _KINDS = ("fuse", "eliminate", "rewrite", "replace", "extract", "split", "lift",
 class OnnxOptimizerOptions(BaseModel):
     """Options of ``onnxoptimizer.optimize``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fixed_point: bool = False
     """Repeat the passes until nothing changes any more."""

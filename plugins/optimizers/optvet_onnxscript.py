@@ -13,7 +13,6 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,6 +25,7 @@ from optvet import (
     Symptom,
     Traits,
     UnknownName,
+    Unsupported,
     hookimpl,
     version_of,
 )
@@ -41,7 +41,7 @@ _NO_REWRITES = {"Checker"}
 class OnnxscriptOptions(BaseModel):
     """Options of ``onnxscript.optimizer.optimize``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     onnx_shape_inference: bool = True
     """Infer shapes node by node while constants are folded."""
@@ -97,7 +97,7 @@ class Onnxscript:
         from onnxscript.rewriter import RewritePass
 
         steps, _ = self._steps(options)
-        graph = ir.serde.deserialize_model(onnx.load_from_string(source.data))
+        graph = _read(source.data)
         changing_passes: list[str] = []
         for group in _groups(passes, steps):
             step = steps[group[0]]
@@ -162,6 +162,8 @@ class Onnxscript:
 
 def _passes_of_optimize(options: OnnxscriptOptions) -> list[Any]:
     """The passes that the library's own function makes, seen as it applies them to nothing."""
+    from unittest.mock import patch
+
     from onnxscript import ir, optimizer
 
     real, seen = ir.passes.Sequential, list[Any]()
@@ -284,6 +286,21 @@ def _spy(rule: Any, name: str, changing_passes: list[str]) -> Any:
 
     spied.try_rewrite = try_rewrite
     return spied
+
+
+def _read(data: bytes) -> Any:
+    """The library's form of a model. Raises Unsupported for what it says it cannot represent."""
+    from onnxscript import ir
+
+    try:
+        return ir.serde.deserialize_model(onnx.load_from_string(data))
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, NotImplementedError):
+            raise Unsupported(f"onnxscript cannot read the model: {cause}") from error
+        raise
 
 
 @hookimpl

@@ -76,7 +76,7 @@ _EXACT = (
 class OnnxsimOptions(BaseModel):
     """Options of ``onnxsim.simplify``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     include_subgraph: bool = False
     """Simplify the branches of control flow, too."""

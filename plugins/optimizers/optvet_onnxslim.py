@@ -10,7 +10,6 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from unittest.mock import patch
 
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +20,7 @@ from optvet import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, ver
 class OnnxslimOptions(BaseModel):
     """Options of ``onnxslim.slim``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_iterations: int = Field(default=10, ge=1)
     """Rounds at most; it stops where a round changes nothing."""
@@ -61,6 +60,8 @@ class Onnxslim:
 
     def apply(self, source: Artifact, passes: Sequence[str], options: OnnxslimOptions) -> Artifact:
         """Skip whatever is not among ``passes``."""
+        from unittest.mock import patch
+
         import onnxslim
         from onnxslim.core import optimize
 
@@ -78,6 +79,8 @@ class Onnxslim:
         self, source: Artifact, passes: Sequence[str], options: OnnxslimOptions
     ) -> Sequence[str]:
         """The patterns that matched somewhere, and all stages, of which nothing is known."""
+        from unittest.mock import patch
+
         from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
 
         matched: set[str] = set()

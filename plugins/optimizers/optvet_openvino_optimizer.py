@@ -84,7 +84,7 @@ _TRACE_S = 100.0
 class OpenVinoOptimizerOptions(BaseModel):
     """There are none: what OpenVINO lets one choose is among the passes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class OpenVinoOptimizer:

@@ -42,7 +42,7 @@ _LIMITS = {
 class OrtTransformersOptions(BaseModel):
     """Arguments of ``optimize_model``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model_type: str = "bert"
     """Which of the tool's model types to take it for."""

@@ -96,7 +96,7 @@ def _is_plain_target(target: object) -> bool:
 class TvmOptions(BaseModel):
     """How models are compiled."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: Annotated[
         str,

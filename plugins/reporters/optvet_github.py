@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, Reporter, hookimpl
+from optvet import Reporter, hookimpl
+
+if TYPE_CHECKING:
+    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 _MODELS = 5
 

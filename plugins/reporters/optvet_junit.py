@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, Reporter, hookimpl
+from optvet import Reporter, hookimpl
+
+if TYPE_CHECKING:
+    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 
 class JUnitReporter:

@@ -6,15 +6,12 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from optvet import (
-    CampaignReport,
-    FindingFiles,
-    ReportedFinding,
-    ReportedTrial,
-    Reporter,
-    hookimpl,
-)
+from optvet import Reporter, hookimpl
+
+if TYPE_CHECKING:
+    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 _ROWS = 20
 _CHARS = 160
@@ -80,7 +77,7 @@ def _findings(title: str, found: Sequence[ReportedFinding]) -> Iterator[str]:
         [
             f.symptom,
             f.optimizer,
-            " → ".join(f.culprit) or "import and export",
+            f.blamed() if f.culprit else "import and export",
             _models(f),
             f.message,
         ]

@@ -8,18 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from optvet import (
-    CampaignReport,
-    FindingFiles,
-    ReportedFinding,
-    ReportedTrial,
-    Reporter,
-    Sighting,
-    hookimpl,
-)
+from optvet import Reporter, hookimpl
+
+if TYPE_CHECKING:
+    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, Sighting
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

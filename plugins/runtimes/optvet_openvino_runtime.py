@@ -51,7 +51,7 @@ _INT32 = np.iinfo(np.int32)
 class OpenVinoOptions(BaseModel):
     """Properties of the compiled model that decide what is computed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     precision: Literal["f32", "bf16", "f16", "device"] = "f32"
     """Inference precision; "device" leaves it to OpenVINO, which may choose bfloat16."""

@@ -19,7 +19,7 @@ from optvet import Artifact, Feeds, Runtime, Session, hookimpl
 class ReferenceOptions(BaseModel):
     """How the evaluator computes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     precision: Literal["float32", "float64"] = "float32"
     """float32: every tensor in the model's own type. float64: all in double, rounded at the end."""

@@ -14,7 +14,6 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -35,7 +34,7 @@ from optvet import (
 class TorchOptions(BaseModel):
     """How PyTorch computes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     threads: int = Field(default=1, ge=0)
     """Threads within an operator; 0 lets PyTorch choose."""
@@ -117,6 +116,8 @@ class TorchSession:
 @contextmanager
 def _no_folder_left() -> Iterator[None]:
     """Imported on the way, torch's compiler makes the folder of its cache; nothing is compiled."""
+    from unittest.mock import patch
+
     with (
         tempfile.TemporaryDirectory() as folder,
         patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder),

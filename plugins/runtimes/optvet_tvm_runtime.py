@@ -32,7 +32,7 @@ _KNOWN_BAD = {
 class TvmRuntimeOptions(BaseModel):
     """How kernels are run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     threads: int = Field(default=1, ge=0)
     """Threads within a kernel; 0 lets TVM choose."""

@@ -40,7 +40,7 @@ from optvet.engine.bundle import read_arrays, read_record
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sidecar import config_for
-from optvet.engine.work.cache import dump_arrays
+from optvet.engine.work.arrays import dump_arrays
 from optvet.engine.work.facts import run_from_bytes
 from optvet.engine.work.trial import Outputs
 

@@ -87,3 +87,24 @@ def test_commands_on_a_folder_that_is_no_store_say_so(run: Run, place: Path) -> 
         assert ran.code == 2
         assert "nowhere is no store" in ran.err
     assert not (place / "nowhere").exists()
+
+
+def test_what_a_file_asks_can_be_listed_and_asked_of_other_models(
+    run: Run, models: Path, place: Path
+) -> None:
+    (place / "files").mkdir()
+    study = place / "files" / "study.toml"
+    study.write_text('models = ["zoo:all"]\noptimizers = ["onnxoptimizer"]\n[vet]\nlimit = 1\n')
+    listed = run("campaign", "run", study, "--dry-run")
+    assert (listed.code, "22 x optvet vet" in listed.out) == (0, True)
+    assert not study.with_suffix(".store").exists()
+    # Paths of the command line begin here, not beside the file.
+    other = ("--models", "models/clean.onnx", "--models", "zoo:wine-logreg")
+    listed = run("campaign", "run", study, *other, "--dry-run")
+    assert "2 jobs on 2 models" in listed.out
+    assert run("campaign", "run", study, *other, "-q", "--json", "done.json").code == 0
+    done = CampaignSummary.model_validate_json((place / "done.json").read_text())
+    asked = {str(models / "clean.onnx"), "zoo:wine-logreg"}
+    assert {trial.model for trial in done.trials} == asked
+    refused = run("campaign", "run", study, "--models", "nowhere/")
+    assert (refused.code, "nowhere: no such file" in refused.err) == (2, True)

@@ -9,11 +9,13 @@ import pytest
 from pydantic import BaseModel
 
 from optvet import Sensitive, UsageError
+from optvet.engine.campaign import Digests, open_store
 from optvet.engine.campaign.file import read_campaign
-from optvet.engine.campaign.plan import requests_of
+from optvet.engine.campaign.plan import plan_campaign, requests_of
 from optvet.engine.campaign.template import template
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.selectors import expand_models
+from optvet.testing import Planted
 
 PLUGINS = Plugins()
 
@@ -170,3 +172,18 @@ def test_the_file_of_init_is_a_campaign(place: Path) -> None:
     )
     file.write_text(text)
     assert read_campaign(file, PLUGINS).content.bundles
+
+
+def test_planning_asks_no_optimizer_for_its_passes(models: Path, place: Path) -> None:
+    class Slow(Planted):
+        def passes(self) -> Any:
+            raise AssertionError("its library would be imported")
+
+    plugins = Plugins().register("optimizer", Slow())
+    name = Slow().name
+    (place / "c.toml").write_text(f'models = ["{models}"]\noptimizers = ["{name}"]\n')
+    source = read_campaign(place / "c.toml", plugins)
+    with open_store(place / "store", create=True) as store:
+        plan = plan_campaign(source, plugins, Digests(store.database), cache_dir=place / "cache")
+    assert [job.request.optimizer for job in plan.jobs] == [name, name]
+    assert {job.versions[name] for job in plan.jobs} == {Slow().version()}

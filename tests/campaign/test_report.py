@@ -119,3 +119,27 @@ def test_what_is_no_store_is_refused(run: Run, tmp_path: Path) -> None:
     ran = run("report", tmp_path)
     assert ran.code == 2
     assert "is no store" in ran.err
+
+
+def test_jobs_that_differ_in_options_alone_are_told_apart(
+    run: Run, models: Path, place: Path
+) -> None:
+    (place / "two.toml").write_text(
+        'models = ["models/"]\noptimizers = ["onnxoptimizer"]\nvet = { limit = 1 }\n'
+        "[[jobs]]\nvet = { optimizer_options = { fixed_point = false } }\n"
+        "[[jobs]]\nvet = { optimizer_options = { fixed_point = true } }\n"
+        '[[jobs]]\npipelines = ["eliminate_identity"]\n'
+    )
+    assert run("campaign", "run", "two.toml", "-q").code == 1
+    shown = run("campaign", "show", "two.store").out
+    assert shown.count("fixed_point: ") == 2
+    row = next(line for line in shown.splitlines() if line.startswith("faulty.onnx"))
+    assert row.split()[1:] == ["faulty", "faulty", "clean"]
+    assert run("report", "two.store", "--format", "json", "--out", "two.json").code == 0
+    report = json.loads((place / "two.json").read_text())
+    questions = {trial["question"] for trial in report["trials"]}
+    assert questions == {
+        "onnxoptimizer, default, fixed_point: false",
+        "onnxoptimizer, default, fixed_point: true",
+        "onnxoptimizer, eliminate_identity",
+    }

@@ -34,6 +34,7 @@ from optvet.spec.records import (
     IntervalChart,
     Placement,
     Placements,
+    PointChart,
     Timing,
 )
 from optvet.spec.records.report import ReportTable
@@ -126,6 +127,18 @@ def test_tables_of_a_real_campaign(run: Run, models: Path, place: Path) -> None:
     # The pipeline that fails has made no graph; Identity is gone in one of two nodes.
     assert nodes[0] == ["# OTX: nodes per level"]
     assert [line[1:5] for line in nodes[2:]] == [["1", "2", "1", "-1"], ["2", "4", "3", "-1"]]
+
+
+def test_a_campaign_may_only_detect(run: Run, models: Path, place: Path) -> None:
+    (place / "small.toml").write_text(FILE.replace("limit = 1", 'limit = 1, strategy = "none"'))
+    assert run("campaign", "run", "small.toml", "-q").code == 1
+    shown = " ".join(run("campaign", "show", "small.store").out.split())
+    assert "optimizer-error: the whole pipeline" in shown
+    ran = run("campaign", "tables", "small.store", "--study", "ditox", "--format", "markdown")
+    assert "| not searched | 1 |" in ran.out
+    assert "| fuse_transpose_into_gemm |" not in ran.out
+    assert run("report", "small.store", "--format", "markdown", "--out", "summary.md").code == 0
+    assert "culprits not searched" in (place / "summary.md").read_text()
 
 
 LEVELS = """
@@ -376,6 +389,10 @@ def test_speed_per_level_counts_verdicts_and_spans_the_ratios() -> None:
     (chart,) = charts(rows)
     assert isinstance(chart, IntervalChart)
     assert [i.tone for i in chart.intervals] == ["bad", "good", "unsure"]
+    compared = timed("faster", 0.5).model_copy(update={"difference": 1e-6})
+    *_, points = charts([*rows, row("compared", timing=compared)])
+    assert isinstance(points, PointChart)
+    assert [(p.x, p.y) for p in points.points] == [(1e-6, 0.5)]
     assert speed([row("untimed")]).rows == []
 
 

@@ -35,14 +35,14 @@ def test_plugins_are_listed_by_family(run: Run) -> None:
 
 
 def test_absent_library_is_told_with_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = metadata.version
+    installed = metadata.distribution
 
-    def version(name: str) -> str:
+    def distribution(name: str) -> metadata.Distribution:
         if name == "onnxslim":
             raise metadata.PackageNotFoundError(name)
         return installed(name)
 
-    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "distribution", distribution)
     (entry,) = json.loads(run("plugins", "show", "onnxslim", "--json", "-").out)["plugins"]
     assert entry["extra"] == "optvet[onnxslim]"
     listed = " ".join(run("plugins").out.split())

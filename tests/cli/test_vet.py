@@ -22,6 +22,7 @@ from optvet import NOTES, Finding, NothingTested, VetResult
 from optvet.cli import render
 from optvet.cli.errors import worst
 from optvet.cli.options import Note
+from optvet.engine import api
 from optvet.spec.records import CrossCheck
 from optvet.spec.records.structure import Inventory
 from optvet.spec.request import VetRequest
@@ -139,11 +140,11 @@ def test_escape_sequence_in_a_name_does_not_reach_the_terminal(run: Run, clean: 
 def test_options_reach_the_engine(run: Run, clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[VetRequest] = []
 
-    def vet(request: VetRequest, *, progress: object) -> VetResult:
+    def vet(request: VetRequest, *_: object, **__: object) -> VetResult:
         seen.append(request)
         raise NothingTested("nothing; --dataset")
 
-    monkeypatch.setattr(optvet, "vet", vet)
+    monkeypatch.setattr(api, "vet_request", vet)
     options = """--optimizer o --pipeline a,b --exclude z --strategy subset --dataset random
         --dataset files:x --start 2 --shuffle --on-bad skip --fail-on bloat --out o
         --limit 3 --seed 4 --jobs 5 --timeout 1.5 --memory 1.5G --as-deployed --no-pairs --reduce
@@ -193,11 +194,11 @@ def test_options_of_a_file_hold_unless_they_are_typed(
 ) -> None:
     seen: list[VetRequest] = []
 
-    def vet(request: VetRequest, *, progress: object) -> VetResult:
+    def vet(request: VetRequest, *_: object, **__: object) -> VetResult:
         seen.append(request)
         raise NothingTested("nothing; --dataset")
 
-    monkeypatch.setattr(optvet, "vet", vet)
+    monkeypatch.setattr(api, "vet_request", vet)
     file = tmp_path / "optvet.toml"
     file.write_text('timeout = "90s"\nlimit = 3\n[optimizer_options]\nk = 1\n')
     assert run("vet", clean, "--config", file, "--limit", "4").code == 5
@@ -577,7 +578,7 @@ def test_unexpected_error_exits_3_without_traceback(
     def vet(*_: object, **__: object) -> VetResult:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(optvet, "vet", vet)
+    monkeypatch.setattr(api, "vet_request", vet)
     ran = run("vet", clean)
     assert ran.code == 3
     assert ran.err == (
@@ -595,7 +596,7 @@ def test_interrupt_exits_130_and_says_what_is_kept(
     def vet(*_: object, **__: object) -> VetResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(optvet, "vet", vet)
+    monkeypatch.setattr(api, "vet_request", vet)
     ran = run("vet", clean)
     assert ran.code == 130
     assert ran.err == (

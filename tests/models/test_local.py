@@ -90,6 +90,17 @@ def test_an_empty_file_is_refused(tmp_path: Path, folder: bool) -> None:
         fetch(tmp_path if folder else path)
 
 
+def test_of_several_files_those_that_cannot_be_used_are_told_one_by_one(tmp_path: Path) -> None:
+    good, empty = write(tmp_path / "a.onnx"), write(tmp_path / "b.onnx", b"")
+    dead = tmp_path / "c.onnx"
+    dead.symlink_to("nowhere.onnx")
+    assert fetch(tmp_path) == [good, empty, dead]
+    with pytest.raises(InputError, match=r"b\.onnx is empty"):
+        fetch(empty)
+    with pytest.raises(UsageError, match=r"c\.onnx is a link to nowhere\.onnx, which does not"):
+        fetch(dead)
+
+
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.onnx")
     with pytest.raises(InputError, match="not a regular file"):

@@ -196,3 +196,23 @@ def test_a_planted_rule_is_named(
     assert [f.culprit for f in result.findings] == [["planted_rule"]]
     assert result.findings[0].confirmed
     assert result.safe_pipeline == list(SCRIPT.pipelines()["default"])
+
+
+ZIPMAP = """
+<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+classes (float[1,2] x) => (float[1,2] z) {
+    z = Identity(x)
+    y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (z)
+}
+"""
+
+
+def test_what_the_library_says_it_cannot_represent_is_no_fault(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(ZIPMAP)
+    scores = onnx.helper.make_map_type_proto(
+        onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    kind = onnx.helper.make_sequence_type_proto(scores)
+    model.graph.output.append(onnx.helper.make_value_info("y", kind))
+    with pytest.raises(optvet.NothingTested, match="Map types are not supported"):
+        optvet.vet(model, optimizer="onnxscript", limit=1, jobs=1, cache_dir=tmp_path)

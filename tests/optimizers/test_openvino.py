@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from onnx import numpy_helper
 from tests.answers import detail
 
 import optvet
@@ -126,6 +127,32 @@ def test_an_import_fault_is_blamed_on_the_import(tmp_path: Path) -> None:
     request = optvet.VetRequest(model=str(tmp_path / "model.onnx"), optimizer="openvino", limit=4)
     (bundle,) = optvet.write_bundles(result, request, tmp_path / "bundles")
     assert optvet.replay(bundle.path).outcome == "still there"
+
+
+QLINEAR = """
+<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+add (uint8[1,8] a, uint8[1,8] b) => (uint8[1,8] y)
+<float sa = {0.1}, uint8 za = {128}, float sb = {0.2}, uint8 zb = {128}, float sy = {0.15},
+ uint8 zy = {120}>
+{ y = com.microsoft.QLinearAdd (a, sa, za, b, sb, zb, sy, zy) }
+"""
+
+
+def test_a_wrong_layer_is_reduced_to_one_and_not_to_scales_that_define_nothing(
+    tmp_path: Path,
+) -> None:
+    """Seen in 2026.4: QLinearAdd cuts off what it should round."""
+    result = vet(tmp_path, QLINEAR)
+    if result.verdict in ("clean", "drift"):
+        pytest.skip("this release rounds QLinearAdd")
+    path = str(tmp_path / "model.onnx")
+    request = optvet.VetRequest(model=path, optimizer="openvino", limit=4, reduce=True)
+    (bundle,) = optvet.write_bundles(result, request, tmp_path / "bundles")
+    small = onnx.load(bundle.path / "model.onnx")
+    weights = {t.name: numpy_helper.to_array(t) for t in small.graph.initializer}
+    (node,) = small.graph.node
+    assert all(weights[node.input[i]] > 0 for i in (1, 4, 6))
+    assert bundle.record.finding.layer is not None
 
 
 DEEP = """

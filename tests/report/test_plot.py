@@ -105,3 +105,12 @@ def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing was measured"):
         write_plot([], tmp_path / "plot.svg")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_points_that_lie_on_each_other_are_named_in_one_line(tmp_path: Path) -> None:
+    places = (("all", 1e-7, 1.0), ("layout", 1.1e-7, 1.01), ("basic", 1e-5, 1.0), ("off", 0.0, 2.0))
+    points = [Point(label=name, x=x, y=y) for name, x, y in places]
+    chart = PointChart(title="t", axis="error", up="latency", points=points)
+    comments = written(tmp_path, [chart]).decode()
+    for words in ("all, layout", "basic", "off"):
+        assert f"<!-- {words} -->" in comments

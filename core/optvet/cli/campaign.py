@@ -18,6 +18,7 @@ from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.render import size
 from optvet.cli.terminal import Terminal
 from optvet.spec.campaign import STORE_BYTES
+from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
 from optvet.spec.request import bytes_of
 
@@ -51,6 +52,18 @@ ExecutorOptions = Annotated[
     list[str] | None,
     typer.Option("--executor-option", metavar="KEY=VALUE", help="Options of the executor."),
 ]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--models",
+        metavar="SELECTOR",
+        help="Models in place of the file's, named as in the file; may be given several times.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="List what would be vetted; nothing is fetched, run or stored."),
+]
 Retry = Annotated[bool, typer.Option("--retry", help="Run jobs again that failed.")]
 KnownFile = Annotated[
     Path | None,
@@ -73,7 +86,6 @@ def _init(
     debug: Debug = False,
 ) -> None:
     """Write a campaign file with comments that say what can be changed."""
-    from optvet import UsageError
     from optvet.engine.campaign.template import template
 
     terminal = context.ensure_object(Terminal)
@@ -99,6 +111,8 @@ def _run(
             show_default="a folder beside the file, called as it is",
         ),
     ] = None,
+    models: Models = None,
+    dry_run: DryRun = False,
     jobs: Jobs = None,
     executor: ExecutorName = "local",
     executor_options: ExecutorOptions = None,
@@ -117,13 +131,23 @@ def _run(
         open_store,
         plan_campaign,
         read_campaign,
+        requests_of,
     )
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
     plugins = Plugins()
     source = read_campaign(file, plugins, trust=trust)
+    if models:
+        source = source.about(models, plugins)
     known = _known(baseline)
+    if dry_run:
+        from optvet.cli.campaign_screen import planned
+
+        if json_to is not None:
+            raise UsageError("--dry-run writes no document; leave out --json")
+        terminal.show(*planned(source.name, list(requests_of(source, plugins))))
+        return
     folder = store or file.with_suffix(".store")
     check_folder("--store", folder)
     with open_store(folder, create=True) as opened:

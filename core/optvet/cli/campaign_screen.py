@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -22,6 +23,7 @@ from optvet.spec.records.campaign import (
     FindingGroup,
     TrialSummary,
 )
+from optvet.spec.request import VetRequest
 
 _COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
 _LISTED_MODELS = 3
@@ -74,6 +76,20 @@ def _totals(found: CampaignSummary) -> Text:
     return line.append_text(text(counts, "not bold red" if new else "not bold"))
 
 
+def planned(name: str, requests: Sequence[VetRequest]) -> Iterator[RenderableType]:
+    """What a campaign would ask: its models, and the options of each variant."""
+    models = dict.fromkeys(request.model for request in requests)
+    amounts = f"{count(len(requests), 'job')} on {count(len(models), 'model')}"
+    line = text(name, "bold").append_text(text(f"  {amounts}", "not bold"))
+    yield line
+    yield text(_several([short_model(model) for model in models]), "dim")
+    variants = Counter(
+        shlex.join(request.arguments(("cache_dir", "jobs", "trust"))[1:]) for request in requests
+    )
+    for words, amount in variants.items():
+        yield text(f"{amount} x optvet vet {words}")
+
+
 # --- trials --------------------------------------------------------------------------------------
 
 
@@ -97,12 +113,13 @@ def _matrix(trials: Sequence[TrialSummary]) -> Table:
 
 
 def _column(trial: TrialSummary) -> tuple[str, ...]:
-    return (trial.optimizer, trial.pipeline, trial.dataset, trial.runtime, trial.comparator)
+    about = (trial.optimizer, trial.pipeline, trial.options)
+    return (*about, trial.dataset, trial.runtime, trial.comparator)
 
 
 def _labels(columns: Sequence[tuple[str, ...]]) -> list[str]:
     """Column heads: the optimizer, and the other values that differ between columns."""
-    differing = [len({column[i] for column in columns}) > 1 for i in range(5)]
+    differing = [len({column[i] for column in columns}) > 1 for i in range(6)]
     differing[0] = True
     return [
         "\n".join(part for part, differs in zip(column, differing, strict=True) if differs)
@@ -122,7 +139,8 @@ def _list(trials: Sequence[TrialSummary]) -> Table:
     table = table_of(("model", ""), ("optimizer", ""), ("pipeline", ""), ("verdict", ""))
     for trial in trials:
         if trial.verdict not in ("clean", "drift"):
-            cells = (text(trial.optimizer), text(one_line(trial.pipeline, 30)), _cell(trial))
+            asked = " ".join(part for part in (trial.pipeline, trial.options) if part)
+            cells = (text(trial.optimizer), text(one_line(asked, 40)), _cell(trial))
             table.add_row(text(short_model(trial.model)), *cells)
     intact = sum(t.verdict in ("clean", "drift") for t in trials)
     table.add_row(Text(f"{intact} others", "dim"), "", "", Text("intact", "green"))
@@ -148,7 +166,7 @@ def _findings(groups: Iterable[FindingGroup]) -> Table:
     table = table_of(("finding", ""), ("optimizer", ""), ("what", ""), ("models", ""))
     for group in groups:
         what = text(f"{group.symptom}: ", "dim" if group.known else "red")
-        what.append_text(text(" → ".join(group.culprit) or "round trip", "bold not red"))
+        what.append_text(text(group.blamed(), "bold not red"))
         if group.known:
             what.append(" (known)", "dim")
         models = [short_model(model) for model in group.models]

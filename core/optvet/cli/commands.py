@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from optvet import UsageError
+from optvet.spec.errors import UsageError
 
 
 class Command(TyperCommand):

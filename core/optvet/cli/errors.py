@@ -7,14 +7,14 @@ import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from optvet import (
+from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.errors import (
     InfrastructureError,
     NothingTested,
     OptvetError,
     PluginError,
     Unsupported,
 )
-from optvet.cli.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
     from optvet import VetResult
@@ -35,7 +35,7 @@ class Interrupted(Exception):
 
 def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
     """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings."""
-    from optvet import Symptom
+    from optvet.spec.symptoms import Symptom
 
     # There is a slowdown only where one was asked for.
     counted = {Symptom.REQUIREMENT, Symptom.SLOWDOWN, *fail_on}

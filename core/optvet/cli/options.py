@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from optvet import UsageError
 from optvet.cli.terminal import Terminal
 from optvet.engine.work.cache import cache_root
+from optvet.spec.errors import UsageError
 from optvet.spec.request import seconds_of
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from optvet import UsageError
 from optvet.cli.terminal import Terminal
+from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
 
 

@@ -24,6 +24,7 @@ from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.environment.extras import missing_extra, wanted_extra
 from optvet.engine.environment.scaffold import Family, write_plugin
+from optvet.spec.described import descriptions
 from optvet.spec.records import PluginDescription, PluginDescriptions, PluginEntry, PluginList
 
 app = typer.Typer(cls=Group, help="Plugins that are installed.", invoke_without_command=True)
@@ -151,13 +152,13 @@ def _options(defaults: BaseModel | None) -> list[dict[str, Any]]:
     if defaults is None:
         return []
     schema = type(defaults).model_json_schema()
-    values = defaults.model_dump(mode="json")
+    values, texts = defaults.model_dump(mode="json"), descriptions(type(defaults))
     return [
         {
             "name": name,
             "type": _type(field, schema.get("$defs", {})),
             "default": values[name],
-            "description": field.get("description", ""),
+            "description": texts[name],
         }
         for name, field in schema.get("properties", {}).items()
     ]

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optvet import UsageError, VetResult
 from optvet.cli.errors import CLEAN, UNDECIDED, Interrupted
 from optvet.cli.options import CacheDir, Debug, cache_folder, seconds_typed
 from optvet.cli.render import count, text
 from optvet.cli.terminal import Terminal
+from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
+from optvet.spec.records.vet import VetResult
 from optvet.spec.request import VetRequest
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ class Bundler:
                 words = f"no bundle for {finding.requirement or finding.symptom}: {reason}"
                 self.terminal.show(text(words, "yellow"), soft_wrap=True)
         if interrupted:
-            path = bundles[-1].path
-            raise Interrupted(f"{path} holds the smallest model so far, not yet a minimal one")
+            raise Interrupted(f"{bundles[-1].path} holds the smallest model so far")
         return bundling.with_fingerprints(result, bundles)
 
 

@@ -13,12 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from optvet import Finding, VetResult
 from optvet.cli.layers import layers_text
 from optvet.cli.structure import structure_words
 from optvet.cli.terminal import one_line
 from optvet.cli.warned import warnings_table, warnings_text
-from optvet.engine.work.inputs import NOT_ASKED
 from optvet.spec.records import (
     Control,
     CrossCheck,
@@ -29,6 +27,7 @@ from optvet.spec.records import (
     RequirementRecord,
     Timing,
 )
+from optvet.spec.records.vet import NOT_ASKED, Finding, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.words import printable
 
@@ -185,6 +184,8 @@ def culprit_of(finding: Finding) -> Text:
     """``a → b``, or the round trip; a line of its own for each, since names are long."""
     if not finding.culprit:
         return Text("round trip (import and export alone)")
+    if not finding.localized:
+        return text(finding.blamed())
     return text(" →\n".join(finding.culprit))
 
 
@@ -219,7 +220,7 @@ def _where(finding: Finding, several: bool) -> Table:
     assert found is not None
     rows: list[tuple[str, RenderableType]] = []
     if several:
-        rows.append(("", text(" → ".join(finding.culprit) or "round trip", "dim")))
+        rows.append(("", text(finding.blamed(), "dim")))
     if found.value is not None:
         line = text(one_line(found.value, _NODE_CHARS), "bold")
         words = " is the first value that is beyond its noise"
@@ -420,7 +421,7 @@ def _changing_passes(result: VetResult) -> str:
 
 
 def _note(finding: Finding) -> Text:
-    who = " → ".join(finding.culprit) or "round trip"
+    who = finding.blamed()
     words = [f"{finding.symptom}, {who}: {_words(_difference(finding))}", *_elsewhere(finding)]
     return text("\n".join(words), "dim")
 
@@ -470,6 +471,8 @@ def _safe(result: VetResult, asked: VetRequest) -> str:
         unless = " (nothing was found against it)" if result.verdict == "undecided" else ""
         return f"all of {name}{unless}"
     if not safe:
+        if any(not f.localized for f in result.findings):
+            return "not searched, since --strategy is none"
         if result.verdict != "faulty" and any(r.met is False for r in result.requirements):
             return "nothing: no pipeline of this optimizer meets what is required"
         return "nothing: no pipeline of this optimizer keeps this model intact"
@@ -509,7 +512,9 @@ def _next(result: VetResult, asked: VetRequest) -> list[str]:
     blamed = next((f for f in result.findings if f.severity == "fault" and f.culprit), None)
     more: dict[str, object] = {}
     extra: list[str] = []
-    if blamed is not None and not (asked.reduce or asked.out):
+    if blamed is not None and not blamed.localized:
+        more = {"strategy": "auto"}
+    elif blamed is not None and not (asked.reduce or asked.out):
         # The passes by name: the shortest command that shows the same fault.
         more = {"pipeline": ",".join(blamed.culprit), "exclude": (), "reduce": True}
         if blamed.witness is not None and asked.dataset:
@@ -553,7 +558,7 @@ def folder_table(
             continue
         verdict = Text(result.verdict, _COLOURS[result.verdict])
         found = [f for f in result.findings if f.severity != "note"]
-        words = "\n".join(f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in found)
+        words = "\n".join(f"{f.symptom}: {f.blamed()}" for f in found)
         table.add_row(verdict, *name, text(words), f"{result.cost.wall_s:.1f}")
     return Padding(table, (1, 0, 0, 0))
 
@@ -572,6 +577,6 @@ def distinct(results: Sequence[tuple[str, VetResult]]) -> Iterator[RenderableTyp
     table = table_of(("fingerprint", ""), ("finding", ""), ("models", ""))
     for fingerprint, names in models.items():
         finding = first[fingerprint]
-        words = f"{finding.symptom}: {' → '.join(finding.culprit) or 'round trip'}"
+        words = f"{finding.symptom}: {finding.blamed()}"
         table.add_row(text(fingerprint[:8]), text(words), text("\n".join(names)))
     yield Padding(table, (1, 0, 0, 0))

@@ -12,8 +12,10 @@ import typer
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from optvet import InputError, UsageError, read_toml
 from optvet.cli.options import mapping_of
+from optvet.spec.described import descriptions
+from optvet.spec.errors import InputError, UsageError
+from optvet.spec.parsing import read_toml
 from optvet.spec.request import request_of
 
 R = TypeVar("R", bound=BaseModel)
@@ -47,8 +49,9 @@ def takes(
         context = own.pop("context")
         own.pop("request")
         own.pop("choices", None)
+        texts = descriptions(kind)
         fields = {
-            name: _parameter(name, f, name == argument, name in several)
+            name: _parameter(name, f, texts[name], name == argument, name in several)
             for name, f in kind.model_fields.items()
         }
         config = inspect.Parameter(
@@ -93,9 +96,11 @@ _CONFIG = Annotated[
 ]
 
 
-def _parameter(name: str, field: FieldInfo, is_argument: bool, repeated: bool) -> inspect.Parameter:
+def _parameter(
+    name: str, field: FieldInfo, description: str, is_argument: bool, repeated: bool
+) -> inspect.Parameter:
     """The option, or the argument, that a field is."""
-    text = " ".join((field.description or "").split())
+    text = " ".join(description.split())
     if is_argument:
         about: Any = typer.Argument(metavar=name.upper(), help=text, show_default=False)
         kind = list[str] if repeated else str

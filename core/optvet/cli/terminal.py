@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from optvet import InfrastructureError
+from optvet.spec.errors import InfrastructureError
 from optvet.spec.words import printable
 
 _ASCII = str.maketrans({"→": "->", "–": "-", "…": "..."})

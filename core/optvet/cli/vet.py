@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import optvet
-from optvet import OptvetError, UnknownName, VetResult
 from optvet.cli.errors import exit_code, report, worst
 from optvet.cli.options import Debug, Note, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
@@ -17,10 +15,14 @@ from optvet.cli.reduce import Bundler
 from optvet.cli.render import distinct, folder_table, headline, next_command, screen, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
+from optvet.engine.work.answers import recall
+from optvet.spec.errors import OptvetError, UnknownName
+from optvet.spec.records.vet import VetResult
 from optvet.spec.request import VetRequest
 
 if TYPE_CHECKING:
     from optvet.engine.api import Answer
+    from optvet.engine.discovery import Plugins
 
 
 @takes(VetRequest, "model", several=("model", "optimizer"))
@@ -48,21 +50,17 @@ def command(
             raise UnknownName("note for --fail-on", note, set(Note))
     if request.out is not None:
         check_folder("--out", request.out)
-    from optvet.engine.api import requests_for
-    from optvet.engine.discovery import Plugins
-
     shown = request
     if not _was_typed(context, "cache_dir"):
         shown = request.model_copy(update={"cache_dir": None})
-    request = request.model_copy(update={"cache_dir": cache_folder(request.cache_dir)})
+    root = cache_folder(request.cache_dir)
+    request = request.model_copy(update={"cache_dir": root})
     view = _Screen(terminal, shown, quiet=quiet, silent=json_to == "-")
-    requests = requests_for(
-        request, Plugins(), models=choices["model"], optimizers=choices["optimizer"]
-    )
-    if len(requests) == 1:
-        document, code = _vet_one(requests[0], terminal, view)
+    one = len(choices["model"]) <= 1 and len(choices["optimizer"]) <= 1
+    if one and (known := recall(request, root)) is not None:
+        document, code = _answered(known, request, terminal, view)
     else:
-        document, code = _vet_several(requests, terminal, view)
+        document, code = _vetted(request, choices, terminal, view)
     if json_to is not None:
         write_document(terminal, json_to, document)
     raise typer.Exit(code)
@@ -80,26 +78,48 @@ def _bundler(request: VetRequest, terminal: Terminal, view: _Screen) -> Bundler 
     return Bundler(terminal, view.quiet, view.silent)
 
 
-def _vet_one(request: VetRequest, terminal: Terminal, view: _Screen) -> tuple[str, int]:
-    """The document of one model, and the exit code."""
+def _vetted(
+    request: VetRequest,
+    choices: Mapping[str, Sequence[str]],
+    terminal: Terminal,
+    view: _Screen,
+) -> tuple[str, int]:
+    """The document of what has to be vetted, and the exit code."""
+    from optvet.engine.api import requests_for, vet_request
+    from optvet.engine.discovery import Plugins
+
+    plugins = Plugins()
+    requests = requests_for(
+        request, plugins, models=choices["model"], optimizers=choices["optimizer"]
+    )
+    if len(requests) > 1:
+        return _vet_several(requests, plugins, terminal, view)
     with terminal.progress(view.quiet) as progress:
-        result = optvet.vet(request, progress=progress)
+        result = vet_request(requests[0], plugins, progress=progress, keep=True)
+    return _answered(result, requests[0], terminal, view)
+
+
+def _answered(
+    result: VetResult, request: VetRequest, terminal: Terminal, view: _Screen
+) -> tuple[str, int]:
+    """The document of one model, and the exit code."""
     view.show(result)
     if (bundler := _bundler(request, terminal, view)) is not None:
         result = bundler.write(request, result)
     return result.to_json(), exit_code(result, request.fail_on)
 
 
-def _vet_several(requests: list[VetRequest], terminal: Terminal, view: _Screen) -> tuple[str, int]:
+def _vet_several(
+    requests: list[VetRequest], plugins: Plugins, terminal: Terminal, view: _Screen
+) -> tuple[str, int]:
     """The document of several models, and the exit code that stands for all of theirs."""
     from optvet.engine.api import vet_each
-    from optvet.engine.discovery import Plugins
     from optvet.spec.records import VetResults
 
     bundler = _bundler(requests[0], terminal, view)
     answers: list[Answer] = []
     with terminal.progress(view.quiet) as progress:
-        for answer in vet_each(requests, Plugins(), progress=progress):
+        for answer in vet_each(requests, plugins, progress=progress):
             if answer.result is not None:
                 view.show_line(answer.result, several=view.names_optimizers(requests))
                 if bundler is not None:

@@ -1,4 +1,7 @@
-"""The Python interface: each command of the command line as one function."""
+"""The Python interface: each command of the command line as one function.
+
+``vet`` is in ``question``, since an answer that is kept is given without what this module loads.
+"""
 
 from __future__ import annotations
 
@@ -47,39 +50,25 @@ def _quiet(text: str, done: int, total: int | None) -> None:
     """Ignore progress."""
 
 
-def vet(
-    model: Source | VetRequest,
-    *,
-    dataset: Data = (),
-    progress: Progress = _quiet,
-    **options: Any,
+def vet_anew(
+    model: Source | VetRequest, dataset: Data, progress: Progress, options: Mapping[str, Any]
 ) -> VetResult:
-    """Test whether an optimizer keeps ``model`` intact, and find the passes that do not.
-
-    Args:
-        model: A path, ``zoo:NAME``, a serialized model, or a ``ModelProto``; a folder must hold
-            exactly one model. Or a whole request, to which nothing is added.
-        dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several; or inputs: arrays by name for one
-            sample, or an iterable of such. By default what the model's record declares, else
-            "random".
-        progress: Called with what is being done, how much of it is done, and of how much.
-        options: The other fields of ``VetRequest``, which are also the options of the command line.
-
-    Raises:
-        UsageError: What was given is wrong.
-        NothingTested: The original runs on no sample.
-        PluginError: A plugin is missing or broken.
-        InfrastructureError: optvet's own machinery failed.
-    """
+    """What ``vet`` does if the answer is not kept as a whole."""
     if isinstance(model, VetRequest):
-        return vet_request(model, Plugins(), progress=progress)
+        return vet_request(model, Plugins(), progress=progress, keep=True)
     with given(model, dataset) as (reference, plugins, names):
         request = request_of(VetRequest, {"model": reference, "dataset": names, **options})
-        return vet_request(request, plugins, progress=progress)
+        is_file = not isinstance(model, (bytes, ModelProto))
+        return vet_request(request, plugins, progress=progress, keep=is_file)
 
 
-def vet_request(request: VetRequest, plugins: Plugins, *, progress: Progress = _quiet) -> VetResult:
-    """Answer ``request``, which must be about exactly one model; see ``vet``."""
+def vet_request(
+    request: VetRequest, plugins: Plugins, *, progress: Progress = _quiet, keep: bool = False
+) -> VetResult:
+    """Answer ``request``, which must be about exactly one model; see ``vet``.
+
+    ``keep``: the answer may be kept as a whole; see ``engine/work/answers.py``.
+    """
     chosen = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
 
     def accept(source: str, size_bytes: int) -> None:
@@ -91,7 +80,7 @@ def vet_request(request: VetRequest, plugins: Plugins, *, progress: Progress = _
     if len(models) != 1:
         names = ", ".join(m.path.name for m in models)
         raise UsageError(f"{request.model}: {len(models)} models ({names}); vet them one at a time")
-    return vet_model(models[0], request, plugins, progress=progress)
+    return vet_model(models[0], request, plugins, progress=progress, keep=keep)
 
 
 def bench(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Literal
 
 import pluggy
@@ -99,6 +100,8 @@ class Plugins:
     def __init__(self, found: Iterable[EntryPoint] | None = None) -> None:
         """Load every plugin of ``found`` (default: all entry points of group "optvet")."""
         points = entry_points(group="optvet") if found is None else found
+        self.installed = found is None
+        """Whether these are the plugins that are installed, no more and no less."""
         self._entries: list[Loaded] = []
         self._checked: set[str] = set()
         # Built-in plugins first: they turn off the telemetry of libraries, which a third party's
@@ -118,7 +121,7 @@ class Plugins:
         given = 0
         try:
             module = point.load()
-            manager.register(module, name=point.name)
+            manager.register(_hooks_of(module), name=point.name)
             slips = _slips(module)
             for family, (hook, protocol) in _HOOKS.items():
                 for group in getattr(manager.hook, hook)():
@@ -142,6 +145,7 @@ class Plugins:
         origin = f"{type(plugin).__module__} (registered by hand)"
         entry = _entry(family, _HOOKS[family][1], plugin, origin)
         self._entries = _without_clashes([*self._entries, entry])
+        self.installed = False
         return self
 
     def extended(self, family: Family, plugin: Any) -> Plugins:
@@ -184,13 +188,13 @@ class Plugins:
             raise PluginError(f"no runtime runs {format}; see: optvet plugins")
         return self.runtime(_preferred("runtime", fitting))
 
-    def _get(self, family: Family, name: str) -> Any:
+    def _get(self, family: Family, name: str, *, checked: bool = True) -> Any:
         entry = self._of(family).get(name)
         if entry is None:
             raise UnknownName(family, name, self.names(family), "(see: optvet plugins)")
         if entry.problem is not None:
             raise PluginError(f"{family} {name!r} ({entry.origin}) cannot be used: {entry.problem}")
-        if family == "optimizer" and name not in self._checked:
+        if family == "optimizer" and checked and name not in self._checked:
             contract.check_passes(entry.plugin, entry.origin)
             self._checked.add(name)
         return entry.plugin
@@ -198,6 +202,14 @@ class Plugins:
     def optimizer(self, name: str) -> Optimizer:
         """The optimizer of that name; UnknownName or PluginError if there is none."""
         plugin: Optimizer = self._get("optimizer", name)
+        return plugin
+
+    def optimizer_as_found(self, name: str) -> Optimizer:
+        """As ``optimizer``, for whoever does not ask for passes: these are not checked.
+
+        A library is imported to tell its passes, which may take seconds.
+        """
+        plugin: Optimizer = self._get("optimizer", name, checked=False)
         return plugin
 
     def runtime(self, name: str) -> Runtime:
@@ -312,6 +324,15 @@ def _objects(hook: str, group: Any) -> list[Any]:
             f"{hook}() returned {contract.kind_of(group)}, expected a list of plugin objects"
         )
     return list(group)
+
+
+def _hooks_of(module: Any) -> ModuleType:
+    """What ``module`` has by the names of hooks; pluggy would look at everything else in it too."""
+    found = ModuleType("hooks")
+    for hook, _ in _HOOKS.values():
+        if hasattr(module, hook):
+            setattr(found, hook, getattr(module, hook))
+    return found
 
 
 def _slips(module: Any) -> list[str]:

@@ -74,7 +74,7 @@ class Message:
         skeleton: sha256 of the message without the contents of large tensors.
     """
 
-    data: bytes | mmap.mmap
+    data: bytes | bytearray | mmap.mmap
     location: str
     skeleton: str
     _digests: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -256,29 +256,36 @@ def write_whole(model: ModelProto, folder: Path, file: IO[bytes]) -> None:
         folder: The folder of the external data.
         file: Open for writing.
     """
+    file.writelines(whole_parts(model, folder))
+
+
+def whole_parts(model: ModelProto, source: Path | Message) -> Iterator[bytes | memoryview]:
+    """The message that ``write_whole`` writes, of data in the folder or the message ``source``."""
     graph = type(model.graph)()
     graph.CopyFrom(model.graph)
     del graph.initializer[:]
     rest = ModelProto()
     rest.CopyFrom(model)
     rest.ClearField("graph")
-    heads = [_head(tensor, folder) for tensor in model.graph.initializer]
+    heads = [_head(tensor, source) for tensor in model.graph.initializer]
     body = graph.SerializeToString(deterministic=True)
     sizes = [len(head) + size for head, size in heads]
     total = len(body) + sum(1 + len(_as_varint(n)) + n for n in sizes)
-    file.write(rest.SerializeToString(deterministic=True))
-    file.write(b"\x3a" + _as_varint(total) + body)  # field 7, graph
+    yield rest.SerializeToString(deterministic=True)
+    yield b"\x3a" + _as_varint(total) + body  # field 7, graph
     for tensor, (head, _), size in zip(model.graph.initializer, heads, sizes, strict=True):
-        file.write(b"\x2a" + _as_varint(size) + head)  # field 5, initializer
-        if is_outside(tensor):
-            file.writelines(content_of(tensor, folder))
+        yield b"\x2a" + _as_varint(size) + head  # field 5, initializer
+        if isinstance(source, Message) and source.holds(tensor):
+            yield source.piece(tensor)
+        elif isinstance(source, Path) and is_outside(tensor):
+            yield from content_of(tensor, source)
 
 
-def _head(tensor: TensorProto, folder: Path) -> tuple[bytes, int]:
-    """The serialized tensor without its external data, and the number of bytes that follow."""
-    if not is_outside(tensor):
+def _head(tensor: TensorProto, source: Path | Message) -> tuple[bytes, int]:
+    """The serialized tensor without data of ``source``, and the number of bytes that follow."""
+    if not (source.holds(tensor) if isinstance(source, Message) else is_outside(tensor)):
         return tensor.SerializeToString(deterministic=True), 0
-    size = place_of(tensor, folder)[2]
+    size = place_of(tensor, Path())[2]
     bare = TensorProto()
     bare.CopyFrom(tensor)
     bare.ClearField("data_location")

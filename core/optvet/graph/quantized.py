@@ -161,7 +161,7 @@ def _pair(names: Sequence[str], at: int, constants: Mapping[str, Array]) -> Grid
     if at + 1 >= len(names):
         return None
     scale, zero = constants.get(names[at]), constants.get(names[at + 1])
-    if scale is None or zero is None or scale.dtype.kind != "f":
+    if scale is None or zero is None or scale.dtype.kind != "f" or not _is_scale(scale):
         return None
     kind = helper.np_dtype_to_tensor_dtype(zero.dtype)
     if kind not in RANGES or zero.size > scale.size:
@@ -172,7 +172,7 @@ def _pair(names: Sequence[str], at: int, constants: Mapping[str, Array]) -> Grid
 def grid_of(node: NodeProto, constants: Mapping[str, Array]) -> Grid | None:
     """The grid of a quantizer or dequantizer; None if it is computed, or blockwise."""
     scale = constants.get(node.input[1])
-    if scale is None or scale.ndim > 1 or not np.all(np.isfinite(scale) & (scale > 0)):
+    if scale is None or scale.ndim > 1 or not _is_scale(scale):
         return None
     kind = attribute_of(node, "output_dtype", 0) or TensorProto.UINT8
     zero: Array = np.zeros(scale.shape, np.int64)
@@ -184,6 +184,11 @@ def grid_of(node: NodeProto, constants: Mapping[str, Array]) -> Grid | None:
     if kind not in RANGES:
         return None
     return Grid(scale, zero, kind, attribute_of(node, "axis", 1))
+
+
+def _is_scale(values: Array) -> bool:
+    """Whether they can be a scale; what a scale of 0 makes of a number is not defined."""
+    return bool(np.all(np.isfinite(values) & (values > 0)))
 
 
 def scale_constants(model: ModelProto) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
-from optvet.spec.records.charts import BarChart, Chart, IntervalChart, PointChart, Tone
+from optvet.spec.records.charts import BarChart, Chart, IntervalChart, Point, PointChart, Tone
 from optvet.spec.words import printable
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _WIDTH, _LINE, _FRAME = 9.0, 0.32, 1.5
 """Inches: of the picture, of one line of a chart, and of what is around a chart."""
 _POINTS_HEIGHT = 4.0
 _LABEL_CHARS = 40
+_HIGH, _NEAR = 0.04, 0.5
+"""Parts of the height, and of the value across, within which names would cover each other."""
 # Names of models may hold dollars, which would be read as formulas.
 _SETTINGS = {"text.parse_math": False, "svg.hashsalt": "optvet", "font.size": 9}
 
@@ -136,11 +138,26 @@ def _draw_points(axis: Axes, chart: PointChart) -> None:
     axis.set_ylabel(chart.up)
     for point in chart.points:
         axis.plot([point.x], [point.y], "o", color=_COLOURS["plain"], markersize=5)
-        at, shift = (point.x, point.y), (6, 3)
-        axis.annotate(_short(point.label), at, xytext=shift, textcoords="offset points")
+    for at, names in _named_places(chart.points).items():
+        words = _short(", ".join(names))
+        axis.annotate(words, at, xytext=(6, 3), textcoords="offset points")
     # Room for names beside the points.
     axis.margins(x=0.2)
     axis.set_ylim(0, 1.15 * max((p.y for p in chart.points), default=1.0) or 1.0)
+
+
+def _named_places(points: Sequence[Point]) -> dict[tuple[float, float], list[str]]:
+    """Names by place; those of points that lie on each other stand in one line."""
+    high = max((p.y for p in points), default=1.0) or 1.0
+    places: dict[tuple[float, float], list[str]] = {}
+    for point in points:
+        near = (
+            (x, y)
+            for x, y in places
+            if abs(y - point.y) <= _HIGH * high and abs(x - point.x) <= _NEAR * max(x, point.x)
+        )
+        places.setdefault(next(near, (point.x, point.y)), []).append(point.label)
+    return places
 
 
 def _short(label: str, chars: int = _LABEL_CHARS) -> str:

@@ -26,9 +26,7 @@ _WHAT, _HOW, _INPUTS, _LIMITS = "What to time", "How to time", "Inputs", "Limits
 class BenchRequest(BaseModel):
     """One question: what do these optimizers cost and gain on this model?"""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     model: str
     """An ONNX file, or `SOURCE:NAME` such as `zoo:resnet50`."""

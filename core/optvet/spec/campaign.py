@@ -24,7 +24,7 @@ def _choices(value: object) -> object:
 class JobSet(BaseModel):
     """Models × optimizers × pipelines × datasets × runtimes × comparators: one job each."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     models: Texts = ()
     """Files, folders, globs, `SOURCE:NAME`, and `SOURCE:all` or `SOURCE:PATTERN`."""

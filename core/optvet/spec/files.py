@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,7 +61,7 @@ def private_folder(path: Path) -> None:
 
 def write_file(
     path: Path,
-    content: bytes | str,
+    content: bytes | str | Iterable[bytes | memoryview],
     *,
     private: bool = False,
     advice: str = "make room, or choose another cache folder",
@@ -67,7 +70,7 @@ def write_file(
 
     Args:
         path: The file to write.
-        content: What to write; a text in UTF-8.
+        content: What to write; a text in UTF-8, or pieces one after the other.
         private: Whether the owner alone may read it.
         advice: What the user can do if it cannot be written.
 
@@ -77,13 +80,41 @@ def write_file(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, private=private) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.writelines(_pieces(content))
     except OSError as error:
         words = error.strerror or error
         raise InfrastructureError(f"cannot write {path}: {words}; {advice}") from error
 
 
+def _pieces(content: bytes | str | Iterable[bytes | memoryview]) -> Iterable[bytes | memoryview]:
+    if isinstance(content, str):
+        return [content.encode()]
+    return [content] if isinstance(content, bytes) else content
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of the content of ``path``, hexadecimal."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file)
+
+
+_SETTLED_NS = 2_000_000_000
+_digests: OrderedDict[tuple[int, ...], str] = OrderedDict()
+
+
+def sha256_of(file: BufferedReader) -> str:
+    """SHA-256 of an open file, hexadecimal; a file that has not changed since is not read again.
+
+    Whatever changes a file changes its time of change (ctime), which nobody can set. A file that
+    changed just now may change again within one tick of its clock, so its digest is not kept.
+    """
+    about = os.fstat(file.fileno())
+    name = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    if name in _digests:
+        return _digests[name]
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if time.time_ns() - about.st_ctime_ns > _SETTLED_NS:
+        _digests[name] = digest
+        while len(_digests) > 64:
+            _digests.popitem(last=False)
+    return digest

@@ -42,7 +42,7 @@ _WHAT, _WITH, _LIMITS, _ANSWER = "What to make", "With what", "Limits and cache"
 class GenerateRequest(BaseModel):
     """Synthetic models to make: how many, how large, of which operators."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     count: int = option(group=_WHAT, ge=1, le=1_000_000, metavar="N")
     """Number of models."""

@@ -73,6 +73,7 @@ class Vocabulary:
         fragments: In the order of the pools.
         patterns: In the order of the pools.
         attributes: Values of attributes in fragments, by domain, operator and attribute; each once.
+        invented: Names that the optimizer gave to values that it made of the candidate.
     """
 
     fragments: Sequence[Fragment]
@@ -80,6 +81,7 @@ class Vocabulary:
     attributes: Mapping[tuple[str, str, str], tuple[AttributeProto, ...]] = field(
         default_factory=dict
     )
+    invented: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.requirement import exactly, parse_requirement, parse_tolerance
 
-Strategy = Literal["auto", "walk", "subset", "each"]
+Strategy = Literal["auto", "walk", "subset", "each", "none"]
 OnBad = Literal["refuse", "skip"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -122,9 +122,7 @@ def option(
 class VetRequest(BaseModel):
     """One question: does this optimizer keep this model intact?"""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     model: str
     """An ONNX file, a folder of them, or `SOURCE:NAME` such as `zoo:resnet50`."""
@@ -141,7 +139,7 @@ class VetRequest(BaseModel):
     exclude: Names = option((), group=_HOW, metavar="PASS")
     """Pass to leave out of the pipeline."""
     strategy: Strategy = option("auto", group=_HOW)
-    """How culprits are searched; `each` tries every pass alone."""
+    """How culprits are searched; `each` tries every pass alone, `none` only detects."""
     pairs: bool | None = option(None, group=_HOW, shown="if the model is small")
     """Whether `each` tries ordered pairs too."""
     runtime: str | None = option(
@@ -232,6 +230,16 @@ class VetRequest(BaseModel):
     """Write a bundle per finding below this folder: model, inputs, script, issue."""
     fail_on: Names = option((), group=_ANSWER, metavar="NOTE")
     """Count a note as a finding: bloat, metadata-change, portability, sensitivity, slowdown."""
+
+    @property
+    def plugin_options(self) -> tuple[Mapping[str, Any], ...]:
+        """Options of optimizer, runtime, comparator and dataset."""
+        return (
+            self.optimizer_options,
+            self.runtime_options,
+            self.comparator_options,
+            self.dataset_options,
+        )
 
     def arguments(self, leave_out: Iterable[str] = ()) -> list[str]:
         """Arguments of ``optvet vet`` that repeat this request."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from optvet.engine.work.sandbox import enter
-from optvet.spec.types import Stage
+from optvet.spec.symptoms import Stage
 
 _memory: dict[str, object] = {}
 

@@ -104,7 +104,7 @@ def check_mutator(mutator: Mutator) -> None:
     _check_form(mutator, Mutator, "a mutator")
     require(mutator, mutator.weight > 0, f"weight must be above 0, not {mutator.weight!r}")
     fragments = tuple(_fragments())
-    vocabulary = Vocabulary(fragments)
+    vocabulary = Vocabulary(fragments, invented=("made_by_the_optimizer",))
     changed = 0
     for seed in range(_SEEDS):
         texts = []
@@ -156,11 +156,21 @@ def _fragments() -> Sequence[Fragment]:
         made("Softmax", ["t"], ["p"], axis=0),
         made("Mul", ["p", "k"], ["y"]),
     )
+    rounded = (
+        made("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        made("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        made("Concat", ["d", "x"], ["y"], axis=0),
+    )
+    grid: dict[str, np.ndarray] = {
+        "scale": np.array(0.5, np.float32),
+        "zero": np.array(3, np.uint8),
+    }
     outputs = {"y": np.zeros((2, 2), np.float32)}
     return (
         Fragment("chain", chain, {"x": x, "w": weight}, outputs, opsets),
         Fragment("clip", clip, {"x": x, **bounds}, {"y": x}, opsets),
         Fragment("gemm", gemm, {"x": x, "w": weight, "b": x[0, :2]}, outputs, opsets),
         Fragment("pooled", pooled, {"i": image}, halves, opsets),
+        Fragment("rounded", rounded, {"x": x, **grid}, {"y": np.concatenate([x, x])}, opsets),
         Fragment("turned", turned, {"x": x, "k": x.T.copy()}, {"y": x.T.copy()}, opsets),
     )

@@ -26,7 +26,7 @@ from optvet.spec.records import (
     WarningRecord,
     Witness,
 )
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.testing.conformance import check_form, require
 
 State = Literal["queued", "running", "done", "failed"]

@@ -70,7 +70,7 @@ _COCO_NUMBERS = tuple(n for n in range(1, 91) if n not in {12, 26, 29, 30, 45, 6
 class DetectionOptions(BaseModel):
     """Options of the comparator "detection"."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     decoder: DecoderName | None = None
     """How outputs are read; None to tell from their shapes, names and values."""

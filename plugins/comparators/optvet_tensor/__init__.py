@@ -21,7 +21,7 @@ _OTHER_TASK = re.compile(r"tabular|logistic|image.quality.enhanc")
 class TensorOptions(BaseModel):
     """When a difference that noise explains is worth a line."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     visible: float = Field(default=0.01, ge=0)
     """Share of an output's largest value: a sample that moves by more within the noise is told."""

@@ -27,7 +27,7 @@ _STATE = re.compile(r"state|cache|hidden|memory|buffer|lstm|gru|^[hc]\d*$")
 class StreamOptions(BaseModel):
     """How many frames, and which inputs take which outputs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     frames: int = Field(default=8, ge=2, le=1000)
     """Frames that are run. The first is the sample's own; those that follow are the same one,

@@ -67,7 +67,7 @@ MAX_PROMPT = 1000
 class TextOptions(BaseModel):
     """How a text is continued, or an answer found."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     decode: Literal["greedy", "beam"] = "greedy"
     """Token by token, or the best of several beams."""

@@ -58,7 +58,7 @@ _OTHER = re.compile(r"audio|speech|voice|sound|music|keyword|sentence|token|tabu
 class ImagesOptions(BaseModel):
     """What is known of the images, and what the model's record does not say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     labels: Annotated[
         str | None,

@@ -21,7 +21,7 @@ from optvet_random.values import FINITE, Domain, Regime, array_of, describe
 class RandomOptions(BaseModel):
     """How many samples are made, of which values and sizes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: int = Field(default=10, ge=1)
     """Number of samples where the caller sets no limit."""

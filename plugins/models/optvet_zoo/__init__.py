@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import onnx
 
 from optvet import (
@@ -28,6 +30,7 @@ from optvet_zoo import light
 
 _RECIPES = Path(__file__).with_name("recipes")
 _MEGABYTE = 1_000_000
+_PIECE = 1 << 18
 
 
 class _Published(NamedTuple):
@@ -107,7 +110,7 @@ class ZooSource:
             return [_trained_file(reference)]
         path = cache / "zoo" / light.RECIPE / f"{reference}.onnx"
         if not _is_intact(path):
-            _store(path, _made(reference, path.parent).SerializeToString(deterministic=True))
+            _store(path, light.serialized(*_sketched(reference, path.parent)))
         return [path]
 
 
@@ -129,19 +132,29 @@ def _card(name: str, edition: str) -> ModelCard:
     )
 
 
-def _made(reference: str, folder: Path) -> onnx.ModelProto:
-    """A network; its edition of IR 3 from the modern one, if ``folder`` has that already."""
+def _sketched(reference: str, folder: Path) -> tuple[onnx.ModelProto, light.Contents]:
+    """A network; its edition of IR 3 with the modern one's weights, if ``folder`` has those."""
     base = reference.removesuffix("-ir3")
     if base == reference:
-        return light.make(base, "modern")
+        return light.sketch(base, "modern")
+    model, contents = light.sketch(base, "ir3")
     modern = folder / f"{base}.onnx"
-    if not _is_intact(modern):
-        return light.make(base, "ir3")
-    # The weights are the same, and drawing them takes longer than reading them.
-    model = onnx.load(modern)
-    model.ir_version = light.published(base).ir_version
-    light.list_weights_as_inputs(model.graph)
-    return model
+    if _is_intact(modern):
+        # The weights are the same, and drawing them takes longer than reading them.
+        places = light.places(*light.sketch(base, "modern"))
+        for weight in model.graph.initializer:
+            if weight.name in contents:
+                about = (modern, places[weight.name], math.prod(weight.dims))
+                contents[weight.name] = functools.partial(_read, *about)
+    return model, contents
+
+
+def _read(path: Path, offset: int, count: int) -> Iterator[np.ndarray]:
+    """The values of a weight in a file, in pieces."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        for start in range(0, count, _PIECE):
+            yield np.frombuffer(file.read(4 * min(count - start, _PIECE)), "<f4")
 
 
 def _trained_file(name: str) -> Path:
@@ -174,11 +187,19 @@ def _digest_of(path: Path, size: str, mtime_ns: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _store(path: Path, data: bytes) -> None:
-    record = f"{len(data)} {hashlib.sha256(data).hexdigest()}\n"
+def _store(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    digest, size = hashlib.sha256(), 0
+
+    def noted() -> Iterator[bytes | memoryview]:
+        nonlocal size
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            yield piece
+
     # Two processes may make the same model at the same time.
-    write_file(path, data, private=True)
-    write_file(_record_of(path), record, private=True)
+    write_file(path, noted(), private=True)
+    write_file(_record_of(path), f"{size} {digest.hexdigest()}\n", private=True)
 
 
 def _record_of(path: Path) -> Path:

@@ -16,8 +16,9 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +44,8 @@ PUBLISHED = {
 }
 """Our name of each network, and onnx's."""
 
+Contents = dict[str, Callable[[], Iterator[np.ndarray]]]
+"""The values of each weight by its name, in pieces; computed anew by each call."""
 Edition = Literal["modern", "ir3"]
 Role = Literal["kernel", "bias", "scale", "shift", "mean", "variance"]
 
@@ -83,13 +86,24 @@ def make(name: str, edition: Edition) -> onnx.ModelProto:
     Raises:
         InputError: The installed onnx has no such network.
     """
+    model, contents = sketch(name, edition)
+    _fill(model.graph, contents)
+    return model
+
+
+def sketch(name: str, edition: Edition) -> tuple[onnx.ModelProto, Contents]:
+    """The network ``name`` without the content of its weights, and that content.
+
+    Raises:
+        InputError: The installed onnx has no such network.
+    """
     model = published(name)
-    fill(model.graph, name, calibration_of(name))
+    contents = declare(model.graph, name, calibration_of(name))
     if edition == "ir3":
         list_weights_as_inputs(model.graph)
     else:
         model.ir_version = 8
-    return model
+    return model, contents
 
 
 def published(name: str) -> onnx.ModelProto:
@@ -110,7 +124,19 @@ def published(name: str) -> onnx.ModelProto:
 
 
 def fill(graph: onnx.GraphProto, name: str, calibration: Calibration) -> None:
-    """``ConstantOfShape(s)`` → a random initializer; the trained leftovers are replaced too.
+    """``ConstantOfShape(s)`` → a random initializer; the trained leftovers are replaced too."""
+    _fill(graph, declare(graph, name, calibration))
+
+
+def _fill(graph: onnx.GraphProto, contents: Contents) -> None:
+    for tensor in graph.initializer:
+        if tensor.name in contents:
+            pieces = contents[tensor.name]()
+            tensor.raw_data = b"".join(p.astype("<f4", copy=False).tobytes() for p in pieces)
+
+
+def declare(graph: onnx.GraphProto, name: str, calibration: Calibration) -> Contents:
+    """As ``fill``, but the initializers have no content yet, which is returned.
 
     The few tensors that onnx left as they were trained (the first biases and statistics) do not
     fit random kernels: a running variance of 1e-14 behind one makes activations overflow.
@@ -127,21 +153,94 @@ def fill(graph: onnx.GraphProto, name: str, calibration: Calibration) -> None:
     last = next(n for n in reversed(nodes) if n.op_type in ("Conv", "Gemm"))
     del graph.initializer[:], graph.node[:]
     graph.node.extend(nodes)
+    contents: Contents = {}
     for tensor_name, shape in shapes.items():
         if tensor_name == last.input[2] and calibration.offset is not None:
-            values = calibration.offset.reshape(shape)
+            pieces = partial(iter, [calibration.offset.reshape(shape)])
         else:
             exponent = calibration.exponents.get(tensor_name, 0)
-            values = draw(f"{name}/{tensor_name}", shape, roles[tensor_name], exponent)
-        # In place: a tensor that is appended is copied.
+            about = (f"{name}/{tensor_name}", shape, roles[tensor_name], exponent)
+            pieces = partial(_drawn, *about)
+        contents[tensor_name] = pieces
         tensor = graph.initializer.add(name=tensor_name, data_type=onnx.TensorProto.FLOAT)
         tensor.dims.extend(shape)
-        tensor.raw_data = values.astype("<f4", copy=False).tobytes()
     graph.initializer.extend(kept)
     names = {tensor.name for tensor in graph.initializer} | _used_by(made)
     fed = [value for value in graph.input if value.name not in names]
     del graph.input[:]
     graph.input.extend(fed)
+    return contents
+
+
+def serialized(model: onnx.ModelProto, contents: Contents) -> Iterator[bytes | memoryview]:
+    """The message of ``model`` with ``contents``, in pieces: its weights are never all in memory.
+
+    It is the message that ``SerializeToString`` makes of the model with these weights.
+    """
+    for part in _layout(model, contents):
+        if isinstance(part, bytes):
+            yield part
+            continue
+        for values in contents[part.name]():
+            yield values.astype("<f4", copy=False).reshape(-1).view(np.uint8).data
+
+
+def places(model: onnx.ModelProto, contents: Contents) -> dict[str, int]:
+    """Where in the message of ``serialized`` the content of each weight begins."""
+    found, at = {}, 0
+    for part in _layout(model, contents):
+        if isinstance(part, bytes):
+            at += len(part)
+        else:
+            found[part.name] = at
+            at += _size(part)
+    return found
+
+
+def _size(weight: onnx.TensorProto) -> int:
+    return 4 * int(math.prod(weight.dims))
+
+
+def _layout(model: onnx.ModelProto, contents: Contents) -> Iterator[bytes | onnx.TensorProto]:
+    """The message in order: what is known of it, and in between the weights in ``contents``."""
+    first, rest = onnx.GraphProto(), onnx.GraphProto()
+    first.node.extend(model.graph.node)
+    first.name = model.graph.name
+    rest.CopyFrom(model.graph)
+    for field in ("node", "name", "initializer"):
+        rest.ClearField(field)
+    heads = [t.SerializeToString(deterministic=True) for t in model.graph.initializer]
+    sizes = [_size(t) if t.name in contents else 0 for t in model.graph.initializer]
+    parts = [graph.SerializeToString(deterministic=True) for graph in (first, rest)]
+    heads = [h + (_length(_RAW_DATA, n) if n else b"") for h, n in zip(heads, sizes, strict=True)]
+    tensors = [len(head) + n for head, n in zip(heads, sizes, strict=True)]
+    total = sum(map(len, parts)) + sum(len(_length(_INITIALIZER, n)) + n for n in tensors)
+    before, after = onnx.ModelProto(), onnx.ModelProto()
+    before.CopyFrom(model)
+    before.ClearField("graph")
+    for kind, _ in before.ListFields():
+        if kind.number > _GRAPH:
+            getattr(after, kind.name).MergeFrom(getattr(before, kind.name))
+            before.ClearField(kind.name)
+    yield before.SerializeToString(deterministic=True) + _length(_GRAPH, total) + parts[0]
+    for tensor, head, size in zip(model.graph.initializer, heads, tensors, strict=True):
+        yield _length(_INITIALIZER, size) + head
+        if tensor.name in contents:
+            yield tensor
+    yield parts[1] + after.SerializeToString(deterministic=True)
+
+
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+"""Numbers of fields in onnx.proto; no field of a weight has a larger number than its data."""
+
+
+def _length(field: int, size: int) -> bytes:
+    """The tag of a field that holds bytes, and their number."""
+    encoded = bytearray([field << 3 | 2])
+    while size > 0x7F:
+        encoded.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*encoded, size])
 
 
 def _used_by(made: Mapping[str, onnx.NodeProto]) -> set[str]:
@@ -165,16 +264,29 @@ def roles_of(graph: onnx.GraphProto) -> dict[str, Role]:
 
 def draw(key: str, shape: tuple[int, ...], role: Role, exponent: int = 0) -> np.ndarray:
     """Random weights for ``role``; float32, the same bytes everywhere for the same ``key``."""
-    bits = raw_bits(key, math.prod(shape))
-    if role in ("scale", "variance"):  # U[.5, 1.5)
-        values = bits.astype(np.float32) * np.float32(2**-16) + np.float32(0.5)
-    elif role == "kernel":
-        values = _half_centred(_normal_quantiles()[bits].reshape(shape[0], -1))
-        # He et al. 2015: sqrt(2 / fan in)
-        values *= np.float32(math.sqrt(2 / math.prod(shape[1:])) * 2.0**exponent)
-    else:
-        values = _normal_quantiles()[bits] * np.float32(0.125)
-    return values.reshape(shape)
+    return np.concatenate(list(_drawn(key, shape, role, exponent))).reshape(shape)
+
+
+def _drawn(key: str, shape: tuple[int, ...], role: Role, exponent: int) -> Iterator[np.ndarray]:
+    """What ``draw`` gives, in flat pieces that a processor's cache holds."""
+    row = math.prod(shape[1:]) if role == "kernel" else 1
+    # A word of the stream is four numbers, so no piece but the last may end within one.
+    rows = max(4, _PIECE // row // 4 * 4)
+    stream = _stream(key)
+    for start in range(0, math.prod(shape), rows * row):
+        bits = _numbers(stream, min(rows * row, math.prod(shape) - start))
+        if role in ("scale", "variance"):  # U[.5, 1.5)
+            yield bits.astype(np.float32) * np.float32(2**-16) + np.float32(0.5)
+        elif role == "kernel":
+            values = _half_centred(_normal_quantiles()[bits].reshape(-1, row))
+            # He et al. 2015: sqrt(2 / fan in)
+            values *= np.float32(math.sqrt(2 / row) * 2.0**exponent)
+            yield values.reshape(-1)
+        else:
+            yield _normal_quantiles()[bits] * np.float32(0.125)
+
+
+_PIECE = 1 << 17
 
 
 def _half_centred(kernels: np.ndarray) -> np.ndarray:
@@ -192,8 +304,16 @@ def _half_centred(kernels: np.ndarray) -> np.ndarray:
 
 def raw_bits(key: str, count: int) -> np.ndarray:
     """``count`` random uint16. Of all of numpy's streams, only the raw one never changes."""
+    return _numbers(_stream(key), count)
+
+
+def _stream(key: str) -> np.random.PCG64:
     seed = int.from_bytes(hashlib.sha256(f"optvet-zoo/{RECIPE}/{key}".encode()).digest()[:8], "big")
-    words = np.random.PCG64(seed).random_raw(-(-count // 4))
+    return np.random.PCG64(seed)
+
+
+def _numbers(stream: np.random.PCG64, count: int) -> np.ndarray:
+    words = stream.random_raw(-(-count // 4))
     return words.astype("<u8", copy=False).view("<u2")[:count]
 
 

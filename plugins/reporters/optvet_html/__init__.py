@@ -11,9 +11,12 @@ import base64
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from optvet import CampaignReport, FindingFiles, Reporter, hookimpl
-from optvet_html.view import View
+from optvet import Reporter, hookimpl
+
+if TYPE_CHECKING:
+    from optvet import CampaignReport, FindingFiles
 
 _HERE = Path(__file__).parent
 
@@ -27,6 +30,8 @@ class HtmlReporter:
     def render(self, report: CampaignReport, files: FindingFiles) -> str:
         """The page."""
         import jinja2
+
+        from optvet_html.view import View
 
         style, script = _text("style.css"), _text("script.js")
         policy = "; ".join(

@@ -45,7 +45,7 @@ _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 class OrtOptions(BaseModel):
     """Session options that decide what is computed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimization: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
     """Graph optimization level of the session."""

@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel
 
+import optvet
 from optvet.engine.bundle import (
     Bundle,
     Interrupted,
@@ -23,7 +24,7 @@ from optvet.engine.bundle import (
     write_arrays,
     write_bundles,
 )
-from optvet.engine.bundle.issue import fenced
+from optvet.engine.bundle.issue import fenced, without_folders
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.fingerprints import fingerprint
@@ -34,7 +35,7 @@ from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import Finding
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.testing import Planted
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
@@ -157,6 +158,26 @@ def alone(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_an_optional_input_that_is_gone_is_shown_by_both_scripts(tmp_path: Path) -> None:
+    pytest.importorskip("onnxslim")
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(OPTIONAL), path)
+    request = VetRequest(model=str(path), optimizer="onnxslim", limit=1, jobs=1, reduce=True)
+    result = optvet.vet(path, optimizer="onnxslim", limit=1, jobs=1)
+    if result.verdict == "clean":
+        pytest.skip("this release keeps inputs that have a default")
+    (bundle,) = optvet.write_bundles(result, request, tmp_path / "bundles")
+    assert (bundle.note, script_exit(bundle.path)) == ("", 1)
+    done = alone(issue_script(bundle), tmp_path / "empty")
+    assert (done.returncode, done.stdout.split("\n")[1][:8]) == (1, "actual: ")
+
+
+OPTIONAL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,4] x, float[4] w) => (float[2,4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }
+"""
+
+
 def test_a_model_that_grows_is_reduced_to_what_grows(tmp_path: Path) -> None:
     (bundle,) = bundles(NORMALIZED, tmp_path, pipeline="fuse_bn_into_conv")
     record = bundle.record
@@ -241,6 +262,20 @@ def test_ctrl_c_writes_the_smallest_model_so_far(tmp_path: Path) -> None:
     assert "interrupted" in bundle.note
     assert bundle.record.finding.culprit == ["fuse_transpose_into_gemm"]
     assert script_exit(bundle.path) == 1
+
+
+def test_ctrl_c_while_a_bundle_is_written_does_not_cost_what_was_reduced(tmp_path: Path) -> None:
+    pressed: list[str] = []
+
+    def press(text: str, done: int, total: int | None) -> None:
+        if text == "writing the bundle" and not pressed:
+            pressed.append(text)
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        bundles(CRASH, tmp_path, progress=press)
+    (bundle,) = caught.value.bundles
+    assert (bundle.note, bundle.record.nodes) == ("", (4, 2))
 
 
 def test_a_documented_limit_is_not_written_down() -> None:
@@ -426,6 +461,12 @@ def test_arrays_come_back_under_names_that_no_file_could_have(tmp_path: Path) ->
     }
     with pytest.raises(InputError, match="3 arrays, expected 1"):
         read_arrays(tmp_path / "a.npz", ["x"])
+
+
+def test_a_file_that_a_bundle_carries_is_called_by_its_name_in_an_issue() -> None:
+    options = '{"extra_passes": ["mine=/home/me/work/passes.py:spoil@4", "/x/other.py:f"]}'
+    told = without_folders(options, ["passes.py"])
+    assert told == '{"extra_passes": ["mine=passes.py:spoil@4", "/x/other.py:f"]}'
 
 
 def test_nothing_in_a_text_ends_its_code_block() -> None:

@@ -13,7 +13,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Artifact, Symptom, Traits
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact, Traits
 from optvet.testing import Planted
 from optvet_ort_runtime import OrtOptions, OrtRuntime
 

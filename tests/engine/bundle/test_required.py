@@ -15,7 +15,7 @@ from tests.engine.bundle.test_bundle import (
 
 from optvet.engine.bundle import Bundle, replay_bundle
 from optvet.engine.discovery import Plugins
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 
 def required(text: str, folder: Path, **settings: object) -> Bundle:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -418,3 +419,21 @@ def test_a_model_that_changes_while_it_is_vetted_is_told(
     monkeypatch.setattr("optvet.engine.work.lab.stamp_of", lambda path: (1, 1))
     with pytest.raises((InfrastructureError, InputError), match="has changed since it was opened"):
         vetted(saved(tmp_path), OnnxOptimizer())
+
+
+@pytest.mark.parametrize(
+    ("size_gib", "free_gib", "kept"),
+    [(0.1, 1, True), (0.6, 40, True), (0.6, 8, False), (0.6, None, False), (1.5, 400, False)],
+)
+def test_memory_of_a_large_model_is_kept_where_there_is_plenty(
+    size_gib: float,
+    free_gib: float | None,
+    kept: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    free = None if free_gib is None else int(free_gib * (1 << 30))
+    monkeypatch.setattr(large, "available_bytes", lambda: free)
+    model = open_model(saved(tmp_path), "model.onnx", tmp_path)
+    model = replace(model, size_bytes=int(size_gib * (1 << 30)))
+    assert large.keeps_memory(model, Planted()) == kept

@@ -114,6 +114,21 @@ def test_equal_seeds_give_equal_models_and_others_do_not() -> None:
     assert unmoved == onnx.load_model_from_string(data)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64])
+def test_large_weights_are_moved_in_the_message_as_in_a_model(dtype: type[np.generic]) -> None:
+    text = (
+        "g (float[64] x) => (float[64] y) { c = Constant <value = float[1] {3}> () y = Add(x, c)}"
+    )
+    model = model_of(text)
+    values = rng().standard_normal((3, 65_537)).astype(dtype)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values, "w"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values[:1, :5], "small"))
+    model.graph.node[0].attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(values))
+    moved = onnx.load_model_from_string(jitter_bytes(model.SerializeToString(), 3, ulps=2))
+    assert moved == jitter_model(model, np.random.default_rng(3), 2)
+    assert (moved == model) == (dtype == np.int64)
+
+
 def test_a_larger_step_moves_by_that_many_ulps() -> None:
     x = np.full(1000, 1.25, np.float32)
     steps = ulps_apart(jitter_feeds({"x": x}, rng(), ulps=4)["x"], x)

@@ -20,7 +20,8 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.errors import UsageError
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Model, Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Model, Sample
 from optvet.testing import Planted
 from optvet_onnxoptimizer import OnnxOptimizer
 from optvet_ort_runtime import OrtRuntime

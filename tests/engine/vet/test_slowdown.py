@@ -26,7 +26,7 @@ from optvet.spec.bench import BenchRequest
 from optvet.spec.records import BenchVariant, VetResult
 from optvet.spec.records.placement import OperatorTime, Placement
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 NET = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[2,8] x) => (float[2,8] y) { h = Relu(x)  y = Sigmoid(h) }

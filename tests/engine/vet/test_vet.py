@@ -517,6 +517,34 @@ def test_every_strategy_finds_a_single_culprit(vet: Vet, strategy: str) -> None:
     assert culprits(result) == [["drop_relu"]]
 
 
+def test_without_a_search_the_whole_pipeline_shows_the_fault(vet: Vet) -> None:
+    optimizer = planted("drop_relu", "benign_reassociate")
+    result = vet(NET, optimizer, strategy="none")
+    (fault,) = faults(result)
+    assert (fault.symptom, fault.confirmed, fault.localized) == ("wrong-output", True, False)
+    assert fault.culprit == list(optimizer.default)
+    assert fault.divergence is None
+    assert fault.blamed() == "the whole pipeline (10 passes, culprits not searched)"
+    assert result.safe_pipeline == []
+    assert detail(result, "culprits") == "not searched, since --strategy is none"
+    assert result.cost.applications <= 3  # the pipeline, once more, and the empty one
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "culprit"),
+    [
+        (planted("identity", round_trip=("drop_relu",)), []),
+        (planted("drop_relu", count=1), ["drop_relu"]),
+    ],
+)
+def test_without_a_search_what_needs_none_is_blamed(
+    vet: Vet, optimizer: Planted, culprit: list[str]
+) -> None:
+    result = vet(NET, optimizer, strategy="none")
+    assert culprits(result) == [culprit]
+    assert all(f.localized for f in result.findings)
+
+
 def test_each_tells_what_every_pass_did(vet: Vet) -> None:
     offered = ("identity", "benign_reassociate", "drop_relu", "raise_error")
     result = vet(NET, Planted(offered=offered), strategy="each", pairs=False)
@@ -604,6 +632,18 @@ def test_dropout_in_training_is_no_fault_of_the_round_trip(
     # Both models make the same of the same draws.
     assert [(o.name, o.verdict) for o in result.outputs] == [("y", "same")]
     assert result.verdict == "clean"
+
+
+def test_one_draw_of_a_random_output_is_not_compared_with_another(vet: Vet) -> None:
+    both = DROPOUT.replace("=> (float[2,4] y)", "=> (float[2,4] y, float[2,4] z)")
+    result = vet(both.replace("{\n    y", "{\n    z = Neg(x)\n    y"), planted())
+    assert result.impact is not None
+    assert (result.impact.changed, list(result.impact.details[0].detail["outputs"])) == (0, ["z"])
+    assert {tuple(t.outputs) for t in result.fixed_tolerances} == {("z",)}
+    words = "not compared, since no two runs of the original need to agree: y"
+    assert detail(result, "comparator") == words
+    alone = vet(DROPOUT, planted())
+    assert (alone.verdict, alone.impact, alone.fixed_tolerances) == ("clean", None, [])
 
 
 def test_a_random_output_whose_distribution_changes_is_a_fault(vet: Vet) -> None:

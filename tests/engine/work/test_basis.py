@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
@@ -11,7 +15,7 @@ import onnx.parser
 import pytest
 
 import optvet
-from optvet.engine.work import basis
+from optvet.engine.work import basis, edits
 from optvet.spec.errors import UsageError
 from optvet.spec.records import VetResult
 
@@ -32,9 +36,10 @@ def forget() -> None:
         basis.basis,
         basis.installed,
         basis._builds,
-        basis._owners,
-        basis._owners_of,
         basis._source,
+        edits.edits,
+        edits.owners_of,
+        edits._listings,
     )
     for function in known:
         function.cache_clear()
@@ -95,7 +100,7 @@ def test_another_build_of_one_version_is_another_one(
 
 def test_every_distribution_of_a_module_is_found() -> None:
     for module, names in metadata.packages_distributions().items():
-        assert set(names) <= set(basis._owners_of(module)), module
+        assert set(names) <= set(edits.owners_of(module)), module
 
 
 def test_an_answer_from_the_cache_starts_no_process(
@@ -115,3 +120,60 @@ def test_an_answer_from_the_cache_starts_no_process(
         optvet.vet(
             str(tmp_path / "model.onnx"), runtime_options=options, cache_dir=tmp_path / "cache"
         )
+
+
+def test_a_library_that_was_rebuilt_in_place_is_another_one(tmp_path: Path) -> None:
+    library = find_spec("onnxoptimizer")
+    assert library is not None
+    assert library.origin is not None
+    checkout = tmp_path / "checkout" / "onnxoptimizer"
+    shutil.copytree(Path(library.origin).parent, checkout)
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+
+    def inferences() -> int:
+        command = [sys.executable, "-m", "optvet_start", "vet", "model.onnx", "--json", "-"]
+        command += ["--cache-dir", "cache", "--optimizer", "onnxoptimizer", "--limit", "1"]
+        path = os.pathsep.join([str(checkout.parent), os.environ.get("PYTHONPATH", "")])
+        told = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            check=True,
+        )
+        return int(json.loads(told.stdout)["cost"]["inferences"])
+
+    assert inferences() > 0
+    assert [inferences() for _ in range(2)] == [0, 0]
+    with (checkout / "__init__.py").open("a") as file:
+        file.write("# rebuilt\n")
+    assert inferences() > 0
+
+
+def test_only_code_that_is_not_as_it_was_installed_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "acme_tool"
+    package.mkdir()
+    code, data = package / "__init__.py", package / "table.txt"
+    code.write_text("a = 1\n")
+    data.write_text("1\n")
+    pretend("acme_tool", "1.0", tmp_path)
+    record = tmp_path / "acme_tool-1.0.dist-info" / "RECORD"
+    own = record.relative_to(tmp_path)
+    record.write_text(f"acme_tool/__init__.py,sha256=x,6\n{own},,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [edits.edits("acme_tool")]
+    data.write_text("2\n")
+    forget()
+    found.append(edits.edits("acme_tool"))
+    code.write_text("a = 22\n")
+    forget()
+    found.append(edits.edits("acme_tool"))
+    os.utime(code, ns=(0, code.stat().st_mtime_ns + 120 * 10**9))
+    forget()
+    found.append(edits.edits("acme_tool"))
+    assert found[:2] == ["", ""]
+    assert "" not in found[2:]
+    assert found[2] != found[3]
+    assert "acme_tool" not in sys.modules

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import BaseModel
 
-from optvet.engine.work.cache import Cache, cache_root, dump_arrays, key, load_arrays
+from optvet.engine.work.arrays import dump_arrays, load_arrays
+from optvet.engine.work.cache import Cache, cache_root, key
 
 SMALL = b"small"
 LARGE = bytes(range(256)) * 1024  # 256 KiB: a file

@@ -39,8 +39,11 @@ def test_the_next_sandbox_has_the_same_server_and_new_workers() -> None:
     assert worker != another
     with Sandbox(jobs=1, preload=("json",)) as sandbox:
         assert where(sandbox)[0] != server
-    with Sandbox(jobs=1, limits=Limits(timeout_s=7.0)) as sandbox:
+    with Sandbox(jobs=1, limits=Limits(memory_bytes=1 << 30)) as sandbox:
         assert where(sandbox)[0] != server
+    # Another limit of time is one of the workers alone.
+    with Sandbox(jobs=1, limits=Limits(timeout_s=7.0)) as sandbox:
+        assert where(sandbox)[0] == server
 
 
 def test_two_sandboxes_at_once_share_no_server() -> None:

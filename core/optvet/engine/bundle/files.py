@@ -136,6 +136,7 @@ def _documents(
         after=evidence.after,
         where="" if evidence.divergence is None else divergence_text(evidence.divergence),
         required=None if finding.requirement is None else parse_required(finding.requirement),
+        lost=() if evidence.observed is None else evidence.observed.observation.lost,
     )
     # One draw of random outputs, with which a short script compares, is no expectation.
     fixed = evidence.observed is None or evidence.observed.draw is None

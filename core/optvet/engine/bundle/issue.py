@@ -8,11 +8,19 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from collections.abc import Iterable
 
-from optvet.engine.bundle.repro import WHAT, ReproContext, line, optimize_by_plugin, title
+from optvet.engine.bundle.repro import (
+    WHAT,
+    ReproContext,
+    carried,
+    line,
+    optimize_by_plugin,
+    title,
+)
 from optvet.engine.bundle.standalone import Standalone
 from optvet.spec.protocols import Explains
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.spec.words import printable
 
 _ISSUE_CHARS = 12_000
@@ -24,6 +32,7 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
     passes = ", ".join(f"`{_code(p)}`" for p in context.culprit) or "none (import and export alone)"
     versions = "\n".join(f"- {line(n)} {line(v)}" for n, v in context.versions.items())
     options = json.dumps(context.options.model_dump(mode="json"))
+    options = without_folders(options, carried(context))
     parts = [
         f"# {_plain(title(context))}\n",
         f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
@@ -39,6 +48,14 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
     if context.after:
         parts += ["What the optimizer makes of it:\n", fenced(_cut(context.after, _ISSUE_CHARS))]
     return "\n".join(parts)
+
+
+def without_folders(text: str, files: Iterable[str]) -> str:
+    """``text`` with the files that the bundle carries called by their names, not by their paths."""
+    for name in files:
+        path = rf'[^"=\s]*/{re.escape(name)}\b'
+        text = re.sub(path, name.replace("\\", r"\\"), text)
+    return text
 
 
 def _steps(context: ReproContext, shown: Standalone | None) -> list[str]:

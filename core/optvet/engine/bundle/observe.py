@@ -31,7 +31,8 @@ from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
 from optvet.spec.records import Divergence, Finding, Reproduction
 from optvet.spec.requirement import Tolerance, parse_required
-from optvet.spec.types import NOTES, Failure, Model, Sample, Symptom
+from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.types import Failure, Model, Sample
 
 
 @dataclass(frozen=True)

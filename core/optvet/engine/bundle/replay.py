@@ -18,7 +18,7 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproduction
 from optvet.spec.records.error import ErrorSource
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 RECORD = "finding.json"
 _MOST_SAMPLES = 100_000

@@ -22,7 +22,7 @@ from optvet.spec.protocols import (
     SetsEnvironment,
 )
 from optvet.spec.requirement import Required, Requirement, Tolerance
-from optvet.spec.types import Stage, Symptom
+from optvet.spec.symptoms import Stage, Symptom
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class ReproContext:
         outputs: The same for ``expected.npz``.
         judged: The outputs that are wrong; empty for all.
         about: Changed metadata, as in ``finding.json``.
+        lost: Optional inputs that are gone; other weights among the inputs may come and go.
         tolerance: Allowed difference, relative to the largest magnitude of an output.
         full_check: Whether the checker infers shapes too.
         timeout_s: Time limit of the script's child process.
@@ -68,6 +69,12 @@ class ReproContext:
     after: str = ""
     where: str = ""
     required: Required | None = None
+    lost: tuple[str, ...] = ()
+
+    @property
+    def less_lost(self) -> str:
+        """Code that takes the lost inputs out of a set of weights; none where none is lost."""
+        return f" - {{{', '.join(map(repr, self.lost))}}}" if self.lost else ""
 
 
 def title(context: ReproContext) -> str:
@@ -141,7 +148,7 @@ def check():
     model = onnx.load(FOLDER / "model.onnx")
     feeds, expected = arrays("inputs.npz", INPUTS), arrays("expected.npz", OUTPUTS)
 @ORIGINAL@    print("optimizing the model", flush=True)
-    optimized = optimize(model)
+    optimized = optimize(onnx.load(FOLDER / "model.onnx"))  # some change what they are given
 @CHECK@@COMPARE@
 
 def main():
@@ -195,7 +202,7 @@ _CHECK = """\
 """
 _INTERFACE = """\
     after = optimized if hasattr(optimized, "graph") else onnx.load_from_string(optimized)
-    weights = {t.name for t in (*model.graph.initializer, *after.graph.initializer)}
+    weights = {t.name for t in (*model.graph.initializer, *after.graph.initializer)}@LOST@
     for side in ("input", "output"):
         was, now = getattr(model.graph, side), getattr(after.graph, side)
         was, now = ([str(v) for v in values if v.name not in weights] for values in (was, now))
@@ -298,7 +305,7 @@ def script(context: ReproContext) -> str:
     explained = isinstance(context.optimizer, Explains)
     check = _CHECK.replace("@FULL@", repr(context.full_check))
     if context.symptom == Symptom.INTERFACE_CHANGE:
-        check += _INTERFACE
+        check += _INTERFACE.replace("@LOST@", context.less_lost)
     compare = _METRIC if isinstance(context.required, Requirement) else _outputs(context)
     if context.symptom == Symptom.BLOAT:
         compare = _BLOAT

@@ -32,7 +32,7 @@ from optvet.spec.protocols import (
     UsesLibraries,
 )
 from optvet.spec.requirement import Requirement, Tolerance
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 MAX_LINES = 100
 """No script is made if it would be longer: the bundle has ``repro.py`` with separate files."""
@@ -273,7 +273,8 @@ def _body(draft: _Draft, calls: _Calls) -> str:
     if context.symptom in _KILLS:
         return _killed(draft, calls)
     if context.symptom in _COMPARED:
-        return _COMPARED[context.symptom].replace("@ABOUT@", _about(context))
+        compared = _COMPARED[context.symptom].replace("@ABOUT@", _about(context))
+        return compared.replace("@LOST@", context.less_lost)
     if context.stage == "compare":
         return _outputs(draft, calls)
     step = failing_step(context)
@@ -416,7 +417,7 @@ sys.exit(facts(optimized) != expected)
 _COMPARED = {
     Symptom.INTERFACE_CHANGE: """\
 def facts(m):
-    weights = {tensor.name for tensor in m.graph.initializer}
+    weights = {tensor.name for tensor in m.graph.initializer}@LOST@
     values = [v for v in (*m.graph.input, *m.graph.output) if v.name not in weights]
     return [f"{v.name}: {onnx.helper.printable_type(v.type)}" for v in values]
 

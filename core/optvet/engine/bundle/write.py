@@ -32,14 +32,15 @@ from optvet.graph.identity import structure_of
 from optvet.spec.errors import UsageError
 from optvet.spec.records import Finding, Reproduction, RequirementRecord, VetResult
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
 
 REDUCTION_S = 300.0
 """Limit of a reduction, seconds; it then ends with the best so far."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM; ``bundles`` are those written so far, the last not fully reduced."""
+    """Ctrl-C or SIGTERM; ``bundles`` are those written so far, the last as far as it got."""
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         super().__init__()
@@ -187,28 +188,57 @@ class _Task:
     draw: Draw | None = None
 
 
-def _write(task: _Task) -> tuple[Bundle, bool]:
-    """The bundle of one finding, and whether Ctrl-C cut its reduction short."""
-    finding, case = task.finding, task.case
-    proto = case.model.load()
-    feeds: Mapping[str, np.ndarray] = task.witness.feeds
-    more = [sample.feeds for sample in task.others]
-    note, nodes = "", total_nodes(proto)
+@dataclass(frozen=True)
+class _Small:
+    """The model to write down with its inputs; ``end`` is None if it is as it was."""
+
+    model: ModelProto
+    feeds: Mapping[str, np.ndarray]
     end: End | None = None
+    note: str = ""
+
+
+def _write(task: _Task) -> tuple[Bundle, bool]:
+    """The bundle of one finding, and whether Ctrl-C was pressed meanwhile.
+
+    A model that was reduced is written in any case, unless Ctrl-C is pressed again.
+    """
+    original = task.case.model.load()
+    small = _small(task, original)
+    try:
+        return _written(task, small, total_nodes(original)), small.end == "interrupted"
+    except KeyboardInterrupt:
+        if small.end is None:
+            raise
+    return _written(task, small, total_nodes(original)), True
+
+
+def _small(task: _Task, original: ModelProto) -> _Small:
+    """What is left of the original."""
+    feeds: Mapping[str, np.ndarray] = task.witness.feeds
     if task.others:
-        note = f"it takes {len(task.others) + 1} samples, so the model was kept whole"
-    elif task.jobs is not None:
-        try:
-            shrunk = _reduced(task, proto)
-        except UsageError as error:
-            note = f"not reduced: {error}"
-        except KeyboardInterrupt:  # before there was anything smaller
-            end, note = "interrupted", _ENDS["interrupted"]
-        else:
-            proto, feeds, end = shrunk.model, shrunk.feeds or {}, shrunk.end
-            note = _ENDS[end]
+        count = len(task.others) + 1
+        note = f"it takes {count} samples, so the model was kept whole"
+        return _Small(original, feeds, note=note)
+    if task.jobs is None:
+        return _Small(original, feeds)
+    if not task.finding.localized:
+        return _Small(original, feeds, note="not reduced: no culprit was searched")
+    try:
+        shrunk = _reduced(task, original)
+    except UsageError as error:
+        return _Small(original, feeds, note=f"not reduced: {error}")
+    except KeyboardInterrupt:  # before there was anything smaller
+        return _Small(original, feeds, "interrupted", _ENDS["interrupted"])
+    return _Small(shrunk.model, shrunk.feeds or {}, shrunk.end, _ENDS[shrunk.end])
+
+
+def _written(task: _Task, small: _Small, nodes: int) -> Bundle:
+    """The bundle of a model that was reduced from one of ``nodes`` nodes."""
+    finding, proto, feeds, note = task.finding, small.model, small.feeds, small.note
+    more = [sample.feeds for sample in task.others]
     task.progress("writing the bundle", 0, None)
-    case = case.under(timeout_s=_final_timeout(case))
+    case = task.case.under(timeout_s=_final_timeout(task.case))
     culprit = tuple(finding.culprit)
     with on_disk(proto) as model:
         seen = case.on(model)
@@ -221,13 +251,12 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
         note = note or f"did not show again: judged once more, the model {words}"
     else:
         finding = _as_observed(finding, evidence)
-    reduced = end is not None
+    reduced = small.end is not None
     record = _record(task, case, finding, proto, list(feeds), evidence, nodes, reduced=reduced)
     pictures, problem = _pictures(finding, evidence, task.draw)
     note = note or problem
     place = (task.out, task.index)
-    bundle = write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
-    return bundle, end == "interrupted"
+    return write_folder(*place, record, proto, feeds, evidence, case, note, pictures, more)
 
 
 def _as_observed(finding: Finding, evidence: Evidence) -> Finding:

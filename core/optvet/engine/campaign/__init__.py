@@ -16,7 +16,7 @@ from optvet.engine.campaign.digests import Digests
 from optvet.engine.campaign.documents import status_of, summary_of
 from optvet.engine.campaign.export import export
 from optvet.engine.campaign.file import CampaignSource, read_campaign
-from optvet.engine.campaign.plan import Plan, plan_campaign
+from optvet.engine.campaign.plan import Plan, plan_campaign, requests_of
 from optvet.engine.campaign.results import (
     Campaign,
     Metric,
@@ -60,6 +60,7 @@ __all__ = [
     "open_store",
     "plan_campaign",
     "read_campaign",
+    "requests_of",
     "retry",
     "run_campaign",
     "states",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from optvet.spec.records import Finding
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 CauseName = Literal[
     "incompatibility", "type", "shape", "algorithmic", "API misuse", "other", "unclear"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 
@@ -28,6 +29,7 @@ from optvet.spec.records.campaign import (
     TrialSummary,
 )
 from optvet.spec.records.reading import read_document
+from optvet.spec.request import VetRequest
 
 
 def status_of(store: Store, clock: Clock = time.time) -> CampaignStatus:
@@ -96,6 +98,7 @@ def summary_of_trial(trial: Trial) -> TrialSummary:
         model=trial.model,
         optimizer=trial.optimizer,
         pipeline=trial.pipeline,
+        options=options_of(trial.request),
         dataset=trial.dataset,
         runtime=trial.runtime,
         comparator=trial.comparator,
@@ -104,10 +107,17 @@ def summary_of_trial(trial: Trial) -> TrialSummary:
         reason=result.reason if result else "",
         error=error.message if error else "",
         exit_code=trial.exit_code,
-        faults=[f"{f.symptom}: {' → '.join(f.culprit) or 'round trip'}" for f in faults],
+        faults=[f"{f.symptom}: {f.blamed()}" for f in faults],
         wall_s=trial.wall_s,
         attempts=trial.attempts,
     )
+
+
+def options_of(request: VetRequest) -> str:
+    """The options of plugins in words; empty if none was asked for."""
+    given = filter(None, request.plugin_options)
+    words = (json.dumps(dict(each), sort_keys=True) for each in given)
+    return "; ".join(each.strip("{}").replace('"', "") for each in words)
 
 
 def groups_of(found: Iterable[StoredFinding], counted: set[str]) -> list[FindingGroup]:
@@ -133,6 +143,7 @@ def _group(rows: list[StoredFinding], counted: set[str]) -> FindingGroup:
         severity=first.severity,
         stage=first.stage,
         culprit=first.culprit,
+        localized=first.localized,
         message=first.message,
         models=list(dict.fromkeys(row.model for row in rows)),
         trials=list(dict.fromkeys(row.trial for row in rows)),

@@ -232,7 +232,7 @@ def _finding_rows(store: Store, campaign: Campaign) -> Iterator[Row]:
             "pipeline": row.pipeline,
             "runtime": row.runtime,
             "symptom": str(about.symptom),
-            "culprit": " → ".join(about.culprit),
+            "culprit": about.blamed() if about.culprit else "",
         }
 
 

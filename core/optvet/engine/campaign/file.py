@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from optvet.engine.discovery import Family, Plugins
+from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
 from optvet.engine.trust import check_request, located
 from optvet.spec.campaign import CampaignFile, JobSet
@@ -72,6 +73,17 @@ class CampaignSource:
         """The name of the campaign."""
         return self.content.name or self.path.stem
 
+    def about(self, selectors: Sequence[str], plugins: Plugins) -> CampaignSource:
+        """The same questions about other models, whose paths begin in the current folder.
+
+        Raises:
+            UsageError: A selector means no model.
+        """
+        found = expand_models(selectors, plugins, folder=Path())
+        models = tuple(_from_here(model, plugins) for model in found)
+        sets = tuple(jobs.model_copy(update={"models": models}) for jobs in self.sets)
+        return replace(self, sets=sets)
+
     def refusal(self, key: Key, words: str) -> UsageError:
         """The error for the value of ``key``."""
         line = line_of(self.text, key)
@@ -90,6 +102,12 @@ class CampaignSource:
                 value = getattr(value, part) if isinstance(value, JobSet) else value[part]
             return ("jobs", number, *parts)
         return parts
+
+
+def _from_here(model: str, plugins: Plugins) -> str:
+    """A reference to a model that means the same in every folder."""
+    is_path = Path(model).exists() or model.partition(":")[0] not in plugins.names("model source")
+    return str(Path(model).absolute()) if is_path else model
 
 
 def read_campaign(path: Path, plugins: Plugins, *, trust: bool = False) -> CampaignSource:
@@ -211,7 +229,12 @@ def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plu
 
 
 def _plugin(plugins: Plugins, family: Family, name: str) -> Any:
-    return getattr(plugins, family)(name)
+    # The passes of an optimizer are checked by the jobs, which apply them.
+    return (
+        plugins.optimizer_as_found(name)
+        if family == "optimizer"
+        else getattr(plugins, family)(name)
+    )
 
 
 def _try(source: CampaignSource, key: Key, act: Any) -> None:

@@ -18,8 +18,9 @@ from optvet.engine.campaign.file import CampaignSource, inputs_of
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
-from optvet.engine.work.basis import basis
+from optvet.engine.work.basis import basis, modules_of
 from optvet.engine.work.cache import key
+from optvet.engine.work.edits import edits
 from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.campaign import JobSet
@@ -203,7 +204,8 @@ class _Versions:
         found |= {name: metadata.version(name) for name in ("numpy", "onnx")}
         named: list[Any] = []
         with suppress(OptvetError):
-            optimizer = plugins.optimizer(request.optimizer or plugins.default("optimizer"))
+            name = request.optimizer or plugins.default("optimizer")
+            optimizer = plugins.optimizer_as_found(name)
             named.append(optimizer)
             options = parse_options(optimizer.name, optimizer.options, request.optimizer_options)
             optimizer = configured(optimizer, options)
@@ -217,5 +219,6 @@ class _Versions:
                 version = str(plugin.version())
             except Exception:  # the job reports the same error
                 version = "unknown"
-            found[plugin.name] = version
+            changed = edits(*modules_of(plugin))
+            found[plugin.name] = f"{version} (changed: {changed})" if changed else version
         return found

@@ -110,6 +110,7 @@ class _Names:
     def of(cls, summaries: Sequence[TrialSummary]) -> _Names:
         """Names for jobs."""
         parts: list[Callable[[TrialSummary], str]] = [
+            lambda t: t.options,
             lambda t: t.dataset,
             lambda t: t.runtime,
             lambda t: t.comparator,

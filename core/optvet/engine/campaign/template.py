@@ -33,7 +33,7 @@ models = ["zoo:digits-*"]
 [vet]
 timeout = 120
 #limit = 4            # samples per dataset at most
-#strategy = "each"    # how culprits are searched
+#strategy = "each"    # how culprits are searched; "none" only detects
 #reduce = true        # reduce each finding to a minimal model
 
 # Sets of jobs of their own; what one does not say is taken from above.

@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from optvet.spec.errors import InputError
 from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.records import Finding
+from optvet.spec.symptoms import Symptom
 from optvet.spec.toml_lines import dotted, line_of
-from optvet.spec.types import Symptom
 from optvet.spec.words import shown
 
 _PATTERNS = ("optimizer", "symptom", "culprit", "message")

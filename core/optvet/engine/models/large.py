@@ -27,12 +27,27 @@ PROTOBUF_LIMIT = 2**31 - 1
 WITH_BYTES = 6.0
 """Peak memory of an optimizer that takes bytes, as a multiple of the model's size."""
 _OVERHEAD_BYTES = 256 << 20
+_RETURNED_BYTES = 1 << 30
+_PLENTY = 3
 _PREFIX = "large-"
 
 
 def is_large(model: Model) -> bool:
     """Whether the model is used from files."""
     return model.size_bytes >= LARGE_BYTES
+
+
+def keeps_memory(model: Model, optimizer: Optimizer) -> bool:
+    """Whether a worker keeps the memory that it frees, for the rest of its task.
+
+    Of a large model that takes up to a quarter more of it, and half of the time that the system
+    takes to give memory; so it is done where there is plenty.
+    """
+    if not is_large(model):
+        return True
+    free = available_bytes()
+    need = need_bytes(model.size_bytes, optimizer)
+    return model.size_bytes < _RETURNED_BYTES and free is not None and free > _PLENTY * need
 
 
 def check_taken(

@@ -33,7 +33,7 @@ from optvet.graph.types import dtype_name, element_bits
 from optvet.graph.walk import node_count, opset_versions
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
-from optvet.spec.files import private_folder, replacing
+from optvet.spec.files import private_folder, replacing, sha256_of
 from optvet.spec.types import Model, ModelConfig
 from optvet.spec.words import quoted
 
@@ -108,7 +108,7 @@ def _opened_in_place(path: Path, source: str) -> Model | None:
             return None
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
             proto, message = outline_in(data)
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256_of(file)
     except (DecodeError, OSError):
         return None
     if not _is_complete(proto):

@@ -162,15 +162,20 @@ def config_for(path: Path) -> ModelConfig:
     beside = path.with_suffix(".toml")
     if beside.is_file() and beside != path:
         return _from_toml(beside)
-    # A model with external data may have a folder of its own below the catalogue's.
-    absolute = path.absolute()
-    for folder in absolute.parents[:2]:
-        catalogue = folder / CATALOGUE
+    for catalogue in places_of(path)[1:]:
         if catalogue.is_file():
-            entry = _entry(catalogue, absolute.relative_to(folder).as_posix())
+            entry = _entry(catalogue, path.absolute().relative_to(catalogue.parent).as_posix())
             if entry is not None:
                 return _from_entry(catalogue, entry)
     return ModelConfig()
+
+
+def places_of(path: Path) -> list[Path]:
+    """Where declarations about the model in the file ``path`` are looked for."""
+    absolute = path.absolute()
+    # A model with external data may have a folder of its own below the catalogue's.
+    catalogues = [folder / CATALOGUE for folder in absolute.parents[:2]]
+    return [absolute.with_suffix(".toml"), *catalogues]
 
 
 # ── The TOML ───────────────────────────────────────────────────────────────────────────────────

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from optvet.graph.outline import Message, fetch, outline_in, whole_parts
 from optvet.graph.walk import (
     attribute_of,
     bodies_of,
     graphs,
     inner_nodes,
 )
+from optvet.graph.weights import tensors_of_nodes
 
 Array = NDArray[Any]
 
@@ -132,8 +136,19 @@ def structural_names(model: ModelProto) -> frozenset[str]:
 
 def jitter_bytes(data: bytes, seed: int, ulps: float = 1.0) -> bytes:
     """A serialized model, jittered by ``jitter_model`` with a generator of ``seed``."""
-    model = onnx.load_model_from_string(data)
-    return bytes(jitter_model(model, np.random.default_rng(seed), ulps).SerializeToString())
+    rng = np.random.default_rng(seed)
+    try:
+        outline, message = outline_in(data)
+    except DecodeError:  # it has no outline, or is no model, of which protobuf tells the reason
+        model = onnx.load_model_from_string(data)
+        return bytes(jitter_model(model, rng, ulps).SerializeToString())
+    for tensor in tensors_of_nodes(outline):
+        if message.holds(tensor):
+            fetch(tensor, message)
+    # Large weights are moved in one copy of the message, where they lie.
+    message = replace(message, data=bytearray(data))
+    moved = jitter_model(outline, rng, ulps, _MessageJitter(rng, ulps, message))
+    return b"".join(whole_parts(moved, message))
 
 
 class Jitter:
@@ -155,12 +170,16 @@ class Jitter:
         integer, exponent, _ = LAYOUTS[kind]
         offset = int(self.rng.integers(_PATTERN_LENGTH))
         pattern = np.roll(self.pattern, offset).astype(integer)
-        steps = np.resize(pattern, bits.shape)
-        magnitude = bits & np.iinfo(integer).max
         largest = exponent - 1
-        # Skip numbers that the step would move past zero or to infinity, and those two themselves.
-        inside = (magnitude > self.step) & (magnitude <= largest - self.step)
-        bits += np.where(inside, steps, integer(0))
+        # A part at a time: what is needed beside it stays in the processor's cache.
+        for start in range(0, bits.size, _PATTERN_LENGTH):
+            place = bits[start : start + _PATTERN_LENGTH]
+            part = place.astype(integer)
+            magnitude = part & np.iinfo(integer).max
+            # Skip numbers that the step would move past zero or to infinity, and those two
+            # themselves.
+            inside = (magnitude > self.step) & (magnitude <= largest - self.step)
+            place[:] = part + pattern[: part.size] * inside
 
     def tensor(self, tensor: TensorProto) -> None:
         """Move a tensor in the field that holds its data."""
@@ -194,6 +213,22 @@ class Jitter:
             self.move(bits, kind)
             del field[:]
             field.extend(values.tolist())
+
+
+class _MessageJitter(Jitter):
+    """Moves large weights where they lie in a message."""
+
+    def __init__(self, rng: np.random.Generator, ulps: float, message: Message) -> None:
+        super().__init__(rng, ulps)
+        self._message = message
+
+    def tensor(self, tensor: TensorProto) -> None:
+        """Move a tensor in the field that holds its data, or in the message."""
+        if not self._message.holds(tensor):
+            super().tensor(tensor)
+        elif tensor.data_type in FLOATS:
+            stored = np.dtype(LAYOUTS[tensor.data_type][0]).newbyteorder("<")
+            self.move(np.frombuffer(self._message.piece(tensor), stored), tensor.data_type)
 
 
 def _is_round(bits: Array, kind: int) -> bool:

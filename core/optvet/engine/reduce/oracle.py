@@ -48,7 +48,8 @@ from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
 from optvet.spec.errors import UsageError
 from optvet.spec.requirement import Required
-from optvet.spec.types import NOTES, Failure, Model, ModelConfig, Sample, Symptom
+from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
 Sought = Symptom | Yardstick | None
 """What to look for: a note of ``REDUCIBLE``, a requirement that is not met; None for faults."""
@@ -58,8 +59,9 @@ Sought = Symptom | Yardstick | None
 class Signature:
     """What two observations of one fault share.
 
-    ``kind`` of wrong output is "form" or "value", or "draw" where the values are random and every
-    second draw tells the two models apart.
+    ``kind`` of wrong output is "form", "value", "layer" where a layer of a quantized model is wrong
+    on its own inputs, or "draw" where the values are random and every second draw tells the two
+    models apart.
     """
 
     symptom: Symptom
@@ -377,6 +379,9 @@ def _signature(observation: Observation) -> Signature:
     if observation.stage == "compare":
         form = any(j.structural and j.error is None for j in observation.judgements)
         kind = "form" if form else "value"
+        if any(j.layered for j in observation.judgements):
+            # The whole run alone would no longer tell a wrong layer from one that nothing defines.
+            kind = "layer"
     if symptom == Symptom.INTERFACE_CHANGE:
         words = ""  # the message consists of names and shapes of this model only
     return Signature(Symptom(symptom), observation.stage, words, kind)

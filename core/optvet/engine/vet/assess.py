@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
@@ -21,7 +21,8 @@ from optvet.spec.protocols import Decodes
 from optvet.spec.records import Impact
 from optvet.spec.request import VetRequest
 from optvet.spec.requirement import Requirement
-from optvet.spec.types import Failure, Model, Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Failure, Model, Sample
 
 
 class Assessor:
@@ -42,20 +43,27 @@ class Assessor:
         """Compare the outputs of original and candidate on ``samples``."""
         lab = examiner.lab
         trial = lab.trial(lab.case.passes.pipeline, samples, "detect")
-        self.fixed.add(lab.reference(samples).runs, trial.runs)
-        runs = {i: r for i, r in trial.runs.items() if not isinstance(r, Failure)}
-        first = next((s for s in samples if s.id in runs and s.id in examiner.reference), None)
+        unsteady = examiner.random | examiner.flaky
+        runs, reference = (_steady(r, unsteady) for r in (trial.runs, examiner.reference))
+        self.fixed.add(_steady(lab.reference(samples).runs, unsteady), runs)
+        first = next((s for s in samples if s.id in reference and s.id in runs), None)
+        if unsteady:
+            names = ", ".join(sorted(unsteady))
+            words = f"not compared, since no two runs of the original need to agree: {names}"
+            self._ledger.control("comparator", "limited", words)
         if first is None:
             return
         if self._assessment is None:
-            outputs = examiner.reference[first.id]
+            outputs = reference[first.id]
             self._assessment = begin(self._request, self._plugins, lab.model, outputs)
+        if unsteady and isinstance(self._assessment.choice.comparator, Decodes):
+            return
         try:
             if not self._assessment.begun:
                 self._calibrate(self._assessment, lab, samples)
-            _add(self._assessment, examiner, samples, runs)
+            _add(self._assessment, examiner, samples, reference, runs)
         except (InputError, ContractError) as error:
-            if self._request.comparator is not None:
+            if self._request.comparator is not None and not unsteady:
                 raise
             # The comparator claimed the model by its score, but cannot compare its outputs.
             self._ledger.control("comparator", "limited", str(error))
@@ -63,7 +71,7 @@ class Assessor:
             if self._assessment.begun or plain is None:
                 return
             self._assessment = Assessment(plain, plain.comparator.options, lab.model)
-            _add(self._assessment, examiner, samples, runs)
+            _add(self._assessment, examiner, samples, reference, runs)
 
     def _calibrate(self, to: Assessment, lab: Lab, samples: Sequence[Sample]) -> None:
         """Settle what is one for all samples, which are made twice where they are many."""
@@ -107,13 +115,23 @@ def begin(request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs)
     return begun
 
 
+def _steady(runs: Mapping[str, Outputs | Failure], unsteady: Collection[str]) -> dict[str, Outputs]:
+    """Outputs without those that differ between runs of one model; no failures, nothing empty."""
+    found = {}
+    for sample, run in runs.items():
+        if not isinstance(run, Failure):
+            found[sample] = {n: v for n, v in run.items() if n not in unsteady}
+    return {sample: outputs for sample, outputs in found.items() if outputs}
+
+
 def _add(
     assessment: Assessment,
     examiner: Examiner,
     samples: Sequence[Sample],
+    reference: Mapping[str, Outputs],
     runs: Mapping[str, Outputs],
 ) -> None:
-    reference, lab = examiner.reference, examiner.lab
+    lab = examiner.lab
     usable = [s for s in samples if s.id in reference and s.id in runs]
     answers = decoded(lab, lab.case.passes.pipeline, usable, assessment)
     assessment.add(samples, reference, runs, examiner.levels(runs), answers)

@@ -28,7 +28,8 @@ def blame(
         lab: Makes the trials.
         pipeline: A pipeline that shows it.
         wanted: The property to search for.
-        strategy: Strategy of the search; "auto" chooses by the optimizer's traits.
+        strategy: Strategy of the search; "auto" chooses by the optimizer's traits, and with "none"
+            all optional passes of the pipeline are the answer.
     """
     base = lab.trial(lab.case.passes.base, wanted.samples, "control")
     if wanted.inherited(base) is not None:
@@ -44,7 +45,13 @@ def search(
     The pipeline shows it, and the empty one does not.
     """
     traits, required = lab.case.optimizer.traits, lab.case.passes.required
+    if strategy == "none":
+        return tuple(name for name in pipeline if name not in required)
     trials = _Trials(lab, wanted)
+    alone = trials.test(wanted, "localize")
+    for name in wanted.likely(lab.trial(pipeline, (), "walk")) if strategy == "auto" else ():
+        if name not in required and alone(lab.case.passes.complete((name,))) == "fails":
+            return (name,)
     walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
     if not walks:
         test = trials.test(wanted.as_observed_in(pipeline), "localize")

@@ -13,7 +13,8 @@ from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph import structure
 from optvet.spec.errors import Unsupported
 from optvet.spec.records import CrossCheck, Finding
-from optvet.spec.types import Failure, Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Failure, Sample
 
 
 def cross_check(session: Session, samples: Sequence[Sample]) -> None:

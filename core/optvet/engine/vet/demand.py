@@ -68,7 +68,8 @@ def _rest(session: Session, unmet: Unmet, passes: Passes) -> Passes:
     while unmet.read(passes).met is False:
         culprit = blame(session.lab, passes, unmet, session.request.strategy)
         optional = [name for name in culprit if name not in table.required]
-        if not _report(session, unmet, culprit) or not optional:
+        searched = session.request.strategy != "none"
+        if not _report(session, unmet, culprit) or not optional or not searched:
             return table.required_of(passes)
         passes = tuple(name for name in passes if name != optional[-1])
     return passes

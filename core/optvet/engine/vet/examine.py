@@ -34,7 +34,8 @@ from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, normalized_message
 from optvet.spec.records import OutputRecord
-from optvet.spec.types import Failure, Sample, Stage, Symptom
+from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.types import Failure, Sample
 
 _LISTED_INPUTS = 4
 GROSS = 1e-3

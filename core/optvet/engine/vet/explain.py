@@ -30,6 +30,7 @@ from optvet.engine.vet.divergence import (
 )
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import basis
+from optvet.engine.work.checking import check
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
@@ -37,7 +38,6 @@ from optvet.engine.work.trial import (
     RuntimeConfig,
     Subject,
     build,
-    check,
     load,
     speaks_dialect,
     visible,
@@ -60,7 +60,8 @@ from optvet.graph.weights import clear_large_weights, constants_of
 from optvet.spec.memory import in_units
 from optvet.spec.protocols import Saves
 from optvet.spec.records import Divergence, ModelComparison, RewriteSite
-from optvet.spec.types import Artifact, InterfaceChange, Model, Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact, InterfaceChange, Model, Sample
 
 VERSION = 5
 _DIVERGENCE: TypeAdapter[Divergence] = TypeAdapter(Divergence)

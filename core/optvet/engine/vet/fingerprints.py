@@ -14,7 +14,7 @@ from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import Subject, normalized_message, read_model
 from optvet.graph.identity import structure_of
 from optvet.spec.records import Finding
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 _BY_WORDS = frozenset({Symptom.BLOAT, Symptom.PORTABILITY, Symptom.INTERFACE_CHANGE})
 """Symptoms that are identified by their message, since they have no place in the graph."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from optvet.engine.vet.examine import Observation
 from optvet.spec.records import Control, ControlState, Finding, RequirementRecord, Timing
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 
 class FindingsLedger:

@@ -13,7 +13,7 @@ from optvet.engine.work.stopwatch import Passes
 from optvet.spec.errors import NothingTested
 from optvet.spec.records.timing import Timing
 from optvet.spec.records.vet import ControlState, Finding
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 REPEATS = 10
 _CONTROL = "timing"

@@ -325,11 +325,10 @@ class _ToleranceGauge(Gauge):
         if self._left_out and (self._witness is None or self._worst <= 1):
             return _not_compared(self._left_out)
         met = self._worst <= 1
-        words = (
-            f"the largest difference is {self._worst:.3g} of what is allowed"
-            if met
-            else self._words
-        )
+        words = self._words
+        if met:
+            words = f"the largest difference is {self._worst:.3g} of what is allowed"
+            words = words if self._worst else "nothing differs"
         return Reading(met, self._worst, words, None, self._witness, tuple(self._beyond))
 
 

@@ -10,7 +10,8 @@ from optvet.engine.vet.examine import same_fault
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import Session
 from optvet.spec.records import Finding
-from optvet.spec.types import NOTES, Failure, Symptom
+from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.types import Failure
 
 
 def note(session: Session, noted: Property) -> None:

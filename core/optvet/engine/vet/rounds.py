@@ -14,7 +14,8 @@ from optvet.engine.vet.session import Session
 from optvet.engine.work.lab import Lab, isolated
 from optvet.engine.work.trial import normalized_message
 from optvet.spec.records import Finding
-from optvet.spec.types import Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
 
 MAX_ROUNDS = 24
 Rest = Callable[[Session, tuple[str, ...]], Examination]
@@ -97,7 +98,7 @@ def clear(
                 lab, found = _alone(session.at(lab), fault, finding, pipeline, samples)
                 continue
             optional = [n for n in culprit if n not in table.required]
-            if not optional or rounds >= MAX_ROUNDS:
+            if not optional or rounds >= MAX_ROUNDS or session.request.strategy == "none":
                 ledger.reasons.append(f"no safe pipeline was found in {rounds} rounds")
                 return Cleared(table.required_of(pipeline), lab)
             pipeline = tuple(n for n in pipeline if n != optional[-1])

@@ -11,7 +11,7 @@ from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.crosscheck import cross_check
 from optvet.engine.vet.demand import demand
 from optvet.engine.vet.deployed import judge_as_deployed
-from optvet.engine.vet.detect import detect, wrong_in_rest
+from optvet.engine.vet.detect import Detected, detect, wrong_in_rest
 from optvet.engine.vet.examine import Examination
 from optvet.engine.vet.explain import AT_LEAST, explain
 from optvet.engine.vet.fingerprints import fingerprint_in_place
@@ -23,6 +23,8 @@ from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session, open_session
 from optvet.engine.vet.study import is_wanted, study
+from optvet.engine.work import answers
+from optvet.engine.work.basis import modules_of
 from optvet.engine.work.facts import FINDING
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import Sandbox
@@ -39,8 +41,17 @@ def vet_model(
     *,
     progress: Progress = lambda text, done, total: None,
     sandbox: Sandbox | None = None,
+    keep: bool = False,
 ) -> VetResult:
     """Vet one model.
+
+    Args:
+        model: The model.
+        request: What is asked.
+        plugins: What is installed.
+        progress: Called with what is being done.
+        sandbox: Where processes are started; by default one of its own.
+        keep: Whether the answer may be kept as a whole (``answers.recall``).
 
     Raises:
         OptvetError: The request cannot be answered: wrong options, inputs on which the original
@@ -49,9 +60,21 @@ def vet_model(
     started = time.perf_counter()
     with open_session(model, request, plugins, progress=progress, sandbox=sandbox) as session:
         try:
-            return _run(session, started)
+            result = _run(session, started)
+            if keep and not session.lab.sandbox.used:
+                modules = _modules(session)
+                answers.keep(request, result, model, plugins, session.lab.cache, modules=modules)
+            return result
         except Unsupported as error:
             raise Unsupported(f"{model.source}: {error}; nothing was tested") from None
+
+
+def _modules(session: Session) -> set[str]:
+    """The modules of all libraries that took part."""
+    case = session.case
+    others = map(session.plugins.runtime, session.request.cross_check)
+    runtimes = (case.candidate.runtime, case.reference.runtime, *others)
+    return set(modules_of(case.optimizer)).union(*map(modules_of, runtimes))
 
 
 def _run(session: Session, started: float) -> VetResult:
@@ -97,11 +120,7 @@ def _run(session: Session, started: float) -> VetResult:
         safe = judge_as_deployed(session, detected, safe)
     if session.request.measure:
         safe = judge_speed(session, detected, safe, cleared_of_faults)
-    _explain(session, samples, detected.judged, detected.examiner.layers)
-    take_notes(session, detected)
-    cross_check(session, samples)
-    for i, finding in enumerate(ledger.findings):
-        ledger.amend(i, {"fingerprint": fingerprint_in_place(session.lab, finding)})
+    _describe(session, detected)
     result = assemble(
         session,
         detected,
@@ -115,6 +134,30 @@ def _run(session: Session, started: float) -> VetResult:
         fixed=assessor.fixed.records(),
     )
     return with_structure(session, result, samples) if session.request.structure else result
+
+
+def _describe(session: Session, detected: Detected) -> None:
+    """Say more of the findings: where they are in the graph, on other runtimes; and take notes."""
+    ledger, samples = session.ledger, detected.samples
+    searched = session.request.strategy != "none"
+    if searched:
+        _explain(session, samples, detected.judged, detected.examiner.layers)
+    take_notes(session, detected)
+    if not searched:
+        _say_not_localized(session)
+    cross_check(session, samples)
+    for i, finding in enumerate(ledger.findings):
+        ledger.amend(i, {"fingerprint": fingerprint_in_place(session.lab, finding)})
+
+
+def _say_not_localized(session: Session) -> None:
+    """Mark the findings whose culprit is the whole pipeline because nothing less was tried."""
+    ledger, required = session.ledger, session.case.passes.required
+    for i, finding in enumerate(ledger.findings):
+        if len(set(finding.culprit) - required) > 1:
+            ledger.amend(i, {"localized": False})
+    if not all(f.localized for f in ledger.findings):
+        ledger.control("culprits", "limited", "not searched, since --strategy is none")
 
 
 def _explain(session: Session, samples: Sequence[Sample], judged: int, layers: Layers) -> None:

@@ -106,7 +106,8 @@ def open_session(
     root = request.cache_dir or cache_root()
     cache = Cache(root if request.cache else None)
     single_task = large.is_large(model)
-    limits = Limits(request.timeout, request.memory, single_task)
+    keeps = large.keeps_memory(model, case.optimizer)
+    limits = Limits(request.timeout, request.memory, single_task, keeps)
     own = sandbox is None or single_task
     if sandbox is None or single_task:
         sandbox = Sandbox(jobs=jobs, limits=limits, preload=preload)

@@ -124,7 +124,7 @@ def _search(
             return None, blamed, f"{names} seemed slower, and not when timed once more"
         blamed.append(Blamed(culprit, watch, again, explain(lab, watch, applied)))
         optional = [name for name in culprit if name not in table.required]
-        if not optional:
+        if not optional or strategy == "none":
             return None, blamed, ""
         pipeline = tuple(name for name in pipeline if name != optional[-1])
 

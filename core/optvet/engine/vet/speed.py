@@ -21,7 +21,8 @@ from optvet.engine.work.stopwatch import Stopwatch, Timed
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.records.bench import StepFailure
 from optvet.spec.records.timing import TimedSide, Timing
-from optvet.spec.types import Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
 
 
 def deployed(case: Case, options: Mapping[str, Any]) -> Case:

@@ -14,7 +14,7 @@ from optvet.engine.vet.report import report_fault
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import PassRecord
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000

@@ -12,7 +12,8 @@ from optvet.engine.work.warned import Warned, pattern_of
 from optvet.graph.outline import outline_of
 from optvet.graph.walk import all_names, nodes_of
 from optvet.spec.records import WarningRecord
-from optvet.spec.types import Sample, Stage
+from optvet.spec.symptoms import Stage
+from optvet.spec.types import Sample
 
 
 def warnings_of(

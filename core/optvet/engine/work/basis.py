@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from optvet.engine.work.edits import edits, owners_of
 from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
 
 CODE_VERSION = 11
@@ -23,19 +24,28 @@ _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 @cache
 def basis() -> tuple[object, ...]:
     """Of what every answer depends on: this code, Python, and the libraries that all share."""
-    return CODE_VERSION, *sys.version_info[:3], *(installed(name) for name in _LIBRARIES)
+    versions = (installed(name) for name in _LIBRARIES)
+    return CODE_VERSION, *sys.version_info[:3], *versions, edits("onnx")
 
 
 def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:
     """Of a plugin and the libraries that it uses; hashable."""
     libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
-    modules = {name.partition(".")[0] for name in (*plugin.preload, *libraries.values())}
+    modules = modules_of(plugin)
     return (
         plugin.name,
         plugin.version(),
         _source(type(plugin)),
-        _builds(tuple(sorted(modules)), tuple(sorted(libraries))),
+        _builds(modules, tuple(sorted(libraries))),
+        edits(*modules),
     )
+
+
+def modules_of(plugin: Optimizer | Runtime) -> tuple[str, ...]:
+    """Top-level modules of the libraries that a plugin uses, without optvet's own; sorted."""
+    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
+    names = (*plugin.preload, *libraries.values())
+    return tuple(sorted({name.partition(".")[0] for name in names} - {"optvet"}))
 
 
 @cache
@@ -54,34 +64,8 @@ def installed(distribution: str) -> str:
 
 @cache
 def _builds(modules: tuple[str, ...], named: tuple[str, ...]) -> tuple[str, ...]:
-    names = {name for module in modules for name in _owners_of(module)}
+    names = {name for module in modules for name in owners_of(module)}
     return tuple(f"{name} {installed(name)}" for name in sorted({*names, *named}))
-
-
-@cache
-def _owners() -> Mapping[str, Sequence[metadata.Distribution]]:
-    """The distributions of each module, also of what else they install at the top.
-
-    ``metadata.packages_distributions`` makes a path of every installed file and parses the metadata
-    of every distribution, which takes longer than vetting a small model.
-    """
-    owners: dict[str, list[metadata.Distribution]] = {}
-    for distribution in metadata.distributions():
-        declared = (distribution.read_text("top_level.txt") or "").split()
-        lines = (distribution.read_text("RECORD") or "").splitlines() if not declared else ()
-        for name in set(declared) or {_top(line) for line in lines}:
-            owners.setdefault(name, []).append(distribution)
-    return owners
-
-
-def _top(line: str) -> str:
-    """The module that a line of a RECORD is a file of."""
-    return line.partition(",")[0].partition("/")[0].partition(".")[0]
-
-
-@cache
-def _owners_of(module: str) -> tuple[str, ...]:
-    return tuple(sorted({distribution.name for distribution in _owners().get(module, ())}))
 
 
 @cache
@@ -107,7 +91,7 @@ def _source(plugin: type) -> str:
     registered = _registered()
     names = {registered[root] for root in roots & registered.keys()}
     unknown = roots - registered.keys() - sys.stdlib_module_names - {"optvet"}
-    names |= {name for root in unknown for name in _owners_of(root)}
+    names |= {name for root in unknown for name in owners_of(root)}
     digest = hashlib.sha256()
     for kind in plugin.__mro__:
         module = sys.modules.get(kind.__module__)

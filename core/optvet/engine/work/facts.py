@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from pydantic import TypeAdapter
 
-from optvet.engine.work import cache as caching
+from optvet.engine.work.arrays import dump_arrays, load_arrays
 from optvet.engine.work.sandbox import Outcome
 from optvet.engine.work.trial import Outputs, TrialReport
 from optvet.engine.work.warned import Warned
@@ -198,14 +198,14 @@ def replay_to_bytes(
         for i, s in enumerate(samples)
         if s.id in runs
     }
-    return caching.dump_arrays(packed, {"build": build_to_json(build).decode()})
+    return dump_arrays(packed, {"build": build_to_json(build).decode()})
 
 
 def replay_from_bytes(
     data: bytes, samples: Sequence[Sample]
 ) -> tuple[Build, dict[str, Outputs | Failure]]:
     """Read the output of ``replay_to_bytes``, for samples in the same order."""
-    packed, meta = caching.load_arrays(data)
+    packed, meta = load_arrays(data)
     runs = {samples[int(i)].id: run_from_bytes(a.tobytes()) for i, a in packed.items()}
     return build_from_json(meta["build"].encode()), runs
 
@@ -214,8 +214,8 @@ def run_to_bytes(run: Outputs | Failure, warned: Sequence[Warned] = ()) -> bytes
     """A run in its form in the cache, with the warnings that came when it was made."""
     about: dict[str, object] = {"warned": [asdict(w) for w in warned]} if warned else {}
     if isinstance(run, Failure):
-        return caching.dump_arrays({}, {"failure": asdict(run), **about})
-    return caching.dump_arrays(run, {"failure": None, **about})
+        return dump_arrays({}, {"failure": asdict(run), **about})
+    return dump_arrays(run, {"failure": None, **about})
 
 
 def run_from_bytes(data: bytes) -> Outputs | Failure:
@@ -225,7 +225,7 @@ def run_from_bytes(data: bytes) -> Outputs | Failure:
 
 def warned_run_from_bytes(data: bytes) -> tuple[Outputs | Failure, tuple[Warned, ...]]:
     """Read the output of ``run_to_bytes``."""
-    arrays, meta = caching.load_arrays(data)
+    arrays, meta = load_arrays(data)
     warned = _WARNED.validate_python(meta.get("warned", ()))
     if meta["failure"] is not None:
         return _FAILURE.validate_python(meta["failure"]), warned

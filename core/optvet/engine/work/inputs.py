@@ -26,7 +26,7 @@ from optvet.graph.types import element_bits
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
 from optvet.spec.memory import DEFAULT_BYTES, check_size, limit_memory
 from optvet.spec.protocols import Dataset, Probe, Suits, TellsProvenance
-from optvet.spec.records import DatasetRecord
+from optvet.spec.records.vet import NOT_ASKED, DatasetRecord
 from optvet.spec.request import OnBad
 from optvet.spec.types import Deferred, Model, Sample, ValueInfo
 
@@ -35,8 +35,6 @@ CHUNK_BYTES = 64 << 20
 """Limits of a chunk; the bytes are those of its inputs and of both models' outputs."""
 AUTO = "auto"
 """``auto:FOLDER`` stands for the dataset that suits the folder and the model best."""
-NOT_ASKED = "nothing else was asked for"
-"""The reason given for the default dataset if none was named."""
 
 
 @dataclass(frozen=True)

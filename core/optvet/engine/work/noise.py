@@ -6,6 +6,7 @@ within the limits of time and memory is missing, not zero: see ``Noise.missing``
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import numpy_helper
 from pydantic import TypeAdapter
 
@@ -23,6 +25,7 @@ from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
+from optvet.engine.work.arrays import dump_arrays, load_arrays
 from optvet.engine.work.basis import basis
 from optvet.engine.work.facts import is_circumstantial
 from optvet.engine.work.from_file import graph_of
@@ -39,7 +42,9 @@ from optvet.engine.work.trial import (
     read_model,
 )
 from optvet.graph.cost import longest_reduction, macs
+from optvet.graph.outline import outline_in
 from optvet.graph.tidy import tidied
+from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.protocols import Session
 from optvet.spec.types import Artifact, Sample
@@ -92,13 +97,13 @@ def _analysis_from_json(data: bytes) -> Analysis:
 
 def _analyze(subject: Subject) -> Analysis:
     if subject.scratch is not None:
-        model = graph_of(subject.blob)
+        model, whole = graph_of(subject.blob), False
     else:
-        model = onnx.load_from_string(read_model(subject.blob, subject.digest))
+        model, whole = _graph_to_analyze(read_model(subject.blob, subject.digest))
     model = tidied(model)
     outputs = {o.name for o in model.graph.output}
-    # A large model, here without its weights, is not looked into.
-    places = () if subject.scratch is not None else plain(model).quantizers
+    # A model without its weights is a large one, or has no quantizer.
+    places = plain(model).quantizers if whole else ()
     return Analysis(
         frozenset(outputs - rounding.can_round(model)),
         frozenset(rounding.discontinuous(model)),
@@ -107,6 +112,20 @@ def _analyze(subject: Subject) -> Analysis:
         quantization_steps(model),
         len(places),
     )
+
+
+_PARSED_BYTES = 1 << 20
+
+
+def _graph_to_analyze(data: bytes) -> tuple[onnx.ModelProto, bool]:
+    """A model, and whether it is whole: without a quantizer, large weights are not read."""
+    if len(data) >= _PARSED_BYTES:
+        with contextlib.suppress(DecodeError):
+            outline = outline_in(data)[0]
+            names = {node.op_type for node in nodes_of(outline.graph)}
+            if not outline.functions and not any("Q" in n or "quant" in n.lower() for n in names):
+                return outline, False
+    return onnx.load_from_string(data), True
 
 
 _LAYOUT = frozenset(
@@ -343,12 +362,12 @@ def _key(lab: Lab, kind: str, sample: Sample, *more: object) -> str:
 def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:
     """Outputs of several runs in their form in the cache."""
     flat = {f"{i}/{n}": v for i, run in enumerate(runs) for n, v in run.items()}
-    return caching.dump_arrays(flat, {"runs": len(runs)})
+    return dump_arrays(flat, {"runs": len(runs)})
 
 
 def unpack_runs(data: bytes) -> list[Outputs]:
     """Read the output of ``pack_runs``."""
-    arrays, meta = caching.load_arrays(data)
+    arrays, meta = load_arrays(data)
     runs: list[Outputs] = [{} for _ in range(meta["runs"])]
     for name, value in arrays.items():
         index, _, output = name.partition("/")

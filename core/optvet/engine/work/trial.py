@@ -24,13 +24,13 @@ from pydantic import BaseModel
 
 from optvet.engine import contract
 from optvet.engine.work import from_file
+from optvet.engine.work.checking import check
 from optvet.engine.work.sandbox import enter, entered, poison_memory
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut, text_of, type_name
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
 from optvet.graph.interface import Alignment, align
-from optvet.graph.outline import Message, digest_of, message_digest, outline_in, outline_of
-from optvet.graph.walk import is_onnx
+from optvet.graph.outline import Message, digest_of, message_digest, outline_in
 from optvet.spec.errors import ContractError, InfrastructureError, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.protocols import (
@@ -344,43 +344,6 @@ def normalized_message(message: str) -> str:
 def speaks_dialect(subject: Subject) -> bool:
     """Whether the artifact may have operators of a runtime's own; see ``Traits.dialect``."""
     return subject.optimizer is not None and subject.optimizer.traits.dialect
-
-
-def check(model: bytes | Path, *, full: bool, dialect: bool = False) -> None:
-    """Run onnx.checker, with strict shape inference if ``full``; raises the checker's errors.
-
-    With ``dialect``, unknown operators under ONNX's domain are accepted as if they were of another
-    domain, which the checker does not know, and weights need not be listed among the inputs.
-    """
-    if dialect:
-        model = _in_plain_onnx(model)
-    # The checker needs only types and shapes of weights, and values of those that are shapes.
-    onnx.checker.check_model(model, full_check=full)
-
-
-_FOREIGN = "optvet.foreign"
-
-
-def _in_plain_onnx(model: bytes | Path) -> bytes | Path:
-    """The model with deviations of ``Traits.dialect`` replaced by valid ONNX, for the checker."""
-    if isinstance(model, Path):
-        proto = outline_of(model)
-    else:
-        proto = onnx.load_from_string(model)
-    nodes = [n for n in structure.foreign_nodes(proto) if is_onnx(n)]
-    for node in nodes:
-        node.domain = _FOREIGN
-    for holder in (proto, *proto.functions) if nodes else ():
-        holder.opset_import.add(domain=_FOREIGN, version=1)
-    # IR version 4 only drops version 3's requirement that weights are listed among the inputs.
-    if proto.ir_version == 3:
-        proto.ir_version = 4
-    data = bytes(proto.SerializeToString())
-    if not isinstance(model, Path):
-        return data
-    plain = model.with_name("plain.onnx")
-    plain.write_bytes(data)
-    return plain
 
 
 def _run(

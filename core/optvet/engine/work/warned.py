@@ -9,7 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from optvet.spec.protocols import Logs
-from optvet.spec.types import LogFormat, Sample, Stage
+from optvet.spec.symptoms import Stage
+from optvet.spec.types import LogFormat, Sample
 
 _LINE_CHARS = 2000
 _SHOWN_CHARS = 500

@@ -3,135 +3,111 @@
 A document of an earlier version is read by ``reading.read_document``, which brings it up to date.
 """
 
-from optvet.spec.records.base import Record
-from optvet.spec.records.bench import (
-    BenchResult,
-    BenchVariant,
-    MachineRecord,
-    Slowdown,
-    StepFailure,
-)
-from optvet.spec.records.bundle import Replayed, ReplayOutcome, Replays, Reproduction
-from optvet.spec.records.campaign import (
-    Baseline,
-    CampaignDiff,
-    CampaignExport,
-    CampaignState,
-    CampaignStatus,
-    CampaignSummary,
-    ChangedVerdict,
-    FindingGroup,
-    KnownFinding,
-    RunningJob,
-    TrialExport,
-    TrialSummary,
-)
-from optvet.spec.records.charts import (
-    Bar,
-    BarChart,
-    Chart,
-    Interval,
-    IntervalChart,
-    Point,
-    PointChart,
-)
-from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
-from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
-from optvet.spec.records.error import ErrorRecord
-from optvet.spec.records.generate import (
-    Coverage,
-    GeneratedModels,
-    OperatorSequence,
-    SyntheticModel,
-)
-from optvet.spec.records.hunt import HuntFinding, HuntSummary
-from optvet.spec.records.layers import LayerRecord, MovedOutput, Quantized
-from optvet.spec.records.listing import (
-    CacheCleared,
-    CacheContents,
-    CacheKind,
-    ModelDescription,
-    ModelDescriptions,
-    ModelEntry,
-    ModelList,
-    PluginDescription,
-    PluginDescriptions,
-    PluginEntry,
-    PluginList,
-    PulledModel,
-    PulledModels,
-)
-from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement, Placements
-from optvet.spec.records.report import (
-    CampaignReport,
-    ReportedFinding,
-    ReportedTrial,
-    ReportTable,
-    Sighting,
-)
-from optvet.spec.records.structure import (
-    Inventory,
-    InventoryChange,
-    Structure,
-    Structures,
-)
-from optvet.spec.records.tables import CampaignTables
-from optvet.spec.records.timing import TimedSide, Timing
-from optvet.spec.records.vet import (
-    ComparisonRecord,
-    Control,
-    ControlState,
-    Cost,
-    CrossCheck,
-    DatasetRecord,
-    Divergence,
-    Finding,
-    FixedTolerance,
-    Impact,
-    ModelRecord,
-    OptimizerRecord,
-    OutputRecord,
-    PassRecord,
-    RequirementRecord,
-    RewriteSite,
-    RuntimeRecord,
-    Skipped,
-    StageCost,
-    Verdict,
-    VetResult,
-    WarningRecord,
-    Witness,
-)
-from optvet.spec.records.vets import VetResults
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-DOCUMENTS: dict[str, type[Record]] = {
-    "vet": VetResult,
-    "vets": VetResults,
-    "bench": BenchResult,
-    "finding": Reproduction,
-    "replay": Replayed,
-    "replays": Replays,
-    "compare": ModelComparison,
-    "campaign": CampaignSummary,
-    "campaign-status": CampaignStatus,
-    "campaign-diff": CampaignDiff,
-    "campaign-export": CampaignExport,
-    "campaign-tables": CampaignTables,
-    "hunt": HuntSummary,
-    "baseline": Baseline,
-    "report": CampaignReport,
-    "doctor": Diagnosis,
-    "error": ErrorRecord,
-    "plugins": PluginList,
-    "plugin": PluginDescriptions,
-    "models": ModelList,
-    "model": ModelDescriptions,
-    "pull": PulledModels,
-    "generated": GeneratedModels,
-    "cache": CacheContents,
-    "cache-clear": CacheCleared,
-}
-"""Documents by the name that ``optvet schema`` takes."""
+if TYPE_CHECKING:
+    from optvet.spec.records.base import Record
+    from optvet.spec.records.bench import (
+        BenchResult,
+        BenchVariant,
+        MachineRecord,
+        Slowdown,
+        StepFailure,
+    )
+    from optvet.spec.records.bundle import Replayed, ReplayOutcome, Replays, Reproduction
+    from optvet.spec.records.campaign import (
+        Baseline,
+        CampaignDiff,
+        CampaignExport,
+        CampaignState,
+        CampaignStatus,
+        CampaignSummary,
+        ChangedVerdict,
+        FindingGroup,
+        KnownFinding,
+        RunningJob,
+        TrialExport,
+        TrialSummary,
+    )
+    from optvet.spec.records.charts import (
+        Bar,
+        BarChart,
+        Chart,
+        Interval,
+        IntervalChart,
+        Point,
+        PointChart,
+    )
+    from optvet.spec.records.compare import Activation, Layer, ModelComparison, Parameter
+    from optvet.spec.records.doctor import STATUSES, Check, Diagnosis, Status
+    from optvet.spec.records.documents import DOCUMENTS
+    from optvet.spec.records.error import ErrorRecord
+    from optvet.spec.records.generate import (
+        Coverage,
+        GeneratedModels,
+        OperatorSequence,
+        SyntheticModel,
+    )
+    from optvet.spec.records.hunt import HuntFinding, HuntSummary
+    from optvet.spec.records.layers import LayerRecord, MovedOutput, Quantized
+    from optvet.spec.records.listing import (
+        CacheCleared,
+        CacheContents,
+        CacheKind,
+        ModelDescription,
+        ModelDescriptions,
+        ModelEntry,
+        ModelList,
+        PluginDescription,
+        PluginDescriptions,
+        PluginEntry,
+        PluginList,
+        PulledModel,
+        PulledModels,
+    )
+    from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement, Placements
+    from optvet.spec.records.report import (
+        CampaignReport,
+        ReportedFinding,
+        ReportedTrial,
+        ReportTable,
+        Sighting,
+    )
+    from optvet.spec.records.structure import (
+        Inventory,
+        InventoryChange,
+        Structure,
+        Structures,
+    )
+    from optvet.spec.records.tables import CampaignTables
+    from optvet.spec.records.timing import TimedSide, Timing
+    from optvet.spec.records.vet import (
+        ComparisonRecord,
+        Control,
+        ControlState,
+        Cost,
+        CrossCheck,
+        DatasetRecord,
+        Divergence,
+        Finding,
+        FixedTolerance,
+        Impact,
+        ModelRecord,
+        OptimizerRecord,
+        OutputRecord,
+        PassRecord,
+        RequirementRecord,
+        RewriteSite,
+        RuntimeRecord,
+        Skipped,
+        StageCost,
+        Verdict,
+        VetResult,
+        WarningRecord,
+        Witness,
+    )
+    from optvet.spec.records.vets import VetResults
 
 __all__ = [
     "DOCUMENTS",
@@ -236,3 +212,36 @@ __all__ = [
     "WarningRecord",
     "Witness",
 ]
+
+_HOMES = (
+    "vet",
+    "vets",
+    "timing",
+    "layers",
+    "structure",
+    "placement",
+    "error",
+    "compare",
+    "bundle",
+    "charts",
+    "bench",
+    "doctor",
+    "listing",
+    "report",
+    "tables",
+    "campaign",
+    "generate",
+    "hunt",
+    "documents",
+)
+"""Modules of this package in which names are looked for, one after the other."""
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: there are some 150 records, and a command reads and writes a few.
+    for home in _HOMES if name in __all__ else ():
+        module = import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            globals()[name] = getattr(module, name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from optvet.spec.records.placement import Placement
 from optvet.spec.records.structure import Inventory, InventoryChange
 from optvet.spec.records.timing import Pace, Timing
 from optvet.spec.records.vet import DatasetRecord, ModelRecord, OptimizerRecord, RuntimeRecord
-from optvet.spec.types import Stage, Symptom
+from optvet.spec.symptoms import Stage, Symptom
 
 
 class StepFailure(Record):

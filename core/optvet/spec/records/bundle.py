@@ -9,7 +9,7 @@ from pydantic import Field
 from optvet.spec.records.base import Record
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.vet import Finding
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 
 class Reproduction(Record):

@@ -8,15 +8,16 @@ from pydantic import Field
 
 from optvet.spec.records.base import Record
 from optvet.spec.records.error import ErrorRecord
-from optvet.spec.records.vet import VetResult
+from optvet.spec.records.vet import VetResult, blamed
 from optvet.spec.request import VetRequest
-from optvet.spec.types import Stage, Symptom
+from optvet.spec.symptoms import Stage, Symptom
 
 
 class TrialSummary(Record):
     """One job of a campaign: what was asked, and what came of it in short.
 
-    Texts of what was asked are empty where nothing was. ``verdict`` is "error" where there is no
+    Texts of what was asked are empty where nothing was; ``options`` are those of plugins, as
+    ``opt_level: 3``. ``verdict`` is "error" where there is no
     result, of which ``error`` tells the reason and ``exit_code`` what it alone would have given;
     None as long as there is no answer. ``faults`` are symptom and culprit of each fault.
     """
@@ -25,6 +26,7 @@ class TrialSummary(Record):
     model: str
     optimizer: str
     pipeline: str
+    options: str = ""
     dataset: str = ""
     runtime: str = ""
     comparator: str = ""
@@ -51,11 +53,16 @@ class FindingGroup(Record):
     severity: Literal["fault", "note", "requirement"]
     stage: Stage
     culprit: list[str]
+    localized: bool = True
     message: str
     models: list[str]
     trials: list[str]
     known: bool = False
     counts: bool = True
+
+    def blamed(self) -> str:
+        """What is to blame, in words on one line."""
+        return blamed(self.culprit, localized=self.localized)
 
 
 class KnownFinding(Record):

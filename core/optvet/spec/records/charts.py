@@ -123,5 +123,23 @@ class PointChart(_Drawn):
     up: str
     points: list[Point]
 
+    @classmethod
+    def of(cls, timings: Mapping[str, Timing]) -> PointChart | None:
+        """Ratio of each timing over the difference of outputs; None if neither is known of any."""
+        points = [
+            Point(label=label, x=timing.difference, y=timing.ratio)
+            for label, timing in timings.items()
+            if timing.ratio is not None and timing.difference is not None
+        ]
+        if not points:
+            return None
+        return cls(
+            title="Latency against error",
+            note="The largest difference of an output, relative to its largest magnitude.",
+            axis="relative difference",
+            up="latency over the reference's",
+            points=points,
+        )
+
 
 Chart = Annotated[IntervalChart | BarChart | PointChart, Field(discriminator="kind")]

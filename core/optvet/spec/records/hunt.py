@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optvet.spec.records.base import Record
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 
 class HuntFinding(Record):

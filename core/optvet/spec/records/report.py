@@ -82,7 +82,7 @@ class ReportedFinding(FindingGroup):
     @property
     def title(self) -> str:
         """The symptom, and the passes at fault."""
-        return f"{self.symptom}: {' → '.join(self.culprit) or 'import and export'}"
+        return f"{self.symptom}: {self.blamed() if self.culprit else 'import and export'}"
 
 
 class ReportTable(Record):

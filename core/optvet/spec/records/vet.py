@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -11,10 +12,12 @@ from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.records.placement import Placements
 from optvet.spec.records.structure import Structures
 from optvet.spec.records.timing import Timing
-from optvet.spec.types import Stage, Symptom
+from optvet.spec.symptoms import Stage, Symptom
 
 Verdict = Literal["clean", "drift", "faulty", "undecided"]
 ControlState = Literal["passed", "failed", "limited", "not-needed"]
+NOT_ASKED = "nothing else was asked for"
+"""Why a dataset was used, if none was named."""
 
 
 class ModelRecord(Record):
@@ -120,7 +123,8 @@ class Finding(Record):
     """One thing that is wrong, and what is to blame for it.
 
     ``culprit`` is the minimal pass sequence that shows the symptom; empty means that import and
-    export alone (the round trip) show it. ``partners`` are further minimal sequences that show the
+    export alone (the round trip) show it; not ``localized``: no culprit was searched, and it is the
+    whole pipeline. ``partners`` are further minimal sequences that show the
     same defect: the same enabling pass with another one. ``error`` and ``noise_floor`` are relative
     to the reference output (unitless, largest over elements of the worst output; None where the
     symptom has no size). ``message`` says what is wrong; ``known_limit`` is the documented limit of
@@ -140,6 +144,7 @@ class Finding(Record):
     severity: Literal["fault", "note", "requirement"]
     stage: Stage
     culprit: list[str]
+    localized: bool = True
     confirmed: bool
     outputs: list[str] = Field(default_factory=list)
     error: float | None = None
@@ -158,6 +163,17 @@ class Finding(Record):
     layer: LayerRecord | None = None
     fingerprint: str | None = None
     bundle: str | None = None
+
+    def blamed(self) -> str:
+        """What is to blame, in words on one line."""
+        return blamed(self.culprit, localized=self.localized)
+
+
+def blamed(culprit: Sequence[str], *, localized: bool = True) -> str:
+    """A ``culprit`` in words on one line; see ``Finding``."""
+    if not localized:
+        return f"the whole pipeline ({len(culprit)} passes, culprits not searched)"
+    return " → ".join(culprit) or "round trip"
 
 
 class PassRecord(Record):

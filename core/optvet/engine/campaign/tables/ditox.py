@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from optvet.engine.campaign.tables.rows import OUTCOMES, Outcome, Row, by_model, grouped
-from optvet.spec.records import PassRecord
+from optvet.spec.records import Finding, PassRecord
 from optvet.spec.records.report import ReportTable
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 Cell = str | int | float | None
 
@@ -173,7 +173,7 @@ def by_pass(rows: Sequence[Row]) -> ReportTable:
         for record in row.passes or ():
             alone.setdefault((row.optimizer, record.name), {})[row.digest] = record
         for seen in row.faults:
-            for name in dict.fromkeys(seen.finding.culprit):
+            for name in dict.fromkeys(seen.finding.culprit if seen.finding.localized else ()):
                 guilty.setdefault((row.optimizer, name), set()).add(row.digest)
     lines: list[list[Cell]] = []
     for about in dict.fromkeys((*alone, *guilty)):
@@ -203,13 +203,18 @@ def by_pass(rows: Sequence[Row]) -> ReportTable:
     )
 
 
+def _kind(found: Finding) -> str:
+    if not found.localized:
+        return "not searched"
+    return ("round trip", "one pass", "several passes")[min(len(found.culprit), 2)]
+
+
 def blamed(rows: Iterable[Row]) -> ReportTable:
     """Models by culprit: the round trip that all passes share, one pass, or several."""
     kinds: dict[str, set[str]] = {n: set() for n in ("round trip", "one pass", "several passes")}
     for row in rows:
         for seen in row.faults:
-            amount = len(seen.finding.culprit)
-            kinds[("round trip", "one pass", "several passes")[min(amount, 2)]].add(row.digest)
+            kinds.setdefault(_kind(seen.finding), set()).add(row.digest)
     theirs: dict[str, Cell] = {
         "round trip": f"{_ALL_PASSES_ALIKE} of {_DIFFERENT_CLASSIFIERS} classifiers"
     }

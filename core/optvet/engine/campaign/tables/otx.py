@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from optvet.engine.campaign.tables.rows import Row, variants
-from optvet.spec.records.charts import BarChart, Chart, IntervalChart
+from optvet.spec.records.charts import BarChart, Chart, IntervalChart, PointChart
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.timing import Timing
@@ -308,7 +308,7 @@ def _providers(placement: Placement) -> str:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Speed, operators and placement per level, of the trials of one campaign."""
+    """Speed, operators, placement, and speed against error, of the trials of one campaign."""
     operators_of: dict[str, Counter[str]] = {}
     providers_of: dict[str, Counter[str]] = {}
     originals: dict[str, Mapping[str, int]] = {}
@@ -335,5 +335,6 @@ def charts(rows: Sequence[Row]) -> list[Chart]:
         IntervalChart.of(timings),
         BarChart.of(counts, "Operators", "nodes", note="Over all models of known structure."),
         BarChart.of(providers_of, "Placement", "nodes as they are executed"),
+        PointChart.of(timings),
     )
     return [chart for chart in made if chart is not None]

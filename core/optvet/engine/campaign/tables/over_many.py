@@ -50,7 +50,7 @@ def issues(rows: Iterable[Row], known: Sequence[KnownEntry] | None) -> ReportTab
     used: set[int] = set()
     for found in sorted(groups.values(), key=lambda f: -_models(f)):
         row, seen = found[0]
-        culprits = dict.fromkeys(_culprit(s) for _, s in found)
+        culprits = dict.fromkeys(s.finding.blamed() for _, s in found)
         more = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
         line: list[Cell] = [
             seen.fingerprint[:8],
@@ -94,10 +94,6 @@ def _issues(found: Iterable[tuple[Row, Seen]]) -> set[str]:
 
 def _models(found: Iterable[tuple[Row, Seen]]) -> int:
     return len({row.digest for row, _ in found})
-
-
-def _culprit(seen: Seen) -> str:
-    return " → ".join(seen.finding.culprit) or "round trip"
 
 
 # --- releases and operator sets ------------------------------------------------------------------

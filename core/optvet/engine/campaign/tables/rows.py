@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from optvet.engine.campaign.answers import identity
 from optvet.engine.campaign.causes import Cause, cause_of
+from optvet.engine.campaign.documents import options_of
 from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.results import Trial
 from optvet.engine.work.cache import key
@@ -86,8 +86,6 @@ class Row:
 def row_of(trial: Trial) -> Row:
     """The row of a trial."""
     request, result = trial.request, trial.result
-    options = {**request.optimizer_options}
-    given = json.dumps(options, sort_keys=True) if options else ""
     version = result.optimizer.version if result else trial.versions.get(trial.optimizer, "")
     known: dict[str, Any] = {
         "key": trial.key,
@@ -100,7 +98,7 @@ def row_of(trial: Trial) -> Row:
             trial.optimizer,
             version,
             trial.pipeline,
-            given.strip("{}").replace('"', ""),
+            options_of(request),
             trial.dataset,
             trial.runtime,
             trial.comparator,

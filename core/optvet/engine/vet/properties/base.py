@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from optvet.engine.vet.localize import Answer
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding
-from optvet.spec.types import Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
 
 
 class Property(ABC):
@@ -36,6 +37,10 @@ class Property(ABC):
     def inherited(self, base: Trial) -> Property | None:
         """The property as the empty pipeline shows it; None if it does not."""
         return self if self.answer(base) == "fails" else None
+
+    def likely(self, whole: Trial) -> Sequence[str]:
+        """Passes of ``whole``, which shows the property, to be tried alone before the search."""
+        return ()
 
     def as_observed_in(self, passes: tuple[str, ...]) -> Property:
         """The property as ``passes`` showed it; used to reduce ``passes`` further."""

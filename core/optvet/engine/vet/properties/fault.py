@@ -10,7 +10,8 @@ from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding, LayerRecord
-from optvet.spec.types import NOTES, Sample, Symptom
+from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.types import Sample
 
 
 @dataclass(frozen=True)

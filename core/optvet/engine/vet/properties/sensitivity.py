@@ -11,7 +11,8 @@ from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding
-from optvet.spec.types import Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.stopwatch import Stopwatch, Timed
 from optvet.spec.records import Finding
-from optvet.spec.types import Symptom
+from optvet.spec.symptoms import Symptom
 
 
 @dataclass(frozen=True)

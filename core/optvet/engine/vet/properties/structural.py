@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property
+from optvet.engine.vet.properties.naming import mentions
 from optvet.engine.work.facts import Trial
 from optvet.graph import structure
 from optvet.graph.interface import lost_inputs, shape_changes
 from optvet.graph.structure import Facts
 from optvet.spec.records import Finding
-from optvet.spec.types import Pass, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Pass
 
 _LISTED = 6
+_TRIED = 2
 _SAYS = {"weaker": "less than they did", "stronger": "more than they did"}
 
 
@@ -56,6 +60,21 @@ class Bloat(Structural):
     def shows(self, facts: Facts) -> bool:
         """Whether the number of nodes reaches the limit of ``structure.is_bloated``."""
         return structure.is_bloated(self.original, facts)
+
+    def likely(self, whole: Trial) -> Sequence[str]:
+        """The passes that are named after operators which are gone, most of them first.
+
+        A name proves nothing, but it mostly spares the search, each step of which optimizes the
+        model again.
+        """
+        facts = whole.build.facts
+        fewer = Counter(self.original.operators)
+        fewer.subtract(facts.operators if facts is not None else {})
+        named = {
+            name: sum(n for op, n in fewer.items() if n > 0 and mentions(name, op))
+            for name in whole.passes
+        }
+        return sorted((n for n in named if named[n]), key=lambda n: -named[n])[:_TRIED]
 
     def describe(self, trial: Trial, culprit: Sequence[str]) -> Finding | None:
         """How much the culprit's model grows; None if the culprit alone does not bloat it."""

@@ -12,7 +12,8 @@ from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding
 from optvet.spec.requirement import Required
-from optvet.spec.types import Sample, Symptom
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
 
 
 @dataclass(frozen=True)

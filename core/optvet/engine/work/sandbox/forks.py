@@ -42,8 +42,7 @@ class Server:
             code = (
                 f"import sys; sys.path[:] = {sys.path!r}; "
                 "from optvet.engine.work.sandbox import server; server.serve("
-                f"{theirs.fileno()}, {preload!r}, {limits.memory_bytes}, {os.getpid()}, "
-                f"{limits.single_task})"
+                f"{theirs.fileno()}, {preload!r}, {limits.memory_bytes}, {os.getpid()})"
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
@@ -75,13 +74,17 @@ class Server:
             self._socket.settimeout(None)
         self.ready = True
 
-    def fork(self, fds: Sequence[int]) -> None:
+    def fork(self, fds: Sequence[int], *, keeps_memory: bool) -> None:
         """Ask for a worker that owns copies of ``fds``: socket, stdout, stderr, stage, status.
+
+        Args:
+            fds: The descriptors.
+            keeps_memory: As in ``Limits``.
 
         Raises:
             OSError: The server has died.
         """
-        request = b"f" + pickle.dumps((_folder(), sys.path))
+        request = b"f" + pickle.dumps((_folder(), sys.path, keeps_memory))
         socket.send_fds(self._socket, [request], fds)
 
     def kill(self, pid: int) -> None:

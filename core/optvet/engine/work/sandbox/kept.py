@@ -12,7 +12,8 @@ from collections import OrderedDict
 from optvet.engine.work.sandbox.forks import Servers
 from optvet.engine.work.sandbox.outcome import Limits
 
-_Key = tuple[tuple[str, ...], Limits]
+_Key = tuple[tuple[str, ...], int]
+"""The modules, and the limit of memory: the other limits are those of workers alone."""
 
 IDLE_BYTES = 1 << 30
 """Memory of the servers that wait, of all kinds together."""
@@ -29,16 +30,16 @@ class KeptServers:
     def take(self, preload: tuple[str, ...], limits: Limits) -> Servers:
         """A server that waits, or a new one."""
         with self._lock:
-            kept = self._idle.pop((preload, limits), None)
+            kept = self._idle.pop((preload, limits.memory_bytes), None)
         return kept or Servers(preload, limits)
 
     def put_back(self, preload: tuple[str, ...], limits: Limits, servers: Servers) -> None:
         """Keep ``servers``, which runs no task; those used longest ago end if memory is short."""
         gone = []
         with self._lock:
-            if (namesake := self._idle.pop((preload, limits), None)) is not None:
+            if (namesake := self._idle.pop((preload, limits.memory_bytes), None)) is not None:
                 gone.append(namesake)
-            self._idle[preload, limits] = servers
+            self._idle[preload, limits.memory_bytes] = servers
             while self._idle and self._bytes() > self._most_bytes:
                 gone.append(self._idle.popitem(last=False)[1])
         for one in gone:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from optvet.spec.types import Failure, Stage
+from optvet.spec.symptoms import Stage
+from optvet.spec.types import Failure
 
 T = TypeVar("T")
 
@@ -20,13 +21,15 @@ class Limits:
     Attributes:
         timeout_s: Wall clock of one task, seconds.
         memory_bytes: Address space that a task may add to its worker's.
-        single_task: A worker ends after one task, and returns freed memory to the system at once:
-            used for tasks that take gigabytes.
+        single_task: A worker ends after one task: used for tasks that take gigabytes.
+        keeps_memory: A worker keeps the memory that it frees, to use it again: quicker, but it may
+            take more of it.
     """
 
     timeout_s: float = 120.0
     memory_bytes: int = 8 << 30
     single_task: bool = False
+    keeps_memory: bool = True
 
 
 @dataclass(frozen=True)

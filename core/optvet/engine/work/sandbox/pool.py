@@ -133,6 +133,11 @@ class Sandbox:
             function, *args, fresh=fresh, timeout_s=timeout_s, role=role, alone=alone
         ).result()
 
+    @property
+    def used(self) -> bool:
+        """Whether a task was ever submitted."""
+        return self._servers is not None
+
     def close(self) -> None:
         """Kill all workers, cancel waiting tasks, and free all resources; may be called twice."""
         # A fork of the caller (os.fork) inherits this object but owns none of its processes.
@@ -174,7 +179,7 @@ class Sandbox:
         """Run tasks one after the other, keeping a warm worker for each role."""
         assert self._servers is not None
         with contextlib.ExitStack() as stack:
-            kept = stack.enter_context(_Kept(self._servers))
+            kept = stack.enter_context(_Kept(self._servers, self.limits.keeps_memory))
             while (task := self._tasks.get()) is not None:
                 if task.future.set_running_or_notify_cancel():
                     with self._gate.passed(task.alone):
@@ -242,8 +247,8 @@ class _Gate:
 class _Kept:
     """The workers that a slot keeps between tasks: at most one per role."""
 
-    def __init__(self, servers: Servers) -> None:
-        self.servers = servers
+    def __init__(self, servers: Servers, keeps_memory: bool) -> None:
+        self.servers, self.keeps_memory = servers, keeps_memory
         self.workers: dict[Role, Worker] = {}
 
     def __enter__(self) -> _Kept:
@@ -260,7 +265,7 @@ class _Kept:
         if worker is not None and not worker.is_usable():
             worker.close()
             worker = None
-        worker = worker or _new_worker(self.servers.get)
+        worker = worker or _new_worker(self.servers.get, self.keeps_memory)
         try:
             yield worker
         except BaseException:
@@ -273,7 +278,7 @@ class _Kept:
                 self.workers[role] = worker
 
 
-def _new_worker(server: Callable[[], Server]) -> Worker:
+def _new_worker(server: Callable[[], Server], keeps_memory: bool) -> Worker:
     """A worker forked by ``server()``, which is called again if that server is dead.
 
     Raises:
@@ -282,7 +287,7 @@ def _new_worker(server: Callable[[], Server]) -> Worker:
     for pause_s in (0.0, 0.1, 0.5):
         time.sleep(pause_s)
         try:
-            return Worker(server())
+            return Worker(server(), keeps_memory=keeps_memory)
         except OSError as error:
             reason = error
     raise InfrastructureError(f"no worker process can be started: {reason}") from reason
@@ -339,7 +344,7 @@ class _Attempts:
         """The outcome under a server of its own, after the shared server died during the task."""
         for _ in range(2):
             with self._kept.servers.alone() as server:
-                worker = Worker(server)
+                worker = Worker(server, keeps_memory=self._kept.keeps_memory)
                 try:
                     result = worker.run(self._name, self._payload, self._task.timeout_s)
                     stage = worker.stage()

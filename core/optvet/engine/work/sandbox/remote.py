@@ -35,7 +35,8 @@ from optvet.engine.work.sandbox.messages import (
 from optvet.engine.work.sandbox.outcome import Outcome
 from optvet.engine.work.sandbox.worker import CHANNEL_LOST
 from optvet.spec.errors import InfrastructureError, PluginError
-from optvet.spec.types import Failure, FailureKind, Stage
+from optvet.spec.symptoms import Stage
+from optvet.spec.types import Failure, FailureKind
 
 Missing = Literal["not begun", "server lost"]
 """Why there is no outcome: the worker died before the task began, or the server died."""
@@ -56,7 +57,7 @@ OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
 class Worker:
     """The caller's side of one worker process."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, keeps_memory: bool = True) -> None:
         self._server = server
         self._tickets: set[bytes] = set()
         self._kernel_kills = _kernel_kills()
@@ -77,7 +78,8 @@ class Worker:
             os.set_blocking(self._status_r, False)
             ours.callback(os.close, self._status_r)
             theirs.callback(os.close, status_w)
-            server.fork([socket_w.fileno(), self._stdout, self._stderr, self._stage, status_w])
+            given = [socket_w.fileno(), self._stdout, self._stderr, self._stage, status_w]
+            server.fork(given, keeps_memory=keeps_memory)
             theirs.close()
             self._pid = self._started()
             self._resources = ours.pop_all()

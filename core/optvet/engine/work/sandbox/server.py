@@ -29,9 +29,7 @@ from optvet.engine.work.sandbox.worker import PR_SET_CHILD_SUBREAPER, keep_memor
 _END_S = 5.0
 
 
-def serve(
-    fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int, single_task: bool
-) -> NoReturn:
+def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> NoReturn:
     """Fork, kill and reap workers until the caller ends; never returns.
 
     Args:
@@ -39,7 +37,6 @@ def serve(
         preload: Modules to import before the first fork; failures are ignored.
         memory_bytes: As in ``Limits``.
         caller: Process id of the caller.
-        single_task: As in ``Limits``.
     """
     for name in preload:
         # Absent or broken: the task that needs it fails with the reason.
@@ -48,8 +45,6 @@ def serve(
     # Python 3.12 warns of a fork beside native threads; here they are the preloaded libraries'
     # idle pools, and the child starts its own.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-    if not single_task:
-        keep_memory()
     gc.collect()
     gc.freeze()  # Else the collector of each worker writes to, and so copies, all shared pages.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -123,7 +118,9 @@ def _fork(
         try:
             for inherited in [channel.detach(), *others]:
                 os.close(inherited)
-            folder, path = pickle.loads(message[1:])
+            folder, path, keeps = pickle.loads(message[1:])
+            if keeps:
+                keep_memory()
             work(fds, folder, path, memory_bytes, server)
         except BaseException:
             traceback.print_exc()

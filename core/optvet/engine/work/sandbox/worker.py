@@ -26,7 +26,7 @@ from optvet.engine.work.sandbox.messages import (
     text_of,
     type_name,
 )
-from optvet.spec.types import Stage
+from optvet.spec.symptoms import Stage
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36

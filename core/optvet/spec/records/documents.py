@@ -1,0 +1,61 @@
+"""All documents by name: for their schemas, and for reading one of any kind."""
+
+from __future__ import annotations
+
+from optvet.spec.records.base import Record
+from optvet.spec.records.bench import BenchResult
+from optvet.spec.records.bundle import Replayed, Replays, Reproduction
+from optvet.spec.records.campaign import (
+    Baseline,
+    CampaignDiff,
+    CampaignExport,
+    CampaignStatus,
+    CampaignSummary,
+)
+from optvet.spec.records.compare import ModelComparison
+from optvet.spec.records.doctor import Diagnosis
+from optvet.spec.records.error import ErrorRecord
+from optvet.spec.records.generate import GeneratedModels
+from optvet.spec.records.hunt import HuntSummary
+from optvet.spec.records.listing import (
+    CacheCleared,
+    CacheContents,
+    ModelDescriptions,
+    ModelList,
+    PluginDescriptions,
+    PluginList,
+    PulledModels,
+)
+from optvet.spec.records.report import CampaignReport
+from optvet.spec.records.tables import CampaignTables
+from optvet.spec.records.vet import VetResult
+from optvet.spec.records.vets import VetResults
+
+DOCUMENTS: dict[str, type[Record]] = {
+    "vet": VetResult,
+    "vets": VetResults,
+    "bench": BenchResult,
+    "finding": Reproduction,
+    "replay": Replayed,
+    "replays": Replays,
+    "compare": ModelComparison,
+    "campaign": CampaignSummary,
+    "campaign-status": CampaignStatus,
+    "campaign-diff": CampaignDiff,
+    "campaign-export": CampaignExport,
+    "campaign-tables": CampaignTables,
+    "hunt": HuntSummary,
+    "baseline": Baseline,
+    "report": CampaignReport,
+    "doctor": Diagnosis,
+    "error": ErrorRecord,
+    "plugins": PluginList,
+    "plugin": PluginDescriptions,
+    "models": ModelList,
+    "model": ModelDescriptions,
+    "pull": PulledModels,
+    "generated": GeneratedModels,
+    "cache": CacheContents,
+    "cache-clear": CacheCleared,
+}
+"""Documents by the name that ``optvet schema`` takes."""
