@@ -1,9 +1,10 @@
 """Judges optvet on a folder of models with known culprits: ``python benchmarks/corpus.py FOLDER``.
 
 FOLDER holds a ``manifest.json`` whose cases name a model, inputs, the symptom and the culprit
-passes, and for which library versions that was verified; controls are cases on which nothing may
-be reported. Every case that applies to the installed version is vetted through ``optvet.vet`` in
-the *modes* in which its bug can be seen:
+passes, and for which library versions that was verified (``shows.py`` tells it of an ONNX Runtime
+that the manifest does not know); controls are cases on which nothing may be reported. Every case
+that applies to the installed version is vetted through ``optvet.vet`` in the *modes* in which its
+bug can be seen:
 
 - ``default``: the default pipeline, strategy "auto", as a user begins;
 - ``each``: every pass alone and in pairs, where the default pipeline masks the bug, does not
@@ -41,6 +42,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import machine
+import shows
 
 from optvet import Finding, NothingTested, Symptom, VetResult, vet
 
@@ -284,7 +286,12 @@ def onnxruntime_cases(folder: Path, manifest: Mapping[str, Any], version: str) -
 
 
 def _onnxruntime_case(folder: Path, raw: Mapping[str, Any], version: str) -> Case | None:
-    seen = raw["versions"].get(version, "not_applicable")
+    model = folder / f"models/{raw['id']}.onnx"
+    inputs = _existing(folder, f"inputs/{raw['id']}.npz")
+    seen = raw["versions"].get(version)
+    if seen is None:
+        fed = inputs[0] if inputs else None
+        seen = shows.in_onnxruntime(model, fed, float(raw.get("atol") or 0))
     # Slowness is measured, not judged; "not_applicable" is a model that the version cannot read.
     if seen in ("not_applicable", "slowdown"):
         return None
@@ -294,8 +301,8 @@ def _onnxruntime_case(folder: Path, raw: Mapping[str, Any], version: str) -> Cas
     affected = not control and seen != "same"
     return Case(
         raw["id"],
-        folder / f"models/{raw['id']}.onnx",
-        _existing(folder, f"inputs/{raw['id']}.npz"),
+        model,
+        inputs,
         (),
         control,
         (bug,) if affected else (),
@@ -578,13 +585,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--modes", default="", help="only these modes (default,each,named,...)")
     parser.add_argument("--thorough", action="store_true", help="mode 'each' for every case")
     parser.add_argument("--strategy", help="this strategy in the mode 'default'")
-    parser.add_argument("--optimizer", default="onnxoptimizer")
+    parser.add_argument("--optimizer", help="default: the name of FOLDER")
     parser.add_argument("--dataset", choices=["files", "random", "both"], default="files")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one step")
     parser.add_argument("--case-limit", type=float, default=120.0, help="seconds for one vet")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write rows and totals here")
     options = parser.parse_args(arguments)
     manifest = json.loads((options.folder / "manifest.json").read_text())
+    options.optimizer = options.optimizer or options.folder.resolve().name
     if options.optimizer not in READERS:
         parser.error(f"no reader for manifests of {options.optimizer!r}; there is {[*READERS]}")
     version = machine.library_version(options.optimizer)
@@ -594,7 +602,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     cases = [c for c in cases if not wanted or c.id in wanted]
     if not cases:
-        parser.error(f"nothing in {options.folder} was measured with {options.optimizer} {version}")
+        parser.error(f"nothing in {options.folder} applies to {options.optimizer} {version}")
     if options.thorough:
         cases = [_thorough(c) for c in cases]
     if options.strategy:
