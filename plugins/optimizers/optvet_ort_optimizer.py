@@ -213,7 +213,7 @@ class OrtOptimizer:
         disabled = textwrap.fill(repr(settings["disabled"]), 92, subsequent_indent=" " * 4)
         return "\n".join(
             (
-                "import tempfile\n" if save else "# All passes are off but for the ones at fault.",
+                "import tempfile\n" if save else "# Passes that are not named here are on.",
                 "import onnxruntime as ort\n",
                 f"disabled = {disabled}",
                 "options = ort.SessionOptions()",
