@@ -40,6 +40,14 @@ _RULES_1 = (
 ).split()
 _RULES_2 = ("ClipQuantRewrite", "ReluQuantRewrite")
 _RULE_SETS = {"Level1_RuleBasedTransformer": _RULES_1, "Level2_RuleBasedTransformer": _RULES_2}
+# This one's log says of every model that it was changed.
+_ALWAYS = "FuseFp16InitializerToFp32NodeTransformer"
+_ASKED = {**_RULE_SETS, _ALWAYS: (_ALWAYS,)}
+"""What the log says little about: who may have changed the model, by the name in the log."""
+_LEFT_OUT = re.compile(r"^optvet: without (\w+) the model is another$", re.MULTILINE)
+_COMPARED = "optvet: compared"
+_SMALL_BYTES = 1 << 20
+"""Of models up to this size it is found out which rules of a set changed them."""
 
 # For releases whose log does not name transformers (before 1.17), and for those that are only
 # logged when they run: the pipeline by level.
@@ -178,29 +186,30 @@ class OrtOptimizer:
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Artifact:
         """The optimized model that the runtime writes when it is asked to."""
-        settings = _settings(passes, options)
-        if hasattr(os, "memfd_create"):
-            # A file in memory takes a third of the time, which hunts need for every model.
-            with open(os.memfd_create("optvet"), "rb") as memory:
-                _create(source.data, settings, save=Path(f"/proc/self/fd/{memory.fileno()}"))
-                return Artifact("onnx", memory.read())
-        with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
-            path = Path(folder) / "optimized.onnx"
-            _create(source.data, settings, save=path)
-            return Artifact("onnx", path.read_bytes())
+        return Artifact("onnx", _saved(source.data, _settings(passes, options)))
 
     def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Sequence[str] | None:
-        """Passes that the runtime's log says changed the model; rule sets stand for their rules."""
-        log = _log_of(source.data, _settings(passes, options))
+        """Passes that the runtime's log says changed the model.
+
+        It names rule sets, not rules: those without which a small model becomes another one are
+        found by leaving each out. If none is, or the model is large, the set stands for its rules.
+        """
+        log = _log_of(source.data, _settings(passes, options), _rule_settings(passes, options))
         begun, done = _BEGUN.findall(log), _DONE.findall(log)
         if not done and not begun:
             return None
         hits = [name for name, modified in done if modified == "1"]
         if begun and (not done or done[-1][0] != begun[-1]):
             hits.append(begun[-1])  # it threw, or died, in this one
-        names = {rule for hit in hits for rule in _RULE_SETS.get(hit, (hit,))}
+        telling, compared = set(_LEFT_OUT.findall(log)), _COMPARED in log
+        names: set[str] = set()
+        for hit in hits:
+            known = telling.intersection(_ASKED.get(hit, (hit,)))
+            # Of two rules that do the same, leaving out one changes nothing.
+            unknown = hit not in _ASKED or not compared or hit in _RULE_SETS
+            names |= known or (set(_ASKED.get(hit, (hit,))) if unknown else set())
         return [name for name in passes if name in names]
 
     def snippet(self, passes: Sequence[str], options: OrtOptimizerOptions) -> str:
@@ -303,6 +312,18 @@ def _settings(passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, 
     }
 
 
+def _saved(model: bytes, settings: Mapping[str, Any]) -> bytes:
+    if hasattr(os, "memfd_create"):
+        # A file in memory takes a third of the time, which hunts need for every model.
+        with open(os.memfd_create("optvet"), "rb") as memory:
+            _create(model, settings, save=Path(f"/proc/self/fd/{memory.fileno()}"))
+            return memory.read()
+    with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
+        path = Path(folder) / "optimized.onnx"
+        _create(model, settings, save=path)
+        return path.read_bytes()
+
+
 def _create(
     model: bytes | str,
     settings: Mapping[str, Any],
@@ -335,8 +356,21 @@ def _level(number: int) -> Any:
     return getattr(levels, f"ORT_{names[number]}", levels.ORT_ENABLE_ALL)
 
 
-def _log_of(model: bytes, settings: Mapping[str, Any]) -> str:
-    """The verbose log of one optimization, made in a fork: it survives what kills the fork."""
+def _rule_settings(
+    passes: Sequence[str], options: OrtOptimizerOptions
+) -> dict[str, Mapping[str, Any]]:
+    """The settings without each pass of which the log says little."""
+    asked = [name for names in _ASKED.values() for name in names if name in passes]
+    return {n: _settings([p for p in passes if p != n], options) for n in asked}
+
+
+def _log_of(
+    model: bytes, settings: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]] | None = None
+) -> str:
+    """The verbose log of one optimization, made in a fork: it survives what kills the fork.
+
+    Behind it comes a line for each name in ``others`` whose settings make another model.
+    """
     import onnxruntime  # noqa: F401  # loaded before the fork, which then only runs it
 
     with tempfile.TemporaryFile() as log:
@@ -345,10 +379,28 @@ def _log_of(model: bytes, settings: Mapping[str, Any]) -> str:
             with contextlib.suppress(BaseException):
                 os.dup2(log.fileno(), 2)
                 _create(model, settings)
+                if others and len(model) <= _SMALL_BYTES:
+                    _compare(model, settings, others, log.fileno())
             os._exit(0)
         os.waitpid(child, 0)
         log.seek(0)
         return log.read().decode("utf-8", "replace")
+
+
+def _compare(
+    model: bytes,
+    settings: Mapping[str, Any],
+    others: Mapping[str, Mapping[str, Any]],
+    log: int,
+) -> None:
+    """Write a line for each name whose settings make another model, of those that it may be."""
+    done = _DONE.findall(os.pread(log, os.fstat(log).st_size, 0).decode("utf-8", "replace"))
+    changed = {n for name, modified in done if modified == "1" for n in _ASKED.get(name, ())}
+    whole = _saved(model, settings) if changed else b""
+    for name in others:
+        if name in changed and _saved(model, others[name]) != whole:
+            os.write(log, f"\noptvet: without {name} the model is another\n".encode())
+    os.write(log, f"\n{_COMPARED}\n".encode())
 
 
 @functools.lru_cache(maxsize=1)

@@ -4,6 +4,7 @@ What is listed here is public: plugins import it from ``optvet.graph``.
 """
 
 from optvet.graph.compose import (
+    Typed,
     candidate_of,
     ir_version_of,
     joined,
@@ -32,6 +33,7 @@ from optvet.graph.walk import (
 __all__ = [
     "ONNX_DOMAIN",
     "RANDOM_OPERATORS",
+    "Typed",
     "all_names",
     "at_opset",
     "attribute_of",

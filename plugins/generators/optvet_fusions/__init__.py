@@ -1,20 +1,24 @@
 """Patterns that optimizers look for: fusions, cancelling operators, operators that do nothing.
 
 One or two small models per family, as frameworks export them. Optimizers are alike in what they
-rewrite, and random models hardly ever hold a pattern of several operators.
+rewrite, and random models hardly ever hold a pattern of several operators. Each comes twice: alone,
+and between other operators, since what makes an output of the model is often left as it is.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx.parser
-from onnx import ValueInfoProto, helper, numpy_helper
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 from optvet import Fragment, Pattern, Pool, PoolRequest, hookimpl
-from optvet.graph import ONNX_DOMAIN
+from optvet.graph import ONNX_DOMAIN, Typed, candidate_of, renamed, types_of
 
 _FILE = Path(__file__).parent / "patterns.txt"
 
@@ -26,12 +30,12 @@ class Fusions:
     needs_argument = False
 
     def fragments(self, request: PoolRequest) -> Iterable[Fragment | Pattern]:
-        """One fragment per pattern; it is the same whatever the passes are."""
+        """Two fragments per pattern; they are the same whatever the passes are."""
         generator = np.random.default_rng(request.seed)
-        for number, (version, text) in enumerate(_written(_FILE.read_text())):
-            if number == request.limit:
-                return
-            yield _fragment(number, version, text, generator)
+        written = _written(_FILE.read_text())
+        made = (_fragment(n, *pattern, generator) for n, pattern in enumerate(written))
+        both = (variant for fragment in made for variant in (_between(fragment), fragment))
+        return itertools.islice(both, request.limit)
 
 
 def _written(text: str) -> Iterator[tuple[int, str]]:
@@ -68,6 +72,35 @@ def _fragment(number: int, version: int, text: str, generator: np.random.Generat
         {ONNX_DOMAIN: version},
         weights=frozenset(trained | known.keys()),
     )
+
+
+def _between(fragment: Fragment) -> Fragment:
+    """``fragment`` behind operators that make what it reads, and before ones that read its outputs.
+
+    Constants stay what they are.
+    """
+    typed = types_of(candidate_of(fragment, Random(0)).model)
+    inner = {o for node in fragment.nodes for o in node.output}
+    given = [n for n in fragment.inputs if n not in fragment.weights]
+    names = {n: f"{n}_given" for n in given if _operator(n, typed)}
+    names |= {n: f"{n}_made" for n in fragment.outputs if n in inner and _operator(n, typed)}
+    before = [helper.make_node(_operator(n, typed), [n], [names[n]]) for n in given if n in names]
+    after = [
+        helper.make_node(_operator(n, typed), [names[n]], [n])
+        for n in fragment.outputs
+        if n in names
+    ]
+    nodes = (*before, *(renamed(node, names) for node in fragment.nodes), *after)
+    return replace(fragment, name=f"{fragment.name}-between", nodes=nodes)
+
+
+def _operator(name: str, typed: Typed) -> str:
+    """One that keeps type and shape of a value; none where its type is not known."""
+    element = typed[name][0] if name in typed else 0
+    if element == TensorProto.BOOL:
+        return "Not"
+    signed = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32)
+    return "Neg" if element in signed else ""
 
 
 def _value(info: ValueInfoProto, generator: np.random.Generator) -> np.ndarray:

@@ -34,6 +34,7 @@ _EDITS = (
     Edit("rewire", structure.rewire),
     Edit("drop-node", structure.drop_node),
     Edit("omit-input", structure.omit_input),
+    Edit("add-input", structure.add_input),
     Edit("variadic-input", structure.variadic_input),
     Edit("more-outputs", structure.more_outputs, 0.7),
     Edit("wrap-in-if", structure.wrap_in_if),

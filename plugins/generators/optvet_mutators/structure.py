@@ -10,7 +10,7 @@ import onnx
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from optvet import Candidate, Vocabulary
-from optvet.graph import joined, opset_versions, type_of, types_of
+from optvet.graph import Typed, joined, opset_versions, type_of, types_of
 from optvet_mutators.common import (
     add_output,
     available,
@@ -235,6 +235,49 @@ def omit_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     while node.input and not node.input[-1]:
         del node.input[-1]
     return True
+
+
+def add_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """A weight as an input that the operator's schema declares optional, and that is not given."""
+    option = onnx.defs.OpSchema.FormalParameterOption.Optional
+    graph = candidate.model.graph
+    typed = types_of(candidate.model)
+    places = []
+    for node in graph.node:
+        known = schema(candidate, node)
+        for slot, formal in enumerate(known.inputs if known and node.input else ()):
+            given = slot < len(node.input) and node.input[slot]
+            element = _element_of(node, formal, known, typed)
+            if formal.option == option and not given and element:
+                places.append((node, slot, element))
+    if not places:
+        return False
+    node, slot, element = random.choice(places)
+    _, dims = typed.get(node.input[0], (0, ()))
+    shapes = [(), (1,), (len(dims),), *((d,) for d in (*dims[1:2], *dims[-1:]) if d)]
+    kind = helper.tensor_dtype_to_np_dtype(element)
+    numbers = [1, 0, 0.5] if kind.kind == "f" else [1, 0]
+    value = np.full(random.choice(shapes), random.choice(numbers)).astype(kind)
+    name = fresh(graph, "added")
+    graph.initializer.append(numpy_helper.from_array(value, name))
+    node.input.extend([""] * (slot + 1 - len(node.input)))
+    node.input[slot] = name
+    return True
+
+
+def _element_of(
+    node: NodeProto,
+    formal: onnx.defs.OpSchema.FormalParameter,
+    known: onnx.defs.OpSchema | None,
+    typed: Typed,
+) -> int:
+    """The element type of an input: that of another one of its kind, or one it may have."""
+    alike = zip(known.inputs if known else (), node.input, strict=False)
+    for other, name in alike:
+        if other.type_str == formal.type_str and name in typed:
+            return typed[name][0]
+    kinds = {"tensor(bool)": 9, "tensor(int64)": 7, "tensor(float)": 1, "tensor(uint8)": 2}
+    return next((kinds[k] for k in kinds if k in formal.types), 0)
 
 
 def variadic_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:

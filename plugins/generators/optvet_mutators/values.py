@@ -13,6 +13,7 @@ from optvet.graph import ONNX_DOMAIN, to_opset, type_of
 from optvet_mutators.common import constants, onnx_version, pick, schema, set_value
 
 _FLOATS = {1: np.float32, 10: np.float16, 11: np.float64}
+_SMALL, _SPREAD = 4.0, 4.0
 _INTEGERS = {6: np.int32, 7: np.int64}
 
 
@@ -236,10 +237,15 @@ def change_type(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
 
 
 def _converted(old: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """The values in another type; numbers with a point never become an integer zero."""
+    """The values in another type.
+
+    Numbers with a point never become an integer zero, and small ones are not all 1: between those,
+    a division of integers is no different from one of numbers with a point.
+    """
     if old.dtype.kind != "f" or kind.kind not in "iu":
         return old.astype(kind)
-    return np.asarray(np.where(old < 0, np.floor(old), np.ceil(old) + (old == 0))).astype(kind)
+    wide = old * np.where((old == np.round(old)) | (abs(old) > _SMALL), 1, _SPREAD)
+    return np.asarray(np.where(wide < 0, np.floor(wide), np.ceil(wide) + (wide == 0))).astype(kind)
 
 
 def change_size(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
