@@ -31,6 +31,8 @@ from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.symptoms import Symptom
 
 _SEEDS = 3
+_LABELLED = 0.2
+"""Share of plain edits of which it is asked what fired, where asking costs as much as judging."""
 STANDSTILL_S = 15
 """Wall clock of one candidate: beyond it, its worker is ended by SIGALRM."""
 _LENGTH = 8
@@ -162,7 +164,11 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
     if made is None:
         return Outcome(number, recipe.kind)
     crumbs.keep(made)
-    examined = examine(batch.subject, made.model, made.feeds, crumbs.note, skip, random)
+    # Of a model that was only edited it is mostly known what fires: what it was made of.
+    labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
+    examined = examine(
+        batch.subject, made.model, made.feeds, crumbs.note, skip, random, labelled=labelled
+    )
     if any(f[0] == ANY and f not in batch.known for f in examined.fired):
         crumbs.note("reference", ())
         names, complaint = changing_passes(batch.subject, made.model, batch.subject.whole)
@@ -180,6 +186,12 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
     return Outcome(number, recipe.kind, made.mutators, examined, kept, words, seeds)
 
 
+def _is_plain_edit(batch: Batch, recipe: Recipe) -> bool:
+    """Whether the recipe is an edit that does not prepare a model for further ones."""
+    mutator = batch.mutators[recipe.number] if recipe.kind == "edit" else None
+    return mutator is not None and not (isinstance(mutator, Prepares) and mutator.prepares)
+
+
 def _seeds(
     batch: Batch, recipe: Recipe, made: Made, examined: Examined, crumbs: _Trail
 ) -> tuple[Seed, ...]:
@@ -193,7 +205,7 @@ def _seeds(
     if recipe.kind == "edit" and made.mutators:
         mutator = batch.mutators[recipe.number]
         again = _unhidden((f for f in examined.fired if f in batch.known), wrong | batch.sated)
-        prepares = isinstance(mutator, Prepares) and mutator.prepares
+        prepares = not _is_plain_edit(batch, recipe)
         if prepares and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(Seed(made, again, mutator.name, examined.invented))
     new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | batch.explored)

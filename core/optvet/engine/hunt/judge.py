@@ -10,26 +10,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from random import Random
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import GraphProto, ModelProto
 from pydantic import BaseModel
 
 from optvet.engine.hunt.truth import (
+    LOOSER,
     Truth,
     Values,
     chance_of,
+    differences,
     interface_of,
     is_repeated,
     outputs_of,
     truth_of,
 )
-from optvet.engine.numerics.oracle import OTHER_PLACES, is_float, judge, unit_roundoff
 from optvet.engine.work.trial import RuntimeConfig, normalized_message
 from optvet.graph import structure
 from optvet.graph.digest import canonical_digest
@@ -46,8 +46,6 @@ _INVENTED = 8
 """Names that are kept of those that an optimizer gave to new values of a model."""
 _LAYERS = 3
 """How often a model is looked at again without a pass that looked wrong."""
-LOOSER = 1024
-"""How much more kernels of another runtime may differ."""
 
 Firing = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A pass, the types of operators that became fewer, and those that became more."""
@@ -71,6 +69,8 @@ class Subject:
         candidate: What runs optimized models.
         reference: What runs the originals.
         excused: Symptoms that a pass declares to show on purpose, by its name.
+        together: Of ``each``, groups that seldom change a model: if one does not change it in a
+            single call, its passes are not tried one at a time.
     """
 
     optimizer: Optimizer
@@ -81,6 +81,7 @@ class Subject:
     candidate: RuntimeConfig
     reference: RuntimeConfig
     excused: Mapping[str, frozenset[Symptom]] = field(default_factory=dict)
+    together: tuple[tuple[str, ...], ...] = ()
 
     @property
     def takes_sets(self) -> bool:
@@ -150,6 +151,8 @@ def examine(
     crumb: Crumb,
     skip: frozenset[str],
     random: Random,
+    *,
+    labelled: bool = True,
 ) -> Examined:
     """Judge one candidate.
 
@@ -160,6 +163,7 @@ def examine(
         crumb: Called before each step.
         skip: Passes that are left out this time.
         random: Draws the pairs of passes that are tried.
+        labelled: Whether it is wanted what fired, where that takes a second run of the optimizer.
     """
     crumb("reference", ())
     truth = truth_of(subject.reference, data, feeds, with_chance=not subject.lowers)
@@ -189,7 +193,7 @@ def examine(
     wrong = {name for s in trial.suspicions for name in s.passes}
     alone = len(trial.suspicions)
     if subject.takes_sets:
-        fired += trial.sets(tuple(p for p in subject.whole if p not in skip))
+        fired += trial.sets(tuple(p for p in subject.whole if p not in skip), labelled)
     elif subject.whole and not (skip | wrong) & {*subject.whole}:
         fired += trial.whole(subject.whole)
     if len(trial.suspicions) == alone:
@@ -284,21 +288,6 @@ def _judge_graph(subject: Subject, data: bytes, truth: Truth) -> dict[str, tuple
     return dict(structure.lost_metadata(truth.facts, facts))
 
 
-def differences(expected: Values, outputs: Values, factor: float) -> Iterator[str]:
-    """Kinds of differences that rounding does not explain, by a plain tolerance times a factor."""
-    for answer in judge(expected, outputs):
-        if answer.call in ("same", "drift"):
-            continue
-        value = expected[answer.output]
-        if answer.call == "unsure" and is_float(value.dtype) and answer.detail != OTHER_PLACES:
-            # Between rounding and this no fault is looked for: noise would have to be measured.
-            limit = factor * float(np.sqrt(2 * unit_roundoff(value.dtype)))
-            if answer.error is not None and answer.error <= limit:
-                continue
-        kind = "structure" if answer.structural else "places" if answer.detail else "values"
-        yield f"{kind} {value.dtype}"
-
-
 class _Trial:
     """Passes on one candidate."""
 
@@ -323,8 +312,13 @@ class _Trial:
     def each(self, passes: Sequence[str]) -> list[Firing]:
         """Every pass alone."""
         fired: list[Firing] = []
+        idle = {p for group in self._subject.together if self._is_idle(group) for p in group}
         for name in passes:
-            if (made := self._made((name,))) is None or made.data == self._plain.data:
+            if (
+                name in idle
+                or (made := self._made((name,))) is None
+                or made.data == self._plain.data
+            ):
                 continue
             firing = self._firing(name, made.data)
             fired.append(firing)
@@ -333,16 +327,34 @@ class _Trial:
                 self._look(made, (name,), firing)
         return fired
 
-    def whole(self, passes: tuple[str, ...]) -> list[Firing]:
-        """A whole pipeline."""
+    def _is_idle(self, passes: tuple[str, ...]) -> bool:
+        """Whether none of the passes changes the model."""
+        subject = self._subject
+        self._crumb("optimize", passes)
+        try:
+            made = subject.optimizer.apply(self._source, (*subject.base, *passes), subject.options)
+        except Exception:  # then it is seen which of them it is
+            return False
+        return made.data == self._plain.data
+
+    def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Firing]:
+        """A whole pipeline; what fired if that is wanted."""
         made = self._made(passes)
         if made is None or (made.data in self._seen and made.fingerprint is None):
             return []
-        firing = self._firing(ANY, self._graph(made, passes).data)
+        before = len(self.suspicions)
+        firing = self._firing(ANY, self._graph(made, passes).data) if labelled else None
         self._look(made, passes, firing)
+        if firing is None:
+            for n, s in enumerate(self.suspicions[before:], before):
+                firing = self._firing(ANY, self._graph(made, passes).data)
+                self.suspicions[n] = _suspicion(
+                    passes, Symptom(s.symptom), s.message, self._truth, firing
+                )
+            return []
         return [firing] if firing[1:] != ((), ()) else []
 
-    def sets(self, passes: tuple[str, ...]) -> list[Firing]:
+    def sets(self, passes: tuple[str, ...], labelled: bool) -> list[Firing]:
         """A whole pipeline, and what is left of it without the passes that look wrong.
 
         A pass that is wrong for many models would hide the faults of all others.
@@ -350,7 +362,7 @@ class _Trial:
         fired: list[Firing] = []
         for _ in range(_LAYERS):
             before = len(self.suspicions)
-            fired += self.whole(passes)
+            fired += self.whole(passes, labelled)
             if len(self.suspicions) == before:
                 break
             found = self.suspicions.pop()
@@ -446,7 +458,7 @@ class _Trial:
             self._suspect(passes, Symptom.OPTIMIZER_ERROR, str(error), None)
             return None
 
-    def _look(self, made: Artifact, passes: tuple[str, ...], firing: Firing) -> None:
+    def _look(self, made: Artifact, passes: tuple[str, ...], firing: Firing | None) -> None:
         if self._changes_interface_on_purpose(made, passes):
             try:
                 onnx.checker.check_model(made.data, full_check=True)

@@ -51,8 +51,26 @@ def avoided_passes(state: State, subject: Subject) -> frozenset[str]:
     return frozenset(deadly | {n for n, count in often.items() if count >= _OFTEN and n != ANY})
 
 
+_GROUP = 8
+_SELDOM = 0.05
+"""Share of the models up to which a pass is tried together with others."""
+
+
+def passes_together(state: State, subject: Subject) -> tuple[tuple[str, ...], ...]:
+    """Groups of passes that change models seldom; none that may have killed a worker."""
+    fired = Counter[str]()
+    for (name, _, _), count in state.firings.items():
+        fired[name] += count
+    limit = _SELDOM * state.valid
+    deadly = {*state.alone, *state.deaths}
+    few = [p for p in subject.each if fired[p] < limit and p not in deadly]
+    # Alike ones side by side: a model that one changes is often changed by the next.
+    few.sort(key=lambda name: fired[name])
+    return tuple(tuple(few[at : at + _GROUP]) for at in range(0, len(few), _GROUP))
+
+
 _EXAMPLES_OF_FIRING = 8
-"""A firing that so many models have shown, but none without a fault, gets no seed."""
+"""A firing that so many models have shown without giving a seed, or another one, gets none."""
 _SEEDS_OF_FIRING = 3
 """Of different operators: what a pass does alike, it finds in different ways."""
 
@@ -65,7 +83,7 @@ def sated_firings(state: State, subject: Subject) -> frozenset[Firing]:
         f
         for f, count in state.firings.items()
         if seeds[f] >= _SEEDS_OF_FIRING
-        or (count >= (1 if named and f[0] == ANY else _EXAMPLES_OF_FIRING) and not seeds[f])
+        or count >= (1 if named and f[0] == ANY else _EXAMPLES_OF_FIRING) * (1 + seeds[f])
     )
 
 
@@ -139,6 +157,9 @@ def _take_death(state: State, crumb: Crumb, found: dict[str, Suspect]) -> None:
     state.valid += 1
     label = label_of(crumb.passes)
     state.deaths[label] += 1
+    if len(crumb.passes) > 1:
+        # From now on each is tried alone, so that it is known which of them it is.
+        state.alone += [name for name in crumb.passes if name not in state.alone]
     symptom = Symptom.OPTIMIZER_ABORT if crumb.step == "optimize" else Symptom.LOAD_FAILURE
     key = f"{label}|{symptom}|{crumb.signal}"
     suspicion = Suspicion(crumb.passes, str(symptom), crumb.signal, key)

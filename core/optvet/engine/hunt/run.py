@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from optvet.engine.hunt.known import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
     learn,
+    passes_together,
     sated_firings,
     sated_passes,
     settled_keys,
@@ -237,13 +238,14 @@ class _Hunter:
         )
         known, settled = sated_firings(state, self.subject), settled_keys(state)
         avoided = avoided_passes(state, self.subject)
+        subject = replace(self.subject, together=passes_together(state, self.subject))
         prepared = frozenset(m.name for m in mutators if isinstance(m, Prepares) and m.prepares)
         batches = [
             Batch(
                 self.request.seed,
                 state.number + first,
                 part,
-                self.subject,
+                subject,
                 mutators,
                 self.files,
                 known,

@@ -9,7 +9,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from optvet.engine.bundle.files import read_arrays
-from optvet.engine.hunt.judge import LOOSER, differences
+from optvet.engine.hunt.truth import LOOSER, differences
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.graph.structure import draws_random
 from optvet.spec.symptoms import Symptom

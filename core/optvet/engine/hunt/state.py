@@ -80,6 +80,7 @@ class State:
         firings: How many models showed each firing.
         tries: How many models of a pattern were tried, by the pass that it is about.
         deaths: Workers that died, by pass; "" for import and export, "reference" for the original.
+        alone: Passes that are never tried together with others first; one of them killed a worker.
         signs: By key.
         entries: The corpus.
         seeded: What its entries show, and the way of each.
@@ -105,6 +106,7 @@ class State:
     seeded: set[tuple[Firing, str]] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
     findings: list[HuntFinding] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
     met: list[str] = field(default_factory=list)
     complaints: dict[str, str] = field(default_factory=dict)
 
@@ -122,6 +124,7 @@ _PLAIN = (
     "swept",
     "seconds",
     "met",
+    "alone",
     "complaints",
 )
 

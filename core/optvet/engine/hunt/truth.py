@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.numerics.oracle import is_float
+from optvet.engine.numerics.oracle import OTHER_PLACES, is_float, judge, unit_roundoff
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph import structure
 from optvet.graph.walk import all_names
@@ -18,6 +18,9 @@ from optvet.spec.types import Artifact
 
 ELEMENTS = 20_000
 """Limit of one output."""
+
+LOOSER = 1024
+"""How much more kernels of another runtime may differ."""
 
 Values = Mapping[str, np.ndarray]
 
@@ -175,3 +178,18 @@ def is_repeated(config: RuntimeConfig, data: bytes, truth: Truth) -> bool:
     session = config.runtime.load(Artifact("onnx", data), config.options)
     again = (outputs_of(session, feeds) for feeds in truth.feeds)
     return all(_agree(truth.chance.fixed(a), b) for a, b in zip(truth.original, again, strict=True))
+
+
+def differences(expected: Values, outputs: Values, factor: float) -> Iterator[str]:
+    """Kinds of differences that rounding does not explain, by a plain tolerance times a factor."""
+    for answer in judge(expected, outputs):
+        if answer.call in ("same", "drift"):
+            continue
+        value = expected[answer.output]
+        if answer.call == "unsure" and is_float(value.dtype) and answer.detail != OTHER_PLACES:
+            # Between rounding and this no fault is looked for: noise would have to be measured.
+            limit = factor * float(np.sqrt(2 * unit_roundoff(value.dtype)))
+            if answer.error is not None and answer.error <= limit:
+                continue
+        kind = "structure" if answer.structural else "places" if answer.detail else "values"
+        yield f"{kind} {value.dtype}"
