@@ -123,6 +123,8 @@ _UNTESTED = {
     "sequence_empty": """g (float[2,3] x) => (float[2,3] y)
         { e = SequenceEmpty <dtype = 1> ()  s = SequenceInsert (e, x)
           zero = Constant <value_int = 0> ()  y = SequenceAt (s, zero) }""",
+    "sequence_out": """g (float[2,3] x) => (seq(float[n,3]) y)
+        { s = SplitToSequence <axis = 0> (x)  t = Identity (s)  y = Identity (t) }""",
     "sequence_map": """g (float[4,3] x) => (float[k,3] y)
         { s = SplitToSequence <axis = 0> (x)
           t = SequenceMap <body = b (float[1,3] a) => (float[1,3] c) { c = Relu (a) }> (s)
@@ -176,6 +178,8 @@ def _fragment(
     graph = model.graph
     weights = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     needed = [v.name for v in graph.input if v.name not in weights]
+    # Of outputs only the names count, so a sequence among them needs no value.
+    made = [np.zeros(0, np.float32) if isinstance(v, list) else v for v in made]
     values = [np.asarray(v) for v in (*read, *made) if isinstance(v, np.ndarray | np.generic)]
     if len(values) != len(read) + len(made) or (len(needed), len(graph.output)) != (
         len(read),

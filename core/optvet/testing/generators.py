@@ -145,7 +145,7 @@ def _fragments() -> Sequence[Fragment]:
         made("Cast", ["s"], ["y"], to=onnx.TensorProto.FLOAT),
     )
     weight = np.ones((3, 2), np.float32)
-    clip = (made("Clip", ["x", "low", "high"], ["y"]),)
+    clip = (made("Clip", ["x", "low", "high"], ["c"]), made("Clip", ["c", "low"], ["y"]))
     bounds = {"low": np.array(-1, np.float32), "high": np.array(1, np.float32)}
     gemm = (made("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, transB=0),)
     pooled = (made("MaxPool", ["i"], ["y"], kernel_shape=[2]), made("Neg", ["y"], ["z"]))
