@@ -151,6 +151,19 @@ def test_a_flipped_bit_of_an_inline_value_is_a_miss(root: Path) -> None:
         assert cache.get("k") == SMALL
 
 
+def test_the_value_of_another_key_is_a_miss(root: Path) -> None:
+    with Cache(root) as cache:
+        cache.put("k", "trial", SMALL)
+        cache.put("other", "trial", b"x")
+    with sqlite3.connect(index(root)) as database:
+        swap = {"k": "swapped", "other": "k", "swapped": "other"}
+        for old, new in swap.items():
+            database.execute("UPDATE entries SET key = ? WHERE key = ?", (new, old))
+    database.close()
+    with Cache(root) as cache:
+        assert (cache.get("k"), cache.get("other")) == (None, None)
+
+
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "pages", "foreign"])
 def test_a_damaged_database_is_replaced(root: Path, damage: str) -> None:
     with Cache(root) as cache:

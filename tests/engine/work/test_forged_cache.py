@@ -88,7 +88,8 @@ def test_a_forged_value_with_a_right_digest_changes_no_answer(
         rows = database.execute("SELECT key, kind, value FROM entries WHERE value NOT NULL")
         for key, kind, value in rows.fetchall():
             forged = forge(kind, value)
-            row = (forged, hashlib.sha256(forged).digest(), key)
+            digest = hashlib.sha256(key.encode() + b"\0" + forged).digest()
+            row = (forged, digest, key)
             database.execute("UPDATE entries SET value = ?, digest = ? WHERE key = ?", row)
     database.close()
     assert told(path, cache) == expected

@@ -1,8 +1,9 @@
 """The cache of results on disk: bytes under a key that covers everything they depend on.
 
 Small values live in an SQLite database, large ones in files beside it. A cache may be lost but
-must not lie and must not stop the work, so every value carries its digest: what is damaged or
-cannot be read is a miss, and what cannot be written is not (``Cache.degraded`` says why).
+must not lie and must not stop the work, so every value carries a digest of itself and its key: what
+is damaged or cannot be read is a miss, and what cannot be written is not (``Cache.degraded`` says
+why). Nothing waits for the disk: a power cut may take what was just written.
 
 Several processes use one folder at once. A file is complete before the row that names it exists
 and is named after its content, so two writers of one key cannot mix their halves; whatever order
@@ -284,8 +285,8 @@ class Cache:
                 check_same_thread=False,
             )
             try:
+                database.execute("PRAGMA synchronous=OFF")
                 database.execute("PRAGMA journal_mode=WAL")
-                database.execute("PRAGMA synchronous=NORMAL")
                 database.execute(_SCHEMA)
                 database.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries LIMIT 0")
                 return database
@@ -346,7 +347,7 @@ class Cache:
         digest, value, file, used = row
         if file is not None:
             value = self._read(str(file))
-        if not isinstance(value, bytes) or _digest(value) != digest:
+        if not isinstance(value, bytes) or _digest(key, value) != digest:
             self._forget(database, key, digest, file)
             return None
         now = self._clock()
@@ -376,9 +377,9 @@ class Cache:
             self._forget(database, key, *row)
 
     def _put(self, database: sqlite3.Connection, key: str, kind: str, value: bytes) -> None:
-        digest = _digest(value)
+        digest = _digest(key, value)
         inline = len(value) <= _INLINE_BYTES
-        file = None if inline else f"{_digest(key.encode()).hex()[:32]}-{digest.hex()[:32]}"
+        file = None if inline else f"{key[:32]}-{digest.hex()[:32]}"
         if file is not None:
             with replacing(self._blobs / file, private=True) as stream:
                 stream.write(value)
@@ -471,5 +472,6 @@ def _code(error: sqlite3.Error) -> int:
     return extended & 0xFF
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+def _digest(key: str, value: bytes) -> bytes:
+    """Of a key and its value: an index that points to the row of another key shows in it."""
+    return hashlib.sha256(key.encode() + b"\0" + value).digest()
