@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from optvet.engine.api import bench, compare, reduce, replay, write_bundles
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
     from optvet.engine.question import vet
+    from optvet.spec.converters import (
+        ConversionStage,
+        Converter,
+        Factory,
+        Perturbs,
+        RunsInDouble,
+        SourceFacts,
+        TellsSource,
+    )
     from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
     from optvet.spec.environment import Collision, Installation, Ran, Unmet
     from optvet.spec.errors import (
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from optvet.spec.executor import Executor, Report, WorkerLost, Workers
+    from optvet.spec.factory import Made, load_factory
     from optvet.spec.files import file_sha256, write_file
     from optvet.spec.generators import (
         Candidate,
@@ -139,6 +149,8 @@ __all__ = [
     "Comparator",
     "Comparison",
     "ContractError",
+    "ConversionStage",
+    "Converter",
     "Dataset",
     "Decodes",
     "Deferred",
@@ -150,6 +162,7 @@ __all__ = [
     "ExplainsRuntimeSimply",
     "ExplainsSimply",
     "ExplainsTogether",
+    "Factory",
     "Failure",
     "Feeds",
     "Finding",
@@ -168,6 +181,7 @@ __all__ = [
     "LoadsFiles",
     "LogFormat",
     "Logs",
+    "Made",
     "Meter",
     "Meters",
     "Model",
@@ -182,6 +196,7 @@ __all__ = [
     "OptvetError",
     "Pass",
     "Pattern",
+    "Perturbs",
     "Pins",
     "PluginError",
     "PointChart",
@@ -204,6 +219,7 @@ __all__ = [
     "Reporter",
     "ReportsChanges",
     "Run",
+    "RunsInDouble",
     "Runtime",
     "Sample",
     "Saves",
@@ -211,6 +227,7 @@ __all__ = [
     "Session",
     "SetsEnvironment",
     "Sighting",
+    "SourceFacts",
     "Stage",
     "Suggestion",
     "Suits",
@@ -220,6 +237,7 @@ __all__ = [
     "TakesSuggestions",
     "TellsMetrics",
     "TellsProvenance",
+    "TellsSource",
     "Traits",
     "UnknownName",
     "Unmet",
@@ -241,6 +259,7 @@ __all__ = [
     "compare",
     "file_sha256",
     "hookimpl",
+    "load_factory",
     "parse_json",
     "read_json",
     "read_toml",
@@ -269,6 +288,8 @@ _HOMES = (
     "optvet.spec.devices",
     "optvet.spec.executor",
     "optvet.spec.generators",
+    "optvet.spec.converters",
+    "optvet.spec.factory",
     "optvet.spec.request",
 )
 """Where public names are looked for, one module after the other: those that import little first."""

@@ -18,6 +18,7 @@ from optvet_start import leaving_at_once
 _COMMANDS = {
     "vet": "Say whether an optimizer keeps a model intact, and which pass is to blame if not.",
     "reduce": "Reduce a model to the smallest one for which a command still exits 0.",
+    "convert": "Say whether converters keep a model intact, and which of their stages is to blame.",
     "compare": "Compare two models value by value on one input, and show where they part.",
     "bench": "Time what optimizers make of a model, beside the original.",
     "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",

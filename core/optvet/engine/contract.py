@@ -149,7 +149,10 @@ def attributes(family: str, plugin: Any) -> str | None:
         expected |= numbers if isinstance(plugin, Pool) else {"weight": ((int, float), "a number")}
     if family == "executor":
         expected["shares_disk"] = (bool, "True or False")
-    if family in ("optimizer", "runtime"):
+    if family == "converter":
+        expected["consumes"] = (Set, "a frozenset of formats")
+        expected["produces"] = (str, "a text")
+    if family in ("optimizer", "runtime", "converter"):
         expected["preload"] = ((list, tuple), "a list of modules")
     if isinstance(plugin, Preferred):
         expected["preference"] = (int, "a whole number")

@@ -23,6 +23,7 @@ import pluggy
 from optvet.engine import contract, processes
 from optvet.engine.processes import LocalExecutor
 from optvet.spec import hooks
+from optvet.spec.converters import Converter
 from optvet.spec.errors import PluginError, UnknownName
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Generator, Mutator, Pool
@@ -47,6 +48,7 @@ Family = Literal[
     "executor",
     "reporter",
     "generator",
+    "converter",
 ]
 
 _HOOKS: dict[Family, tuple[str, type]] = {
@@ -58,6 +60,7 @@ _HOOKS: dict[Family, tuple[str, type]] = {
     "executor": ("optvet_executors", Executor),
     "reporter": ("optvet_reporters", Reporter),
     "generator": ("optvet_generators", Generator),
+    "converter": ("optvet_converters", Converter),
 }
 
 
@@ -240,6 +243,11 @@ class Plugins:
     def reporter(self, name: str) -> Reporter:
         """The reporter of that name; UnknownName or PluginError if there is none."""
         plugin: Reporter = self._get("reporter", name)
+        return plugin
+
+    def converter(self, name: str) -> Converter:
+        """The converter of that name; UnknownName or PluginError if there is none."""
+        plugin: Converter = self._get("converter", name)
         return plugin
 
     def pool(self, name: str) -> Pool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pluggy
 
+from optvet.spec.converters import Converter
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Mutator, Pool
 from optvet.spec.protocols import Comparator, Dataset, ModelSource, Optimizer, Reporter, Runtime
@@ -52,3 +53,8 @@ def optvet_reporters() -> Iterable[Reporter]:  # type: ignore[empty-body]
 @hookspec
 def optvet_generators() -> Iterable[Pool | Mutator]:  # type: ignore[empty-body]
     """Pools and mutators of this plugin; called once, when plugins are discovered. Empty: none."""
+
+
+@hookspec
+def optvet_converters() -> Iterable[Converter]:  # type: ignore[empty-body]
+    """Converters of this plugin; called once, when plugins are discovered. Empty: none."""

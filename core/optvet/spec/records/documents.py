@@ -13,6 +13,7 @@ from optvet.spec.records.campaign import (
     CampaignSummary,
 )
 from optvet.spec.records.compare import ModelComparison
+from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.doctor import Diagnosis
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.generate import GeneratedModels
@@ -34,6 +35,7 @@ from optvet.spec.records.vets import VetResults
 DOCUMENTS: dict[str, type[Record]] = {
     "vet": VetResult,
     "vets": VetResults,
+    "convert": ConversionResult,
     "bench": BenchResult,
     "finding": Reproduction,
     "replay": Replayed,

@@ -1,0 +1,180 @@
+"""How many conversion faults of a folder are found, and with the right stage.
+
+    python benchmarks/conversion.py FOLDER [--only ID ...] [--json FILE]
+
+FOLDER has ``manifest.json``, ``common.py`` and the case modules. Each case becomes a source of
+``optvet convert``; its inputs are those of the case and those that optvet makes. Cases whose
+converter is not installed here are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import machine
+from conversion_source import PLANTED, SOURCE, PlantedConverter, options_of
+
+from optvet import OptvetError
+from optvet.engine.convert.run import convert_model
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.sandbox import keep_servers
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.records.convert import ConversionFinding, ConversionResult
+
+CONVERTERS = {
+    "torch.onnx dynamo=True": "torch_dynamo",
+    "torch.onnx dynamo=False": "torch_script",
+    "skl2onnx": "skl2onnx",
+    "onnxmltools (XGBoost)": "onnxmltools",
+    "onnxmltools (LightGBM)": "onnxmltools",
+    "planted in torch.onnx dynamo=False": PLANTED,
+}
+SYMPTOMS = {
+    "refused": "convert-error",
+    "crash": "convert-error",
+    "load-failure": "load-error",
+    "run-failure": "run-error",
+}
+STAGES = {"convert": "node-conversion", "optimize": "optimization", "lossy": "quantization"}
+ORIGINS = ("example", "given", "random", "size", "edge")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One case, what is expected, and what was told."""
+
+    id: str
+    converter: str
+    control: bool
+    expected: tuple[str, str, str]
+    verdict: str
+    symptom: str
+    stage: str
+    culprit: str
+    message: str
+    seconds: float
+
+    @property
+    def found(self) -> bool:
+        """Whether something is told at all."""
+        return self.symptom not in ("none", "error")
+
+    @property
+    def right(self) -> tuple[bool, bool]:
+        """Whether symptom and stage are the expected ones."""
+        symptom, stage, _ = self.expected
+        return self.symptom == symptom, self.stage == stage
+
+
+def main() -> None:
+    """Run the cases and print a line each, then the totals."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found = machine.environment()
+    for name in ("torch", "onnxscript", "sklearn", "skl2onnx", "onnxmltools", "xgboost"):
+        found[name] = machine.library_version(name)
+    print(machine.describe(found), flush=True)
+    cases = json.loads((options.folder / "manifest.json").read_text())
+    cases = [c for c in cases if not options.only or c["id"] in options.only]
+    scored, missing = [], []
+    keep_servers()
+    child = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with child, tempfile.TemporaryDirectory(prefix="optvet-conversion-") as scratch:
+        for case in cases:
+            if _converter(case) is None:
+                missing.append(case["converter"])
+                continue
+            about = (str(options.folder.resolve()), case["module"], case["id"])
+            how = child.submit(options_of, *about).result()
+            scored.append(_scored(case, options.folder.resolve(), Path(scratch), how))
+            print(_line(scored[-1]), flush=True)
+    _totals(scored, missing)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(s) for s in scored], indent=1))
+
+
+def _converter(case: Mapping[str, Any]) -> str | None:
+    return CONVERTERS.get(case["converter"])
+
+
+def _scored(case: Mapping[str, Any], folder: Path, scratch: Path, how: Mapping[str, Any]) -> Scored:
+    name, plugins = _converter(case), Plugins()
+    assert name is not None
+    if name == PLANTED:
+        plugins = plugins.register(
+            "converter", PlantedConverter(folder, case["module"], case["id"])
+        )
+    file = scratch / f"{case['id']}.py"
+    about = {"benchmarks": str(Path(__file__).parent), "folder": str(folder)}
+    file.write_text(SOURCE.format(module=case["module"], id=case["id"], **about))
+    started = time.perf_counter()
+    try:
+        request = ConvertRequest(model=f"{file}:source", via=(name,), converter_options=dict(how))
+        result = convert_model(request, plugins)
+    except OptvetError as error:
+        told = ("error", "error", "-", "-", f"{type(error).__name__}: {error}")
+    else:
+        told = _told(result)
+    expected = (case["symptom"], case["stage"], case["culprit"])
+    seconds = time.perf_counter() - started
+    return Scored(case["id"], case["converter"], bool(case["control"]), expected, *told, seconds)
+
+
+def _told(result: ConversionResult) -> tuple[str, str, str, str, str]:
+    """Verdict; symptom, stage, culprit and message of the finding with the plainest input."""
+    told = [f for f in result.findings if f.severity != "note"]
+    if not told:
+        return result.verdict, "none", "-", "-", result.reason
+    first = min(told, key=_plainness)
+    symptom = SYMPTOMS.get(first.symptom, first.symptom)
+    return result.verdict, symptom, STAGES.get(first.kind, first.kind), first.culprit, first.message
+
+
+def _plainness(finding: ConversionFinding) -> int:
+    return -1 if finding.witness is None else ORIGINS.index(finding.witness.origin)
+
+
+def _line(s: Scored) -> str:
+    marks = "".join("+" if good else "x" for good in s.right)
+    if s.control:
+        marks = "!!" if s.found or s.symptom == "error" else "--"
+    expected = f"{s.expected[0]}/{s.expected[1]}"
+    words = " ".join(s.message.split())[:110]
+    return f"{marks} {s.id:42} {expected:32} {s.symptom}/{s.stage} {s.seconds:.1f} s  {words}"
+
+
+def _totals(scored: Sequence[Scored], missing: Sequence[str]) -> None:
+    for title, group in _groups(scored):
+        faults = [s for s in group if not s.control]
+        controls = [s for s in group if s.control]
+        print(
+            f"{title}: {sum(s.found for s in faults)} of {len(faults)} faults found, "
+            f"{sum(s.right[0] for s in faults)} with the right symptom, "
+            f"{sum(all(s.right) for s in faults)} with the right stage; "
+            f"{sum(s.found for s in controls)} of {len(controls)} controls reported"
+        )
+    if missing:
+        names = ", ".join(sorted(set(missing)))
+        print(f"not run, since its converter is not here: {len(missing)} ({names})")
+
+
+def _groups(scored: Sequence[Scored]) -> Iterator[tuple[str, list[Scored]]]:
+    for name in dict.fromkeys(s.converter for s in scored):
+        yield name, [s for s in scored if s.converter == name]
+    yield "all", list(scored)
+
+
+if __name__ == "__main__":
+    main()

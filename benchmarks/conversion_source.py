@@ -1,0 +1,165 @@
+"""Cases of a folder of conversion faults as sources that ``optvet convert`` takes.
+
+A case module makes a model and calls a function that converts and compares it (``observe``, ``skl``
+or ``boost``). Here these functions note what they are given, and do nothing. This module is
+imported in worker processes: it executes code of the cases.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from optvet import Artifact, ConversionStage
+
+PLANTED = "planted_in_torch"
+SOURCE = """\
+import sys
+
+sys.path[:0] = [{benchmarks!r}]
+import conversion_source
+
+case = conversion_source.given({folder!r}, {module!r}, {id!r})
+example_inputs, more_inputs = case.inputs[0], case.inputs[1:]
+dynamic_axes = case.dynamic
+
+
+def source():
+    return case.model
+"""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a case converts: a model, its inputs, and how.
+
+    Attributes:
+        model: The module, estimator or ONNX model.
+        inputs: Each a tuple of what the model is called with.
+        dynamic: Axes that may change, by the name of an input.
+        options: Options of the converter.
+    """
+
+    model: Any
+    inputs: Sequence[tuple[Any, ...]]
+    dynamic: dict[str, dict[int, str]] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class _Noted(Exception):
+    """Ends a case as soon as it has told what it converts."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__()
+        self.given = given
+
+
+def given(folder: str, module: str, id: str) -> Given:
+    """What the case converts."""
+    sys.path[:0] = [folder]
+    cases = importlib.import_module(module)
+    if hasattr(cases, "build"):
+        source, _, _, feeds = cases.build(id.removeprefix("planted_"))
+        return Given(source, [tuple(feeds)])
+    for name, note in _NOTES.items():
+        if hasattr(cases, name):
+            setattr(cases, name, lambda *a, _note=note, **k: _note(cases, *a, **k))
+    try:
+        importlib.import_module("common").CASES[id].observe()
+    except _Noted as noted:
+        return noted.given
+    raise LookupError(f"{module} {id}: it calls none of {', '.join(_NOTES)}")
+
+
+def options_of(folder: str, module: str, id: str) -> dict[str, Any]:
+    """Options of the converter that the case asks for; it is executed for that."""
+    return given(folder, module, id).options
+
+
+def _module(
+    cases: Any,
+    module: Any,
+    args: Any,
+    others: Any = (),
+    *,
+    dynamo: bool = True,
+    optimize: bool = True,
+    dyn: Any = None,
+    tol: float = 0.0,
+) -> None:
+    """``observe`` of a module in PyTorch."""
+    import torch
+
+    model = module if isinstance(module, torch.nn.Module) else cases.Fn(module)
+    plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [
+        p.name for p in inspect.signature(model.forward).parameters.values() if p.kind == plain
+    ]
+    dynamic = {(names or ["input_0"])[0]: dict(dyn)} if dyn else {}
+    options = {"optimize": optimize} if dynamo and not optimize else {}
+    raise _Noted(Given(model, [tuple(args), *map(tuple, others)], dynamic, options))
+
+
+def _estimator(
+    cases: Any,
+    model: Any,
+    x: Any = None,
+    tol: float = 0.0,
+    init: Any = None,
+    reference: Any = None,
+    samples: Any = None,
+    options: bool = True,
+) -> None:
+    """``skl`` of an estimator."""
+    inputs = [tuple(s) for s in samples] if samples else [(cases.T if x is None else x,)]
+    raise _Noted(Given(model, inputs, {}, {"opset": 21, "ml_opset": 3}))
+
+
+def _booster(cases: Any, convert: Any, model: Any, x: Any = None, *_: Any, **__: Any) -> None:
+    """``boost`` of an estimator of another library."""
+    raise _Noted(Given(model, [(cases.T if x is None else x,)], {}, {"opset": 15}))
+
+
+_NOTES = {"observe": _module, "skl": _estimator, "boost": _booster}
+
+
+class NoOptions(BaseModel):
+    """Nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PlantedConverter:
+    """Gives the faulty model of a planted case, whatever it is asked to convert."""
+
+    name = PLANTED
+    consumes = frozenset({"torch"})
+    produces = "onnx"
+    preload: Sequence[str] = ("torch",)
+    options = NoOptions()
+
+    def __init__(self, folder: Path, module: str, id: str) -> None:
+        self.folder, self.module, self.id = folder, module, id
+
+    def version(self) -> str:
+        """There is no library underneath."""
+        return "-"
+
+    def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
+        """One stage."""
+        return [ConversionStage("convert", "convert", "onnx")]
+
+    def convert(self, source: Artifact, options: NoOptions, folder: Path) -> Iterator[Artifact]:
+        """The faulty model."""
+        sys.path[:0] = [str(self.folder)]
+        _, _, faulty, _ = importlib.import_module(self.module).build(
+            self.id.removeprefix("planted_")
+        )
+        yield Artifact("onnx", faulty.SerializeToString())

@@ -1,0 +1,126 @@
+"""``optvet convert``: whether a conversion keeps a model intact, and which stage does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
+from optvet.cli.options import Debug
+from optvet.cli.output import Json, check_folder, write_document
+from optvet.cli.render import count, number, table_of, text
+from optvet.cli.request import takes
+from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.convert import ConvertRequest
+
+if TYPE_CHECKING:
+    from optvet.spec.records.convert import ConversionFinding, ConversionResult
+
+_COLOURS = {"right": "green", "faulty": "red", "refused": "yellow", "undecided": "yellow"}
+_STATES = {"same": "dim", "drift": "green", "fault": "red", "fails": "red"}
+_CODES = {"right": CLEAN, "faulty": FINDINGS, "refused": NOTHING, "undecided": UNDECIDED}
+_LINE_CHARS = 240
+_WARNINGS = 5
+
+
+@takes(ConvertRequest, "model")
+def command(
+    context: typer.Context,
+    request: ConvertRequest,
+    json_to: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Say whether converters keep a model intact, and which of their stages is to blame if not."""
+    from optvet.engine.convert.run import convert_model
+    from optvet.engine.discovery import Plugins
+
+    terminal = context.ensure_object(Terminal)
+    terminal.keeps = False
+    if request.out is not None:
+        check_folder("--out", request.out)
+    with terminal.progress() as progress:
+        result = convert_model(request, Plugins(), progress=progress)
+    if json_to is not None:
+        write_document(terminal, json_to, result.to_json())
+    if json_to != "-":
+        terminal.show(_headline(result), soft_wrap=True)
+        terminal.show(*_screen(result))
+    raise typer.Exit(_CODES[result.verdict])
+
+
+def _headline(result: ConversionResult) -> Text:
+    chain = " → ".join(c.name for c in result.converters)
+    line = Text(f"{result.verdict.upper():<9} ", style=f"bold {_COLOURS[result.verdict]}")
+    return line.append_text(text(f"{result.source.source} → {chain}", "not bold default"))
+
+
+def _screen(result: ConversionResult) -> Iterator[RenderableType]:
+    versions = ", ".join(f"{c.name} {c.version}" for c in result.converters)
+    judged = f"judged by {result.source.runtime} {result.source.version}"
+    yield text(f"{versions}; {judged} on {count(result.samples, 'input')}", "dim")
+    yield Padding(_stages(result), (1, 0, 1, 0))
+    for finding in result.findings:
+        yield Padding(_finding(finding), (0, 0, 1, 0))
+    if result.reason:
+        yield text(f"because {result.reason}", "yellow")
+    for control in result.controls:
+        if control.state != "passed":
+            yield text(one_line(f"{control.name}: {control.detail}", _LINE_CHARS), "yellow")
+    if result.notes:
+        yield text(one_line("types: " + "; ".join(result.notes), _LINE_CHARS), "dim")
+    if result.skipped:
+        first = result.skipped[0]
+        words = f"{first.sample}: {first.reason}"
+        left = f"{count(len(result.skipped), 'input')} left out, which the source refuses"
+        yield text(one_line(f"{left}; the first {words}", _LINE_CHARS), "dim")
+    for line in result.warnings[:_WARNINGS]:
+        yield text(one_line(f"warned: {line}", _LINE_CHARS), "dim")
+    if len(result.warnings) > _WARNINGS:
+        yield text(f"… {count(len(result.warnings) - _WARNINGS, 'more warning')}", "dim")
+
+
+def _stages(result: ConversionResult) -> Table:
+    table = table_of(
+        ("stage", ""), ("kind", "dim"), ("format", "dim"), ("runs on", "dim"), ("", "")
+    )
+    for header in ("error", "noise"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for stage in result.stages:
+        table.add_row(
+            text(f"{stage.converter}/{stage.name}"),
+            text(stage.kind),
+            text(stage.format),
+            text(stage.runtime),
+            Text(stage.state, _STATES.get(stage.state, "yellow")),
+            number(stage.error),
+            number(stage.noise),
+        )
+    return table
+
+
+def _finding(finding: ConversionFinding) -> Table:
+    grid = Table.grid(padding=(0, 0))
+    grid.add_column(width=10, style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    style = "red" if finding.severity == "fault" else "yellow"
+    label = "note" if finding.severity == "note" else "finding"
+    grid.add_row(label, Text(finding.symptom, style))
+    where = " or ".join(finding.stages)
+    if finding.kind == "target-runtime":
+        where = f"runtime {finding.culprit}, with what {where} makes"
+    grid.add_row("culprit", text(f"{where} ({finding.kind})"))
+    grid.add_row("", text(one_line(finding.message, _LINE_CHARS)))
+    if finding.witness is not None:
+        seen = finding.witness
+        about = f" ({seen.about})" if seen.about else ""
+        grid.add_row("witness", text(f"{seen.sample}{about}, {count(finding.samples, 'input')}"))
+    for check in finding.cross_check:
+        words = f"{check.runtime}: {check.outcome}; {check.detail}".rstrip("; ")
+        grid.add_row("also on", text(one_line(words, _LINE_CHARS), "dim"))
+    return grid

@@ -1,0 +1,241 @@
+"""What was found, as the document."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from optvet.engine.convert.blame import Blame, Station
+from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.judge import Seen, symptom_of
+from optvet.engine.convert.session import Conversion
+from optvet.engine.work.sandbox.messages import cut
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.spec.converters import StageKind
+from optvet.spec.files import write_file
+from optvet.spec.records.convert import (
+    ConversionFinding,
+    ConversionResult,
+    ConversionVerdict,
+    ConversionWitness,
+    ConverterRecord,
+    SourceRecord,
+    StageRecord,
+)
+from optvet.spec.records.vet import Control, CrossCheck, Skipped
+from optvet.spec.types import Artifact, Failure
+
+_MESSAGE_CHARS = 4000
+_ENDS: dict[str, str] = {"onnx": ".onnx"}
+Found = tuple[Blame, bool, list[CrossCheck]]
+State = Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that is known at the end; lists have one item per stage.
+
+    ``refused`` is the index of the stage that refused, and why. ``random`` are outputs of the
+    source that differ from run to run.
+    """
+
+    drawn: Sequence[Drawn]
+    random: frozenset[str]
+    stations: Sequence[Station]
+    artifacts: Sequence[Artifact | None]
+    runtimes: Sequence[str]
+    complaints: Sequence[str]
+    refused: tuple[int, Failure | None] | None
+    blames: Sequence[Found] = ()
+    skipped: dict[str, Failure] = field(default_factory=dict)
+
+
+def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> ConversionResult:
+    """The document of an answer; artifacts are kept if that was asked for."""
+    findings = [_finding(answer, found) for found in answer.blames]
+    if answer.refused is not None:
+        findings.append(_refusal(answer, *answer.refused))
+    verdict, reason = _verdict(answer, findings)
+    files = _kept(conversion, answer)
+    return ConversionResult(
+        schema="optvet.convert/1",
+        source=_source(conversion, answer),
+        converters=[
+            ConverterRecord(
+                name=link.converter.name,
+                version=link.converter.version(),
+                options=link.options.model_dump(mode="json"),
+            )
+            for link in conversion.links
+        ],
+        verdict=verdict,
+        reason=reason,
+        findings=findings,
+        stages=[_stage(answer, i, files[i]) for i in range(len(answer.stations))],
+        controls=_controls(answer),
+        warnings=conversion.warnings,
+        notes=sorted({n for s in answer.stations[-1].seen.values() for n in s.notes}),
+        samples=len(answer.drawn),
+        skipped=[Skipped(sample=n, reason=describe(f)) for n, f in answer.skipped.items()],
+        seed=conversion.request.seed,
+        wall_s=wall_s,
+    )
+
+
+def _source(conversion: Conversion, answer: Answer) -> SourceRecord:
+    source = conversion.source
+    feeds = answer.drawn[0].sample.feeds
+    return SourceRecord(
+        source=conversion.request.model,
+        format=source.artifact.format,
+        digest=source.digest,
+        runtime=source.runtime.name,
+        version=source.runtime.version(),
+        inputs={n: f"{v.dtype}{list(v.shape)}" for n, v in feeds.items()},
+    )
+
+
+def _finding(answer: Answer, found: Found) -> ConversionFinding:
+    blame, confirmed, checks = found
+    witness = blame.drawn[0]
+    seen = answer.stations[-1].seen[witness.sample.id]
+    guilty = answer.stations[blame.first : blame.last + 1]
+    names = [station.name for station in guilty]
+    kind: StageKind | Literal["target-runtime"] = guilty[0].stage.kind
+    culprit = " or ".join(names)
+    if checks and all(c.outcome == "no-fault" for c in checks):
+        kind, culprit = "target-runtime", answer.runtimes[blame.last]
+    return ConversionFinding(
+        symptom=blame.symptom,
+        severity="note" if blame.unasked else "fault",
+        stages=names,
+        kind=kind,
+        culprit=culprit,
+        confirmed=confirmed,
+        outputs=list(seen.outputs),
+        error=seen.error,
+        noise=seen.noise,
+        message=cut(seen.message, _MESSAGE_CHARS),
+        witness=ConversionWitness(
+            sample=witness.sample.id, origin=witness.origin, about=witness.about
+        ),
+        samples=len(blame.drawn),
+        cross_check=checks,
+    )
+
+
+def _refusal(answer: Answer, index: int, failure: Failure | None) -> ConversionFinding:
+    station = answer.stations[index]
+    symptom = "refused" if failure is None else symptom_of(failure, "refused")
+    return ConversionFinding(
+        symptom=symptom,
+        severity="refusal" if symptom == "refused" else "fault",
+        stages=[station.name],
+        kind=station.stage.kind,
+        culprit=station.name,
+        confirmed=True,
+        message=cut(describe(failure), _MESSAGE_CHARS) if failure else "",
+    )
+
+
+def _verdict(
+    answer: Answer, findings: Sequence[ConversionFinding]
+) -> tuple[ConversionVerdict, str]:
+    severities = {f.severity for f in findings}
+    if "fault" in severities:
+        return "faulty", ""
+    if "refusal" in severities:
+        return "refused", "the converter does not take this source; that is no fault of the model"
+    unsure = [s for s in answer.stations[-1].seen.values() if s.state == "unsure"]
+    if unsure:
+        return "undecided", unsure[0].message or "the noise could not be measured"
+    if not answer.stations[-1].seen:
+        return "undecided", f"no runtime here runs {answer.stations[-1].stage.format}"
+    return "right", ""
+
+
+_ORDER: tuple[str, ...] = ("same", "drift", "unsure", "fault", "fails")
+
+
+def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
+    station, artifact = answer.stations[index], answer.artifacts[index]
+    state, detail, error, noise = _state(answer, index)
+    return StageRecord(
+        converter=station.converter,
+        name=station.stage.name,
+        kind=station.stage.kind,
+        format=station.stage.format if artifact is None else artifact.format,
+        state=state,
+        runtime=answer.runtimes[index],
+        error=error,
+        noise=noise,
+        checker=answer.complaints[index],
+        detail=cut(detail, _MESSAGE_CHARS),
+        file=file,
+    )
+
+
+def _state(answer: Answer, index: int) -> tuple[State, str, float | None, float | None]:
+    """How an artifact does over all inputs, what is worst about it, its error and the noise."""
+    seen = list(answer.stations[index].seen.values())
+    if not seen:
+        if answer.artifacts[index] is None:
+            return "not-reached", "", None, None
+        return "not-run", "there is nothing here that runs it alone", None, None
+    worst = max(seen, key=lambda s: _ORDER.index(s.state))
+    state: State = "drift" if worst.state == "unsure" else worst.state
+    return state, worst.message, _largest(seen, "error"), _largest(seen, "noise")
+
+
+def _largest(seen: Sequence[Seen], what: Literal["error", "noise"]) -> float | None:
+    return max((v for s in seen if (v := getattr(s, what)) is not None), default=None)
+
+
+def _controls(answer: Answer) -> list[Control]:
+    repeatable = Control(name="source against itself", state="passed")
+    if answer.random:
+        names = ", ".join(sorted(answer.random))
+        repeatable = Control(
+            name="source against itself",
+            state="limited",
+            detail=f"not compared, since two runs differ: {names}",
+        )
+    complaint = next((c for c in answer.complaints if c), "")
+    checker = Control(
+        name="checker", state="failed" if complaint else "passed", detail=complaint[:300]
+    )
+    return [repeatable, checker] if any(_is_onnx(answer)) else [repeatable]
+
+
+def _is_onnx(answer: Answer) -> list[bool]:
+    return [a is not None and a.format == "onnx" for a in answer.artifacts]
+
+
+def _kept(conversion: Conversion, answer: Answer) -> list[str | None]:
+    """Files of the artifacts in the folder that the user named; None without one."""
+    out = conversion.request.out
+    files: list[str | None] = []
+    for number, artifact in enumerate(answer.artifacts, 1):
+        if out is None or artifact is None or not (artifact.data or artifact.path):
+            files.append(None)
+            continue
+        station = answer.stations[number - 1]
+        suffix = artifact.path.suffix if artifact.path else _ENDS.get(artifact.format, "")
+        name = f"{number}-{station.converter}-{station.stage.name}{suffix}"
+        _write(artifact, out / name)
+        files.append(name)
+    return files
+
+
+def _write(artifact: Artifact, target: Path) -> None:
+    os.makedirs(target.parent, exist_ok=True)
+    if artifact.path is None:
+        write_file(target, artifact.data, advice="make room, or choose another folder with --out")
+    elif artifact.path.is_dir():
+        shutil.copytree(artifact.path, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(artifact.path, target)

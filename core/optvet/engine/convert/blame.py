@@ -1,0 +1,90 @@
+"""Which stage breaks a model: the first one after the last artifact that is right.
+
+An artifact that cannot be run alone is neither right nor wrong, so the blame may be a range. What
+only one runtime computes wrong is that runtime's fault and not a converter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.judge import Seen
+from optvet.spec.converters import ConversionStage
+from optvet.spec.records.convert import ConversionSymptom
+
+_VALUES = ("interface-change", "wrong-output")
+
+
+@dataclass(frozen=True)
+class Station:
+    """A stage of the chain, and what its artifact did on each sample; empty if it cannot be run."""
+
+    converter: str
+    stage: ConversionStage
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``CONVERTER/STAGE``."""
+        return f"{self.converter}/{self.stage.name}"
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Samples that go wrong in one way from one stage on.
+
+    Attributes:
+        first: Index of the first stage to blame.
+        last: Index of the last one; its artifact is the first that is known to be wrong.
+        symptom: What is wrong with the last artifact of the chain.
+        drawn: The inputs that show it, the plainest first.
+    """
+
+    first: int
+    last: int
+    symptom: ConversionSymptom
+    drawn: tuple[Drawn, ...]
+
+    @property
+    def unasked(self) -> bool:
+        """Whether it shows only where NaN or infinity was put in that nobody gave."""
+        return all(d.unasked for d in self.drawn)
+
+
+def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
+    """One blame for each pair of stages and symptom, in order of stages."""
+    groups: dict[tuple[int, int, ConversionSymptom], list[Drawn]] = {}
+    for each in drawn:
+        seen = stations[-1].seen.get(each.sample.id)
+        if seen is None or seen.symptom is None:
+            continue
+        first, last = _guilty(stations, each.sample.id, seen.symptom)
+        groups.setdefault((first, last, seen.symptom), []).append(each)
+    order = {id(d): i for i, d in enumerate(drawn)}
+    return [
+        Blame(*key, tuple(sorted(group, key=lambda d: (d.unasked, order[id(d)]))))
+        for key, group in sorted(groups.items(), key=lambda item: item[0][:2])
+    ]
+
+
+def _guilty(stations: Sequence[Station], sample: str, symptom: str) -> tuple[int, int]:
+    """The stages after the last right artifact, up to the first wrong one."""
+    right = -1
+    for i, station in enumerate(stations):
+        if (seen := station.seen.get(sample)) is not None and seen.right:
+            right = i
+    wrong = next(
+        i
+        for i in range(right + 1, len(stations))
+        if _is_wrong(stations[i].seen.get(sample), symptom) or i == len(stations) - 1
+    )
+    return right + 1, wrong
+
+
+def _is_wrong(seen: Seen | None, symptom: str) -> bool:
+    """Whether an artifact shows the fault: one that does not run shows no wrong value."""
+    if seen is None or seen.right:
+        return False
+    return seen.symptom in _VALUES or symptom not in _VALUES

@@ -1,0 +1,140 @@
+"""The source and the converters of a request, which must fit together."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from optvet.engine import contract
+from optvet.engine.discovery import Plugins
+from optvet.engine.options import parse_options
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
+from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.protocols import Runtime
+from optvet.spec.types import Artifact
+
+
+@dataclass(frozen=True)
+class Link:
+    """A converter of the chain with its options and stages."""
+
+    converter: Converter
+    options: BaseModel
+    stages: tuple[ConversionStage, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is converted, and what runs it.
+
+    ``digest`` is that of its file; a Python file may import others, which it does not cover.
+    """
+
+    artifact: Artifact
+    runtime: Runtime
+    digest: str
+
+
+def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
+    """The converters of the request in order.
+
+    Raises:
+        UsageError: There is none, formats do not meet, or an option is wrong.
+    """
+    if not request.via:
+        names = ", ".join(plugins.names("converter")) or "none is installed"
+        raise UsageError(f"--via is missing: name one or several converters ({names})")
+    converters = [plugins.converter(name) for name in request.via]
+    for before, after in itertools.pairwise(converters):
+        if before.produces not in after.consumes:
+            takes = ", ".join(sorted(after.consumes))
+            raise UsageError(
+                f"--via {','.join(request.via)}: {before.name} makes {before.produces}, but "
+                f"{after.name} takes {takes}; choose converters whose formats meet"
+            )
+    return [_link(c, given) for c, given in _options(request, converters)]
+
+
+def _link(converter: Converter, given: Mapping[str, Any]) -> Link:
+    options = parse_options(f"converter {converter.name!r}", converter.options, given)
+    stages = contract.listed(
+        "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
+    )
+    return Link(converter, options, tuple(stages))
+
+
+def _options(
+    request: ConvertRequest, converters: Sequence[Converter]
+) -> Iterator[tuple[Converter, dict[str, Any]]]:
+    """Options by converter: those with its name in front, and the others where it has them."""
+    names = [c.name for c in converters]
+    given: list[dict[str, Any]] = [{} for _ in converters]
+    for key, value in request.converter_options.items():
+        name, dot, field = key.rpartition(".")
+        if dot and name not in names:
+            raise UnknownName("converter", name, names, f"(in option {key!r})")
+        having = [
+            i
+            for i, c in enumerate(converters)
+            if (not dot or c.name == name) and field in type(c.options).model_fields
+        ]
+        if not having:
+            fields = {f for c in converters for f in type(c.options).model_fields}
+            raise UnknownName(f"option of {', '.join(names)}", key, fields)
+        for i in having:
+            given[i][field] = value
+    return zip(converters, given, strict=True)
+
+
+def source_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> Source:
+    """The source of the request in a format that the first converter takes.
+
+    Raises:
+        UsageError: There is no such file, or no such format is known.
+    """
+    path, _, function = request.model.rpartition(":")
+    if not path or not path.endswith(".py"):
+        path, function = request.model, ""
+    file = Path(path).expanduser()
+    if not file.exists():
+        raise UsageError(f"{request.model}: there is no file {path}; check the path")
+    suffix = file.suffix.lower()
+    if suffix == ".py" and not function:
+        raise UsageError(
+            f"{path} is Python: say which function makes the model, as {path}:FUNCTION"
+        )
+    runtime, format = _runtime_for(suffix, first, plugins, request.model)
+    handle = Factory(function, request.seed) if function else None
+    data = file.read_bytes() if file.is_file() else b""
+    digest = hashlib.sha256(data + function.encode()).hexdigest()
+    whole = Artifact(format, data) if format == "onnx" else None
+    artifact = whole or Artifact(format, path=file.absolute(), handle=handle)
+    return Source(artifact, runtime, digest)
+
+
+def _runtime_for(
+    suffix: str, first: Converter, plugins: Plugins, model: str
+) -> tuple[Runtime, str]:
+    """What runs a file of this suffix in a format that the converter takes, and that format."""
+    known: set[str] = set()
+    for name in plugins.names("runtime"):
+        runtime = plugins.runtime(name)
+        if isinstance(runtime, TellsSource):
+            format = runtime.source_formats.get(suffix)
+            known |= {s for s, f in runtime.source_formats.items() if f in first.consumes}
+            if format in first.consumes:
+                return runtime, str(format)
+    if suffix == ".onnx" and "onnx" in first.consumes:
+        return plugins.reference_runtime(), "onnx"
+    known |= {".onnx"} & {f".{f}" for f in first.consumes}
+    takes = ", ".join(sorted(known)) or "files that no installed runtime can run"
+    raise InputError(
+        f"{model}: converter {first.name!r} takes {takes}; choose another source or converter"
+    )

@@ -1,0 +1,147 @@
+"""The inputs that a conversion is judged on: the example, those given, drawn, other sizes, edges.
+
+One thing at a time is unusual, so that a witness explains itself. An input that the source itself
+refuses is left out later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from optvet.engine.numerics.oracle import is_float
+from optvet.spec.converters import SourceFacts
+from optvet.spec.types import Sample
+
+Origin = Literal["example", "given", "random", "edge", "size"]
+Feeds = Mapping[str, np.ndarray]
+_LARGE_INTEGER = 2**31 + 1
+_MAX_ELEMENTS = 1 << 20
+"""Inputs with more elements get no edge values, which would each cost a run of all stages."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A sample, where it comes from, and what is unusual about it.
+
+    ``unasked``: it has NaN or infinity that neither the example nor a given input has.
+    """
+
+    sample: Sample
+    origin: Origin
+    about: str = ""
+    unasked: bool = False
+
+
+def inputs_of(
+    facts: SourceFacts, *, seed: int, random: int, edges: bool, sizes: bool
+) -> list[Drawn]:
+    """All inputs for a source, the example first."""
+    drawn = [_drawn("example", 0, facts.inputs)]
+    drawn += [_drawn("given", i, f) for i, f in enumerate(facts.others, 1)]
+    rng = np.random.default_rng(seed)
+    drawn += [_drawn("random", i + 1, _like(facts.inputs, rng)) for i in range(random)]
+    if sizes:
+        made = _sizes(facts, rng)
+        drawn += [_drawn("size", i, f, words) for i, (words, f) in enumerate(made, 1)]
+    if edges:
+        finite = all(is_finite(v) for f in (facts.inputs, *facts.others) for v in f.values())
+        for i, (words, feeds) in enumerate(_edges(facts.inputs), 1):
+            unasked = finite and not all(map(is_finite, feeds.values()))
+            drawn.append(_drawn("edge", i, feeds, words, unasked))
+    return drawn
+
+
+def _drawn(
+    origin: Origin, number: int, feeds: Feeds, about: str = "", unasked: bool = False
+) -> Drawn:
+    name = origin if not number else f"{origin} {number}"
+    sample = Sample(name, {k: np.ascontiguousarray(v) for k, v in feeds.items()}, origin=origin)
+    return Drawn(sample, origin, about, unasked)
+
+
+def is_finite(value: np.ndarray) -> bool:
+    """Whether ``value`` has no NaN and no infinity."""
+    return not is_float(value.dtype) or bool(np.isfinite(value.astype(np.float64)).all())
+
+
+def _like(feeds: Feeds, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Inputs whose values are like those of ``feeds``: of equal mean and spread, or its own."""
+    return {name: _values_like(value, rng) for name, value in feeds.items()}
+
+
+def _values_like(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if value.size == 0 or value.ndim == 0:
+        return value
+    if not is_float(value.dtype):
+        return rng.permutation(value.reshape(-1)).reshape(value.shape)
+    wide = value.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    if not finite.size:
+        return value
+    low, high = float(finite.min()), float(finite.max())
+    drawn = rng.normal(float(finite.mean()), float(finite.std()), value.shape)
+    # Not beyond what the example shows: a model may ask for probabilities, or for what is positive.
+    drawn = np.where(np.isfinite(wide), np.clip(drawn, low, high), wide)
+    return drawn.astype(value.dtype)
+
+
+def _sizes(facts: SourceFacts, rng: np.random.Generator) -> Iterator[tuple[str, Feeds]]:
+    """Two other sizes of each size that may change: 1, and one that is larger."""
+    names = dict.fromkeys(n for axes in facts.dynamic.values() for n in axes.values())
+    for name in names:
+        where = [(i, a) for i, axes in facts.dynamic.items() for a, n in axes.items() if n == name]
+        now = facts.inputs[where[0][0]].shape[where[0][1]]
+        for size in (1, now + 3) if now != 1 else (2, 4):
+            feeds = dict(facts.inputs)
+            for given, axis in where:
+                old = feeds[given].shape[axis]
+                if old:
+                    feeds[given] = np.take(feeds[given], rng.integers(0, old, size), axis)
+            yield f"{name}={size}", feeds
+
+
+def _edges(feeds: Feeds) -> Iterator[tuple[str, Feeds]]:
+    """Edge values, one kind in one input at a time."""
+    for name, value in feeds.items():
+        if not value.size or value.size > _MAX_ELEMENTS:
+            continue
+        for words, edge in _edges_of(value):
+            if edge.dtype == value.dtype and not np.array_equal(edge, value):
+                yield f"{name}: {words}", {**feeds, name: edge}
+
+
+def _edges_of(value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    kind = value.dtype
+    if kind.kind in "OSU":
+        yield "a text that is nowhere else", _one(value, "\N{SNOWMAN} unseen")
+        yield "an empty text", _one(value, "")
+    elif kind.kind == "b":
+        yield "all false", np.zeros_like(value)
+        yield "all true", np.ones_like(value)
+    elif is_float(kind):
+        yield "all zero", np.zeros_like(value)
+        yield "all negative", -np.abs(value)
+        yield "all equal", np.full_like(value, value.reshape(-1)[0])
+        with np.errstate(over="ignore"):
+            yield "a hundred times as large", (value * kind.type(100)).astype(kind)
+            yield "a millionth as large", (value * kind.type(1e-6)).astype(kind)
+        yield "NaN in one place", _one(value, math.nan)
+        yield "infinity in one place", _one(value, math.inf)
+    elif kind.kind in "iu":
+        yield "all zero", np.zeros_like(value)
+        if kind.kind == "i":
+            yield "all negative", -np.abs(value)
+            yield "-1 in one place", _one(value, -1)
+        if value.ndim and kind.itemsize == 8:
+            yield "a large number in one place", _one(value, _LARGE_INTEGER)
+
+
+def _one(value: np.ndarray, edge: object) -> np.ndarray:
+    changed = np.array(value, dtype=object if value.dtype.kind in "SU" else None)
+    changed.reshape(-1)[value.size // 2] = edge
+    return changed.astype(value.dtype if value.dtype.kind not in "SU" else str)

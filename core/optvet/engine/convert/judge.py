@@ -1,0 +1,150 @@
+"""How an artifact does on each input, beside the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from optvet.engine.convert.interface import Matched, matched
+from optvet.engine.convert.noise import NoiseMeter
+from optvet.engine.convert.steps import Observed
+from optvet.engine.numerics.oracle import OTHER_KERNELS, Judgement, Noise, is_float, judge
+from optvet.engine.numerics.words import difference
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trial import Outputs
+from optvet.spec.records.convert import ConversionSymptom
+from optvet.spec.types import Failure, Sample
+
+_DEATHS: Mapping[str, ConversionSymptom] = {
+    "abort": "crash",
+    "timeout": "timeout",
+    "out-of-memory": "out-of-memory",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one artifact did on one sample."""
+
+    state: Literal["same", "drift", "unsure", "fault", "fails"]
+    symptom: ConversionSymptom | None = None
+    outputs: tuple[str, ...] = ()
+    error: float | None = None
+    noise: float | None = None
+    message: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        """Whether there is no fault; also if that is not certain."""
+        return self.symptom is None
+
+
+def symptom_of(failure: Failure, otherwise: ConversionSymptom) -> ConversionSymptom:
+    """What a failure is called: how a process ended, or else which step raised an error."""
+    return _DEATHS.get(failure.kind, otherwise)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compares artifacts with one source.
+
+    Attributes:
+        reference: Outputs of the source by sample, without those that are random.
+        meter: Measures the noise where it matters.
+    """
+
+    reference: Mapping[str, Outputs]
+    random: frozenset[str]
+    meter: NoiseMeter
+
+    def see(
+        self, observed: Observed, samples: Sequence[Sample], tolerance: float | None = None
+    ) -> dict[str, Seen]:
+        """What an artifact did on each of ``samples``."""
+        seen: dict[str, Seen] = {}
+        pairs: dict[str, Matched] = {}
+        for s in samples:
+            if observed.load is not None:
+                seen[s.id] = _not_loaded(observed.load, observed.complaint)
+                continue
+            run = observed.runs[s.id]
+            if isinstance(run, Failure):
+                symptom = symptom_of(run, "run-failure")
+                seen[s.id] = Seen("fails", symptom, message=describe(run))
+                continue
+            pair = self._matched(s.id, run)
+            if pair.problem:
+                at = (pair.place,) if pair.place else ()
+                seen[s.id] = Seen("fault", "interface-change", at, message=pair.problem)
+                continue
+            pairs[s.id] = pair
+            seen[s.id] = _judged(pair, judge(pair.reference, pair.candidate, None, OTHER_KERNELS))
+        unclear = [s for s in samples if s.id in pairs and seen[s.id].state not in _CLEAR]
+        for name, noise in self.meter.of(unclear).items() if unclear else ():
+            seen[name] = judged_with(pairs[name], replace(noise, tolerance=tolerance))
+        return seen
+
+    def _matched(self, sample: str, run: Outputs) -> Matched:
+        pair = matched(self.reference[sample], run)
+        if pair.problem or not self.random:
+            return pair
+        kept = [name for name in pair.reference if name not in self.random]
+        return replace(
+            pair,
+            reference={n: pair.reference[n] for n in kept},
+            candidate={n: pair.candidate[n] for n in kept},
+        )
+
+
+_CLEAR = ("same", "drift")
+
+
+def _not_loaded(failure: Failure, complaint: str) -> Seen:
+    """A model that the checker refuses too is an invalid one."""
+    if complaint:
+        words = f"{complaint}\n{describe(failure)}"
+        return Seen("fails", symptom_of(failure, "invalid-model"), message=words)
+    return Seen("fails", symptom_of(failure, "load-failure"), message=describe(failure))
+
+
+def judged_with(pair: Matched, noise: Noise) -> Seen:
+    """The answer with measured noise."""
+    return _judged(pair, judge(pair.reference, pair.candidate, noise, OTHER_KERNELS))
+
+
+def _judged(pair: Matched, judgements: Sequence[Judgement]) -> Seen:
+    faults = [j for j in judgements if j.call == "fault"]
+    error = max((j.error for j in judgements if j.error is not None), default=None)
+    noise = max((j.noise for j in judgements if j.noise is not None), default=None)
+    if faults:
+        first = faults[0]
+        names = tuple(j.output for j in faults)
+        return Seen(
+            "fault",
+            "wrong-output",
+            names,
+            first.error,
+            first.noise,
+            _words(pair, first),
+            pair.notes,
+        )
+    if any(j.call == "unsure" for j in judgements):
+        detail = next(j.detail for j in judgements if j.call == "unsure")
+        return Seen("unsure", None, (), error, noise, detail, pair.notes)
+    state: Literal["same", "drift"] = "same"
+    if any(j.call != "same" for j in judgements):
+        state = "drift"
+    return Seen(state, None, (), error, noise, "", pair.notes)
+
+
+def _words(pair: Matched, found: Judgement) -> str:
+    name = found.output
+    expected, value = pair.reference[name], pair.candidate[name]
+    if is_float(expected.dtype):
+        words = difference(expected, value, found.error, found.noise)
+        return f"{name} {words or found.detail}"
+    places = [i for i, (a, b) in enumerate(zip(expected.flat, value.flat, strict=True)) if a != b]
+    shown = f"{expected.flat[places[0]]} became {value.flat[places[0]]}" if places else ""
+    return f"{name}: {found.detail}{': ' * bool(shown)}{shown}"

@@ -1,0 +1,129 @@
+"""How far rounding may move the outputs of a source, measured where a conversion differs.
+
+A source whose runtime can move weights and operators is measured by that, and by float64 where it
+computes in it. Of another one only the inputs can be moved; then the converted model's own weights
+are moved too, which tells how far their rounding to another type may lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from optvet.engine.convert import steps
+from optvet.engine.convert.inputs import is_finite
+from optvet.engine.convert.interface import matched
+from optvet.engine.numerics.oracle import Noise, is_float
+from optvet.engine.work.sandbox import Outcome, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trial import Outputs, RuntimeConfig
+from optvet.spec.converters import Perturbs
+from optvet.spec.types import Artifact, Failure, Sample
+
+SEEDS = range(5)
+INJECTIONS = range(4)
+T = TypeVar("T")
+
+
+@dataclass
+class NoiseMeter:
+    """Measures noise of one source, each sample once.
+
+    Attributes:
+        reference: Outputs of the source by sample.
+        converted: A converted model in ONNX, and what it gave; None if there is none.
+    """
+
+    sandbox: Sandbox
+    config: RuntimeConfig
+    source: Artifact
+    reference: Mapping[str, Outputs]
+    converted: tuple[RuntimeConfig, Artifact, Mapping[str, Outputs | Failure]] | None = None
+    known: dict[str, Noise] = field(default_factory=dict)
+
+    def of(self, samples: Sequence[Sample]) -> dict[str, Noise]:
+        """The noise on each of ``samples``."""
+        todo = [s for s in samples if s.id not in self.known]
+        if todo:
+            self._measure(todo)
+        return {s.id: self.known[s.id] for s in samples}
+
+    def _measure(self, samples: Sequence[Sample]) -> None:
+        about = (self.config, self.source, samples)
+        jobs = [
+            self.sandbox.submit(steps.perturbed, *about, list(SEEDS), False, role="referee"),
+            self.sandbox.submit(steps.perturbed, *about, list(INJECTIONS), True, role="referee"),
+        ]
+        exact = self.sandbox.submit(steps.doubled, *about, role="referee")
+        jitters, injected = (_answer(job.result()) for job in jobs)
+        truth = _answer(exact.result())
+        borrowed = self._borrowed(samples)
+        facts = self._graph()
+        for s in samples:
+            names = list(self.reference[s.id])
+            moved = (*jitters.value.get(s.id, ()), *borrowed.get(s.id, ()))
+            self.known[s.id] = Noise(
+                jitters=tuple(moved),
+                injected=tuple(injected.value.get(s.id, ())),
+                truth=truth.value.get(s.id, {}),
+                longest_reduction=facts.longest_reduction,
+                discontinuous=frozenset(names[i] for i in facts.discontinuous if i < len(names)),
+                finite_inputs=all(is_finite(v) for v in s.feeds.values()),
+                missing=jitters.missing or injected.missing,
+            )
+
+    def _graph(self) -> steps.GraphFacts:
+        if self.converted is not None:
+            outcome = self.sandbox.call(steps.graph_facts, self.converted[1], role="referee")
+            if outcome.value is not None:
+                return outcome.value
+        return steps.GraphFacts(64, frozenset())
+
+    def _borrowed(self, samples: Sequence[Sample]) -> dict[str, list[Outputs]]:
+        """What moving the converted model's weights does, as moved outputs of the source."""
+        if self.converted is None or isinstance(self.config.runtime, Perturbs):
+            return {}
+        config, artifact, runs = self.converted
+        about = (config, artifact, samples, list(SEEDS))
+        moved = _answer(self.sandbox.call(steps.moved_weights, *about, role="referee")).value
+        found: dict[str, list[Outputs]] = {}
+        for s in samples:
+            plain = runs.get(s.id)
+            if plain is None or isinstance(plain, Failure):
+                continue
+            each = (_shifted(self.reference[s.id], plain, m) for m in moved.get(s.id, ()))
+            found[s.id] = [shifted for shifted in each if shifted]
+        return found
+
+
+@dataclass(frozen=True)
+class _Measured(Generic[T]):
+    value: Mapping[str, T]
+    missing: str = ""
+
+
+def _answer(outcome: Outcome[dict[str, T]]) -> _Measured[T]:
+    """The value; where a limit was reached, why it is missing."""
+    failure = outcome.failure
+    late = failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
+    words = f"noise could not be measured: {describe(failure)}" if failure and late else ""
+    return _Measured(outcome.value or {}, words)
+
+
+def _shifted(reference: Outputs, plain: Outputs, moved: Outputs) -> Outputs:
+    """``reference``, changed as ``moved`` differs from ``plain``."""
+    one, other = matched(reference, plain), matched(reference, moved)
+    if one.problem or other.problem:
+        return {}
+    shifted: Outputs = {}
+    for name, value in one.reference.items():
+        before, after = one.candidate[name], other.candidate[name]
+        if is_float(value.dtype):
+            with np.errstate(invalid="ignore", over="ignore"):
+                shifted[name] = (value + (after - before)).astype(value.dtype)
+        else:
+            shifted[name] = np.where(before != after, after, value)
+    return shifted

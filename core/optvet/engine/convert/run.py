@@ -1,0 +1,277 @@
+"""From a request to the answer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optvet.engine.convert.answer import Answer, result_of
+from optvet.engine.convert.blame import Blame, Station, blamed
+from optvet.engine.convert.chain import Link, links_of, source_of
+from optvet.engine.convert.inputs import Drawn, inputs_of
+from optvet.engine.convert.interface import matched
+from optvet.engine.convert.judge import Judge, Seen, judged_with
+from optvet.engine.convert.noise import NoiseMeter
+from optvet.engine.convert.session import Conversion, reference_of
+from optvet.engine.convert.steps import Observed
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.preload import preload_for
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import ConversionStage
+from optvet.spec.errors import NothingTested
+from optvet.spec.protocols import Runtime
+from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.vet import CrossCheck
+from optvet.spec.types import Artifact, Failure, Sample
+
+
+def _quiet(text: str, done: int, total: int | None) -> None:
+    """Ignore progress."""
+
+
+def convert_model(
+    request: ConvertRequest, plugins: Plugins, *, progress: Progress = _quiet
+) -> ConversionResult:
+    """Convert the source of ``request`` and tell whether the result is right.
+
+    Raises:
+        UsageError: The source, the chain or an option cannot be used.
+        NothingTested: No output of the source can be compared.
+        PluginError: A plugin is missing or broken.
+    """
+    started = time.perf_counter()
+    with _opened(request, plugins) as conversion:
+        progress("running the source", 0, None)
+        drawn, judge, skipped = _prepared(conversion)
+        links = _converted(conversion, progress)
+        progress("comparing", 0, None)
+        answer = _judged(conversion, links, drawn, judge)
+        return result_of(
+            conversion, replace(answer, skipped=skipped), time.perf_counter() - started
+        )
+
+
+@contextmanager
+def _opened(request: ConvertRequest, plugins: Plugins) -> Iterator[Conversion]:
+    links = links_of(request, plugins)
+    source = source_of(request, links[0].converter, plugins)
+    formats = dict.fromkeys(s.format for link in links for s in link.stages)
+    runtimes: list[Runtime] = [source.runtime]
+    if "onnx" in formats:
+        runtimes.append(plugins.reference_runtime())
+    libraries = [name for link in links for name in link.converter.preload]
+    preload = (*preload_for(None, *runtimes), *libraries, f"{__package__}.steps")
+    jobs = request.jobs or min(8, os.cpu_count() or 1)
+    limits = Limits(request.timeout, request.memory)
+    with (
+        tempfile.TemporaryDirectory(prefix="optvet-convert-") as folder,
+        Sandbox(jobs=jobs, limits=limits, preload=tuple(dict.fromkeys(preload))) as sandbox,
+    ):
+        yield Conversion(request, plugins, sandbox, source, tuple(links), Path(folder), [])
+
+
+def _prepared(
+    conversion: Conversion,
+) -> tuple[list[Drawn], Judge, dict[str, Failure]]:
+    """Inputs on which the source runs, what compares with it, and the other inputs."""
+    request = conversion.request
+    facts = conversion.facts()
+    drawn = inputs_of(
+        facts,
+        seed=request.seed,
+        random=request.random,
+        edges=request.edges,
+        sizes=request.sizes,
+    )
+    samples = [d.sample for d in drawn]
+    outputs, failed, random = reference_of(conversion, samples)
+    if outputs and all(set(o) <= random for o in outputs.values()):
+        raise NothingTested(
+            f"{request.model}: every output differs between two runs of the source, so nothing can "
+            "be compared; make it repeatable, by eval() or by a seed"
+        )
+    meter = NoiseMeter(
+        conversion.sandbox, conversion.reference, conversion.source.artifact, outputs
+    )
+    kept = [d for d in drawn if d.sample.id in outputs]
+    return kept, Judge(outputs, random, meter), failed
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A stage of the chain with its artifact; None behind a stage that refused."""
+
+    link: Link
+    stage: ConversionStage
+    artifact: Artifact | None
+    refused: Failure | None = None
+
+
+def _converted(conversion: Conversion, progress: Progress) -> list[_Made]:
+    """All stages of the chain, with the artifacts that there are."""
+    made: list[_Made] = []
+    source: Artifact | None = conversion.source.artifact
+    for number, link in enumerate(conversion.links, 1):
+        if source is None:
+            made += [_Made(link, stage, None) for stage in link.stages]
+            continue
+        progress(f"converting: {link.converter.name}", number, len(conversion.links))
+        done = conversion.convert(link, source, number)
+        for i, stage in enumerate(link.stages):
+            artifact = done.artifacts[i] if i < len(done.artifacts) else None
+            at_fault = i == len(done.artifacts)
+            made.append(_Made(link, stage, artifact, done.failure if at_fault else None))
+        source = made[-1].artifact
+    return made
+
+
+def _judged(
+    conversion: Conversion, made: Sequence[_Made], drawn: Sequence[Drawn], judge: Judge
+) -> Answer:
+    samples = [d.sample for d in drawn]
+    configs = [_config(conversion, m, m is made[-1]) for m in made]
+    futures = [
+        None if c is None or m.artifact is None else conversion.start(c, m.artifact, samples)
+        for c, m in zip(configs, made, strict=True)
+    ]
+    observed: list[Observed | None] = []
+    for config, m, future in zip(configs, made, futures, strict=True):
+        if future is None or config is None or m.artifact is None:
+            observed.append(None)
+        else:
+            observed.append(conversion.finish(future, config, m.artifact, samples))
+    _lend(judge.meter, configs, made, observed)
+    stations, tolerance = [], None
+    for m, o in zip(made, observed, strict=True):
+        tolerance = _larger(tolerance, m.stage.tolerance)
+        seen = {} if o is None else judge.see(o, samples, tolerance)
+        stations.append(Station(m.link.converter.name, m.stage, seen))
+    if observed[-1] is not None and configs[-1] is not None and made[-1].artifact is not None:
+        again = conversion.observe(configs[-1], made[-1].artifact, samples, again=True)
+        stations[-1] = _worse(stations[-1], judge.see(again, samples, tolerance))
+    answer = Answer(
+        drawn=drawn,
+        random=judge.random,
+        stations=stations,
+        artifacts=[m.artifact for m in made],
+        runtimes=["" if c is None else c.runtime.name for c in configs],
+        complaints=["" if o is None else o.complaint for o in observed],
+        refused=next(((i, m.refused) for i, m in enumerate(made) if m.refused), None),
+    )
+    blames = blamed(stations, drawn) if made[-1].artifact is not None else []
+    found = [
+        (
+            blame,
+            _is_confirmed(judge, observed, blame),
+            _cross_checked(conversion, made[blame.last], configs[blame.last], blame, judge),
+        )
+        for blame in blames
+    ]
+    return replace(answer, blames=found)
+
+
+def _config(conversion: Conversion, made: _Made, last: bool) -> RuntimeConfig | None:
+    artifact = made.artifact
+    if artifact is None or not (artifact.data or artifact.path):
+        return None
+    return conversion.runtime_for(artifact.format, last=last)
+
+
+def _lend(
+    meter: NoiseMeter,
+    configs: Sequence[RuntimeConfig | None],
+    made: Sequence[_Made],
+    observed: Sequence[Observed | None],
+) -> None:
+    """Give the meter the first converted model in ONNX that runs, for what only a graph tells."""
+    for config, m, o in zip(configs, made, observed, strict=True):
+        if config is None or m.artifact is None or o is None or o.load is not None:
+            continue
+        if m.artifact.format == "onnx" and m.artifact.data:
+            meter.converted = (config, m.artifact, o.runs)
+            return
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else max(a, b)
+
+
+def _worse(station: Station, again: Mapping[str, Seen]) -> Station:
+    """A station that ran twice: what went wrong once is wrong."""
+    seen = {
+        name: replace(again[name], message=f"not on every run: {again[name].message}")
+        if first.right and not again[name].right
+        else first
+        for name, first in station.seen.items()
+    }
+    return replace(station, seen=seen)
+
+
+def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blame) -> bool:
+    """Whether the guilty artifact differs from the last right one, not from the source alone."""
+    guilty = observed[blame.last]
+    if blame.first == 0 or guilty is None:
+        return True
+    before, sample = observed[blame.first - 1], blame.drawn[0].sample
+    if guilty.load is not None or before is None:
+        return True
+    run, good = guilty.runs[sample.id], before.runs.get(sample.id)
+    if isinstance(run, Failure) or good is None or isinstance(good, Failure):
+        return True
+    pair = matched(good, run)
+    if pair.problem:
+        return True
+    renamed = dict(zip(pair.reference, judge.reference[sample.id], strict=True))
+    pair = replace(
+        pair,
+        reference={renamed[n]: v for n, v in pair.reference.items()},
+        candidate={renamed[n]: v for n, v in pair.candidate.items()},
+    )
+    return not judged_with(pair, judge.meter.of([sample])[sample.id]).right
+
+
+def _cross_checked(
+    conversion: Conversion,
+    made: _Made,
+    config: RuntimeConfig | None,
+    blame: Blame,
+    judge: Judge,
+) -> list[CrossCheck]:
+    """What other runtimes make of the guilty artifact on the witness."""
+    if config is None or made.artifact is None or blame.symptom == "invalid-model":
+        return []
+    sample = blame.drawn[0].sample
+    return [
+        _asked(conversion, other, made.artifact, sample, blame, judge)
+        for other in conversion.others(config, made.artifact.format)
+    ]
+
+
+def _asked(
+    conversion: Conversion,
+    config: RuntimeConfig,
+    artifact: Artifact,
+    sample: Sample,
+    blame: Blame,
+    judge: Judge,
+) -> CrossCheck:
+    name = config.runtime.name
+    observed = conversion.observe(config, artifact, [sample])
+    if observed.load is not None:
+        return CrossCheck(runtime=name, outcome="not-judged", detail=describe(observed.load))
+    run = observed.runs[sample.id]
+    values = blame.symptom in ("wrong-output", "interface-change")
+    if isinstance(run, Failure) and values:
+        return CrossCheck(runtime=name, outcome="not-judged", detail=describe(run))
+    seen = judge.see(observed, [sample])[sample.id]
+    outcome = CrossCheck(runtime=name, outcome="no-fault" if seen.right else "fault")
+    return outcome.model_copy(update={"detail": seen.message})

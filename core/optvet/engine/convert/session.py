@@ -1,0 +1,194 @@
+"""What all steps of one question share, and the steps that start worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from optvet.engine.convert import steps
+from optvet.engine.convert.chain import Link, Source
+from optvet.engine.convert.steps import Converted, Observed
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.lab import refuse_misuse
+from optvet.engine.work.sandbox import Outcome, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trial import Outputs, RuntimeConfig
+from optvet.engine.work.warned import warnings_in
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import SourceFacts
+from optvet.spec.errors import InfrastructureError, InputError, PluginError
+from optvet.spec.types import Artifact, Failure, Sample
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One question: a source, its chain, and where steps run.
+
+    ``folder`` is where converters write; ``warnings`` are the lines that they wrote to stderr.
+    """
+
+    request: ConvertRequest
+    plugins: Plugins
+    sandbox: Sandbox
+    source: Source
+    links: tuple[Link, ...]
+    folder: Path
+    warnings: list[str]
+
+    @property
+    def reference(self) -> RuntimeConfig:
+        """What runs the source."""
+        return RuntimeConfig(self.source.runtime, self.source.runtime.options)
+
+    def facts(self) -> SourceFacts:
+        """How the source is called."""
+        outcome = self.sandbox.call(steps.describe, self.reference, self.source.artifact)
+        refuse_misuse(outcome.failure)
+        if outcome.value is None:
+            assert outcome.failure is not None
+            raise InputError(
+                f"{self.request.model} cannot be loaded: {describe(outcome.failure)}; mend it"
+            )
+        return outcome.value
+
+    def runtime_for(self, format: str, *, last: bool = False) -> RuntimeConfig | None:
+        """What runs artifacts of ``format``; None if nothing here does.
+
+        Raises:
+            UsageError: The runtime that the user named does not run the last artifact.
+        """
+        if last and self.request.runtime is not None:
+            chosen = self.plugins.runtime(self.request.runtime)
+            return RuntimeConfig(chosen, chosen.options)
+        if format in self.source.runtime.accepts and format != "onnx":
+            return self.reference
+        try:
+            runtime = self.plugins.reference_runtime(format)
+        except PluginError:
+            return None
+        return RuntimeConfig(runtime, runtime.options)
+
+    def others(self, config: RuntimeConfig, format: str) -> list[RuntimeConfig]:
+        """Runtimes for a cross-check: those of the request, else the next best one."""
+        names = self.request.cross_check
+        if not names:
+            ranked = sorted(
+                (-int(getattr(r, "preference", 0)), r.name)
+                for r in map(self.plugins.runtime, self.plugins.names("runtime"))
+                if format in r.accepts and r.name != config.runtime.name
+            )
+            names = tuple(name for _, name in ranked[:1])
+        chosen = [self.plugins.runtime(name) for name in names]
+        return [RuntimeConfig(r, r.options) for r in chosen if format in r.accepts]
+
+    def convert(self, link: Link, source: Artifact, number: int) -> Converted:
+        """The artifacts of one converter, made in a process of its own."""
+        place = self.folder / f"{number}-{link.converter.name}"
+        place.mkdir()
+        outcome = self.sandbox.call(
+            steps.convert, link.converter, source, link.options, place, fresh=True
+        )
+        refuse_misuse(outcome.failure)
+        lines = [w.text for w in warnings_in(outcome.stderr, {})]
+        self.warnings.extend(line for line in dict.fromkeys(lines) if line not in self.warnings)
+        if outcome.value is None:
+            return Converted((), outcome.failure)
+        return outcome.value
+
+    def start(
+        self,
+        config: RuntimeConfig,
+        artifact: Artifact,
+        samples: Sequence[Sample],
+        *,
+        again: bool = False,
+    ) -> Future[Outcome[Observed]]:
+        """Begin to observe an artifact; ``again`` in a new process with poisoned memory."""
+        return self.sandbox.submit(
+            steps.observe, config, artifact, list(samples), not again, again, fresh=again
+        )
+
+    def finish(
+        self,
+        future: Future[Outcome[Observed]],
+        config: RuntimeConfig,
+        artifact: Artifact,
+        samples: Sequence[Sample],
+    ) -> Observed:
+        """What was observed; after the death of the process, each sample in one of its own."""
+        outcome = future.result()
+        refuse_misuse(outcome.failure)
+        if outcome.value is not None:
+            return outcome.value
+        assert outcome.failure is not None
+        if outcome.failure.stage != "run":
+            return Observed("", outcome.failure)
+        runs: dict[str, Outputs | Failure] = {}
+        complaint = ""
+        for sample in samples:
+            alone = self.sandbox.call(steps.observe, config, artifact, [sample], True, fresh=True)
+            if alone.value is not None and alone.value.load is None:
+                runs |= alone.value.runs
+                complaint = alone.value.complaint
+            else:
+                runs[sample.id] = alone.failure or outcome.failure
+        return Observed(complaint, None, runs)
+
+    def observe(
+        self,
+        config: RuntimeConfig,
+        artifact: Artifact,
+        samples: Sequence[Sample],
+        *,
+        again: bool = False,
+    ) -> Observed:
+        """What an artifact does on ``samples``."""
+        future = self.start(config, artifact, samples, again=again)
+        return self.finish(future, config, artifact, samples)
+
+
+def reference_of(
+    conversion: Conversion, samples: Sequence[Sample]
+) -> tuple[dict[str, Outputs], dict[str, Failure], frozenset[str]]:
+    """Outputs of the source, samples on which it fails, and names of its random outputs.
+
+    Raises:
+        InputError: The source does not run on its example.
+    """
+    config, artifact = conversion.reference, conversion.source.artifact
+    first = conversion.start(config, artifact, samples)
+    second = conversion.start(config, artifact, samples, again=True)
+    one = conversion.finish(first, config, artifact, samples)
+    two = conversion.finish(second, config, artifact, samples)
+    failure = one.load or one.runs.get(samples[0].id)
+    if failure is None:
+        raise InfrastructureError(f"{conversion.request.model}: its example was not run")
+    if isinstance(failure, Failure):
+        raise InputError(
+            f"{conversion.request.model} does not run on its example inputs: "
+            f"{describe(failure)}; mend the model or the inputs"
+        )
+    outputs: dict[str, Outputs] = {}
+    failed: dict[str, Failure] = {}
+    random: set[str] = set()
+    for sample in samples:
+        run, again = one.runs[sample.id], two.runs.get(sample.id)
+        if isinstance(run, Failure):
+            failed[sample.id] = run
+            continue
+        outputs[sample.id] = run
+        for name, value in run.items():
+            other = again.get(name) if isinstance(again, dict) else None
+            if other is not None and not _is_same(value, other):
+                random.add(name)
+    return outputs, failed, frozenset(random)
+
+
+def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.dtype.kind in "OSU":
+        return a.shape == b.shape and bool(np.all(a == b))
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")

@@ -1,0 +1,56 @@
+"""What can be asked of ``convert``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from optvet.spec.request import Names, bytes_of, option, seconds_of
+
+_HOW, _INPUTS, _LIMITS, _ANSWER = "How to convert", "Inputs", "Limits", "The answer"
+
+
+class ConvertRequest(BaseModel):
+    """One question: does this conversion keep the model intact?"""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    model: str
+    """A source: `FILE.py:FUNCTION`, which makes a model, or a file that the first converter
+    takes."""
+
+    via: Names = option((), group=_HOW, metavar="C1,C2,…")
+    """Converters, in order, whose formats meet."""
+    converter_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
+    """Options of the converters; `NAME.KEY=VALUE` for one of several."""
+    runtime: str | None = option(
+        None, group=_HOW, metavar="NAME", shown="one that runs what the last converter makes"
+    )
+    """What runs the converted model."""
+    cross_check: Names = option((), group=_HOW, metavar="R1,R2,…", shown="the next best one")
+    """Runtimes that a wrong model is run on before a converter is blamed."""
+
+    random: int = option(2, group=_INPUTS, ge=0, le=1000)
+    """Inputs drawn like the example, beside it."""
+    edges: bool = option(True, group=_INPUTS)
+    """Whether to try edge values: zeros, negative and large numbers, NaN, all false."""
+    sizes: bool = option(True, group=_INPUTS)
+    """Whether to try two other sizes of each dynamic axis."""
+    seed: int = option(0, group=_INPUTS, ge=0)
+    """Seeds everything random, the source's factory included."""
+
+    jobs: int | None = option(None, group=_LIMITS, ge=1, shown="one per processor, at most 8")
+    """Worker processes at a time."""
+    timeout: Annotated[float, BeforeValidator(seconds_of)] = option(
+        300.0, group=_LIMITS, metavar="SECONDS"
+    )
+    """Wall-clock limit of one step, seconds."""
+    memory: Annotated[int, BeforeValidator(bytes_of)] = option(
+        8 << 30, group=_LIMITS, metavar="SIZE", shown="8G"
+    )
+    """Memory that one step may add, such as 512M."""
+
+    out: Path | None = option(None, group=_ANSWER, metavar="DIR")
+    """Keep the artifact of every stage in this folder."""

@@ -1,0 +1,141 @@
+"""What converters provide: a model in another format, by stages, each of which can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from optvet.spec.generics import OptionsT, OptionsT_contra
+from optvet.spec.protocols import Session
+from optvet.spec.types import Artifact
+
+StageKind = Literal["load", "convert", "optimize", "export", "lossy"]
+"""What a stage does: reads the source, rewrites its operators as those of the target, simplifies
+the result, writes it in its final form, or makes it smaller at a loss."""
+
+
+@dataclass(frozen=True)
+class ConversionStage:
+    """One step of a converter.
+
+    Attributes:
+        name: The converter's own name of it.
+        kind: What it does.
+        format: Format of the artifact after it; a runtime that accepts it runs the artifact.
+        tolerance: Of a lossy stage, the relative error that it declares.
+    """
+
+    name: str
+    kind: StageKind
+    format: str
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class Factory:
+    """Which function of a Python file makes a source; ``handle`` of its artifact.
+
+    Attributes:
+        name: Name of the function, which takes no arguments.
+        seed: Seeds everything random before it is called.
+    """
+
+    name: str
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """How a source is called.
+
+    Attributes:
+        inputs: Example inputs by name, in the order of its arguments.
+        others: Further inputs that it must be right on.
+        dynamic: Axes of which the size may change, by input: the name of each size by axis.
+    """
+
+    inputs: Mapping[str, np.ndarray]
+    others: tuple[Mapping[str, np.ndarray], ...] = ()
+    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Converter(Protocol[OptionsT]):
+    """Makes a model of another format.
+
+    Attributes:
+        name: Unique among converters; ``--via NAME``.
+        consumes: Formats of the sources that it takes.
+        produces: Format of its last artifact.
+        preload: Modules worth importing once in the server from which workers are forked.
+        options: Its options with their defaults; a (frozen) pydantic model.
+    """
+
+    name: str
+    consumes: frozenset[str]
+    produces: str
+    preload: Sequence[str]
+    options: OptionsT
+
+    def version(self) -> str:
+        """Version of the library underneath; raises ImportError if it is absent."""
+        ...
+
+    def stages(self, options: OptionsT) -> Sequence[ConversionStage]:
+        """The stages in order, of which the last one makes what the converter is for."""
+        ...
+
+    def convert(self, source: Artifact, options: OptionsT, folder: Path) -> Iterable[Artifact]:
+        """One artifact per stage, in order, each as soon as it is made.
+
+        Called in a worker process, alone in it. An artifact has its ``data``, or a ``path`` in
+        ``folder``, which is empty; one with neither cannot be run, and the stage is then blamed
+        together with the next. Whatever is raised means that the stage refuses the source.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsSource(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: it runs sources of converters, and tells how they are called.
+
+    Attributes:
+        source_formats: Formats of sources by the suffix of their files, such as ``.py``.
+    """
+
+    source_formats: Mapping[str, str]
+
+    def source_facts(self, artifact: Artifact, options: OptionsT_contra) -> SourceFacts:
+        """How the source is called. Called in a worker process.
+
+        Raises:
+            InputError: The source cannot be loaded, or there is no example of its inputs.
+        """
+        ...
+
+
+@runtime_checkable
+class Perturbs(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: it measures what rounding may change of a source's outputs."""
+
+    def load_perturbed(
+        self, artifact: Artifact, options: OptionsT_contra, seed: int, inside: bool
+    ) -> Session:
+        """As ``load``, with every weight moved by at most a unit in its last place.
+
+        With ``inside``, the result of every operator is moved by its own rounding instead.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsInDouble(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: it computes in float64, as a measure of its own rounding."""
+
+    def load_double(self, artifact: Artifact, options: OptionsT_contra) -> Session:
+        """As ``load``; its session takes the same inputs, and gives outputs in float64."""
+        ...

@@ -1,0 +1,203 @@
+"""Sources of converters that are made by Python: a function in a file, and what lies beside it.
+
+The file is executed, so this is called in worker processes alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optvet.spec.converters import Factory, SourceFacts
+from optvet.spec.errors import InputError
+from optvet.spec.types import Artifact
+
+_WORDS = 300
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a factory made, and how it is called.
+
+    Attributes:
+        model: What the function returned.
+        arguments: Example inputs as they were given: arrays or the framework's own tensors.
+        named: Whether they are passed by name.
+        facts: The same as arrays.
+        call: ``run(model, *inputs)`` of the file, in place of calling the model; None without.
+    """
+
+    model: Any
+    arguments: Mapping[str, Any]
+    named: bool
+    facts: SourceFacts
+    call: Callable[..., Any] | None
+
+
+def load_factory(
+    artifact: Artifact,
+    seed: Callable[[int], object] = lambda number: None,
+) -> Made:
+    """Execute the file of ``artifact`` and call its factory.
+
+    Beside the factory the file has ``example_inputs``, and may have ``more_inputs`` and
+    ``dynamic_axes``: values, or functions without arguments. ``run(model, *inputs)`` says how the
+    model is called, if not as ``model(*inputs)``.
+
+    Args:
+        artifact: A source with a ``path`` and a ``Factory`` as its handle.
+        seed: Seeds the framework's own random numbers.
+
+    Raises:
+        InputError: The file, the factory or the inputs cannot be used.
+    """
+    path, factory = artifact.path, artifact.handle
+    assert path is not None
+    assert isinstance(factory, Factory)
+    where = f"{path.name}:{factory.name}"
+    _seed_all(factory.seed, seed)
+    module = _executed(path)
+    function = getattr(module, factory.name, None)
+    if not callable(function):
+        known = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
+        has = ", ".join(sorted(known)[:8]) or "no function"
+        raise InputError(f"{path}: there is no function {factory.name!r}; it has {has}")
+    _refuse_arguments(where, function)
+    _seed_all(factory.seed, seed)
+    model = _called(f"{where}()", function)
+    if model is None:
+        raise InputError(f"{where}() returned None; it must return the model")
+    given = _beside(module, function, "example_inputs")
+    if given is None:
+        raise InputError(
+            f"{where} has no example inputs: define example_inputs beside it, a tuple of what the "
+            "model is called with, or a dictionary by name"
+        )
+    arguments, named = _arguments(where, "example_inputs", given, _names(model))
+    more = _beside(module, function, "more_inputs") or ()
+    others = [_arguments(where, "more_inputs", m, tuple(arguments))[0] for m in more]
+    facts = SourceFacts(
+        _arrays(where, arguments),
+        tuple(_arrays(where, o) for o in others),
+        _dynamic(where, _beside(module, function, "dynamic_axes"), arguments),
+    )
+    call = getattr(module, "run", None)
+    return Made(model, arguments, named, facts, call if callable(call) else None)
+
+
+def _names(model: Any) -> list[str]:
+    """Names of what a model is called with, as far as its signature tells."""
+    try:
+        parameters = inspect.signature(getattr(model, "forward", model)).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in plain]
+
+
+def _seed_all(number: int, seed: Callable[[int], object]) -> None:
+    random.seed(number)
+    np.random.seed(number)
+    seed(number)
+
+
+def _executed(path: Path) -> types.ModuleType:
+    """The module in ``path``; its folder is searched last for what it imports."""
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    # Classes of the module are pickled by its name, and dataclasses look it up.
+    sys.modules[path.stem] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{path} cannot be executed: {_words(error)}; mend it") from error
+    return module
+
+
+def _refuse_arguments(where: str, function: Callable[..., Any]) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    wanted = [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
+    if wanted:
+        raise InputError(
+            f"{where} needs arguments ({', '.join(wanted)}); write a function without any that "
+            "calls it"
+        )
+
+
+def _called(what: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{what} fails: {_words(error)}; mend it") from error
+
+
+def _beside(module: Any, function: Any, name: str) -> Any:
+    """What the factory, or else the file, has by ``name``; called if it is a function."""
+    value = getattr(function, name, None)
+    value = getattr(module, name, None) if value is None else value
+    return _called(f"{name}()", value) if callable(value) else value
+
+
+def _arguments(
+    where: str, what: str, given: Any, names: Sequence[str]
+) -> tuple[dict[str, Any], bool]:
+    if isinstance(given, Mapping):
+        return {str(k): v for k, v in given.items()}, True
+    if hasattr(given, "shape"):
+        given = (given,)
+    if not isinstance(given, (tuple, list)) or not given:
+        kind = type(given).__name__
+        raise InputError(
+            f"{where}: {what} is {kind}, expected a tuple of arrays, or a dictionary by name"
+        )
+    known = [names[i] if i < len(names) else f"input_{i}" for i in range(len(given))]
+    return dict(zip(known, given, strict=True)), False
+
+
+def _arrays(where: str, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    arrays = {}
+    for name, value in given.items():
+        try:
+            arrays[name] = np.asarray(value.detach() if hasattr(value, "detach") else value)
+        except Exception as error:
+            words = f"{where}: input {name!r} is no array: {_words(error)}"
+            raise InputError(f"{words}; give arrays or tensors") from error
+    return arrays
+
+
+def _dynamic(where: str, given: Any, inputs: Mapping[str, Any]) -> dict[str, dict[int, str]]:
+    """Names of sizes by input and axis; a list of axes gives each a name of its own."""
+    found: dict[str, dict[int, str]] = {}
+    for name, axes in (given or {}).items():
+        if name not in inputs:
+            known = ", ".join(inputs)
+            raise InputError(f"{where}: dynamic_axes names {name!r}; the inputs are {known}")
+        listed = axes if isinstance(axes, Mapping) else {a: f"{name}_{a}" for a in axes}
+        rank = np.ndim(inputs[name])
+        for axis, size in listed.items():
+            if not isinstance(axis, int) or not 0 <= axis < rank:
+                raise InputError(
+                    f"{where}: dynamic_axes gives {name!r} axis {axis!r}; it has axes 0 to "
+                    f"{rank - 1}"
+                )
+            found.setdefault(name, {})[axis] = str(size)
+    return found
+
+
+def _words(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:_WORDS]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,130 @@
+"""The answer of ``convert``: document ``optvet.convert/1``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optvet.spec.converters import StageKind
+from optvet.spec.records.base import Record
+from optvet.spec.records.vet import Control, CrossCheck, Skipped
+
+ConversionVerdict = Literal["right", "faulty", "refused", "undecided"]
+ConversionSymptom = Literal[
+    "refused",
+    "crash",
+    "timeout",
+    "out-of-memory",
+    "invalid-model",
+    "load-failure",
+    "run-failure",
+    "interface-change",
+    "wrong-output",
+]
+"""What is wrong, from the earliest step to the latest. "refused" is no fault of the model."""
+
+
+class ConverterRecord(Record):
+    """A converter of the chain, with the options that it was given."""
+
+    name: str
+    version: str
+    options: dict[str, Any]
+
+
+class StageRecord(Record):
+    """A stage, and how its artifact compares with the source over all samples.
+
+    ``state``: "same" and "drift" (rounding) are right; "fault" differs; "fails" cannot be loaded or
+    run; "not-run" has no artifact that can be run alone, for the reason in ``detail``;
+    "not-reached" lies behind a stage that refused. ``error`` and ``noise`` are the largest over
+    samples, relative to the source's largest magnitude. ``checker`` is the complaint of
+    onnx.checker, empty if there is none. ``warnings`` are what its converter wrote while it made
+    the artifact. ``file`` is the artifact's, where artifacts are kept.
+    """
+
+    converter: str
+    name: str
+    kind: StageKind
+    format: str
+    state: Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
+    runtime: str = ""
+    error: float | None = None
+    noise: float | None = None
+    checker: str = ""
+    detail: str = ""
+    file: str | None = None
+
+
+class ConversionWitness(Record):
+    """An input that shows a finding.
+
+    ``origin`` is "example", "given", "random", "edge" or "size"; ``about`` says which.
+    """
+
+    sample: str
+    origin: Literal["example", "given", "random", "edge", "size"]
+    about: str = ""
+
+
+class ConversionFinding(Record):
+    """One thing that is wrong, and which stage does it.
+
+    ``stages`` are the stages to blame: one, or a range where artifacts between cannot be run; each
+    as ``CONVERTER/STAGE``. ``kind`` is the kind of the first of them, or "target-runtime" where
+    another runtime runs the same artifact right: then ``culprit`` names the runtime. ``confirmed``:
+    the guilty artifact differs from its predecessor too. A "note" shows only on inputs with NaN or
+    infinity that nobody gave. ``samples`` is the number of inputs that show it.
+    """
+
+    symptom: ConversionSymptom
+    severity: Literal["fault", "note", "refusal"]
+    stages: list[str]
+    kind: StageKind | Literal["target-runtime"]
+    culprit: str
+    confirmed: bool = False
+    outputs: list[str] = Field(default_factory=list)
+    error: float | None = None
+    noise: float | None = None
+    message: str = ""
+    witness: ConversionWitness | None = None
+    samples: int = 0
+    cross_check: list[CrossCheck] = Field(default_factory=list)
+
+
+class SourceRecord(Record):
+    """The source: as it was typed, its format, and a digest of its file."""
+
+    source: str
+    format: str
+    digest: str
+    runtime: str
+    version: str
+    inputs: dict[str, str]
+    dynamic: dict[str, dict[int, str]] = Field(default_factory=dict)
+
+
+class ConversionResult(Record):
+    """The result of ``convert``.
+
+    ``stages`` are those of all converters in order; ``warnings`` are lines that converters wrote,
+    equal ones once; ``notes`` are changes of the interface that are no fault, such as the width of
+    integers. ``samples`` is the number of inputs that were compared, ``skipped`` are those on which
+    the source does not run.
+    """
+
+    schema_: Literal["optvet.convert/1"] = Field("optvet.convert/1", alias="schema")
+    source: SourceRecord
+    converters: list[ConverterRecord]
+    verdict: ConversionVerdict
+    reason: str = ""
+    findings: list[ConversionFinding]
+    stages: list[StageRecord]
+    controls: list[Control]
+    warnings: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    samples: int = 0
+    skipped: list[Skipped] = Field(default_factory=list)
+    seed: int = 0
+    wall_s: float = 0.0

@@ -1,0 +1,156 @@
+"""skl2onnx for scikit-learn's estimators, onnxmltools for those of XGBoost and LightGBM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import (
+    Artifact,
+    ConversionStage,
+    Converter,
+    Unsupported,
+    hookimpl,
+    load_factory,
+    version_of,
+)
+
+_STAGES = (ConversionStage("convert", "convert", "onnx"),)
+_EXTRA = "optvet[estimators]"
+
+
+class SklOptions(BaseModel):
+    """How ``skl2onnx.convert_sklearn`` is called."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opset: int | None = Field(default=None, ge=7)
+    """ONNX's operator set; by default the latest that skl2onnx knows."""
+    ml_opset: int | None = Field(default=None, ge=1)
+    """Operator set of ``ai.onnx.ml``."""
+    zipmap: bool = False
+    """Give probabilities as maps by class, not as a matrix."""
+
+
+class MlOptions(BaseModel):
+    """How ``onnxmltools`` is called."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opset: int | None = Field(default=None, ge=7)
+    """ONNX's operator set; by default the latest that onnxmltools knows."""
+
+
+class Skl2Onnx:
+    """One ONNX operator or a few for each estimator of a pipeline."""
+
+    name = "skl2onnx"
+    consumes = frozenset({"estimator"})
+    produces = "onnx"
+    preload: Sequence[str] = ("skl2onnx",)
+    libraries: Mapping[str, str] = {"skl2onnx": "skl2onnx"}
+    options: SklOptions = SklOptions()
+
+    def version(self) -> str:
+        """Version of skl2onnx."""
+        return version_of("skl2onnx", extra=_EXTRA)
+
+    def stages(self, options: SklOptions) -> Sequence[ConversionStage]:
+        """One stage."""
+        return _STAGES
+
+    def convert(self, source: Artifact, options: SklOptions, folder: Path) -> Iterator[Artifact]:
+        """The model in ONNX, with inputs of the example's types and any number of rows."""
+        from skl2onnx import convert_sklearn
+        from skl2onnx.common import data_types
+
+        made = load_factory(source)
+        settings: dict[str, Any] = {}
+        if opsets := _opsets(options):
+            settings["target_opset"] = opsets
+        if hasattr(made.model, "predict_proba"):
+            settings["options"] = {id(made.model): {"zipmap": options.zipmap}}
+        types = _types(made.facts.inputs, data_types)
+        try:
+            proto = convert_sklearn(made.model, initial_types=types, **settings)
+        except NameError:
+            # An estimator without probabilities in its converter has no such option.
+            settings.pop("options", None)
+            proto = convert_sklearn(made.model, initial_types=types, **settings)
+        yield Artifact("onnx", proto.SerializeToString())
+
+
+class OnnxMlTools:
+    """The ensembles of XGBoost and LightGBM as trees of ``ai.onnx.ml``."""
+
+    name = "onnxmltools"
+    consumes = frozenset({"estimator"})
+    produces = "onnx"
+    preload: Sequence[str] = ("onnxmltools",)
+    libraries: Mapping[str, str] = {
+        "onnxmltools": "onnxmltools",
+        "xgboost": "xgboost",
+        "lightgbm": "lightgbm",
+    }
+    options: MlOptions = MlOptions()
+
+    def version(self) -> str:
+        """Version of onnxmltools."""
+        return version_of("onnxmltools", extra=_EXTRA)
+
+    def stages(self, options: MlOptions) -> Sequence[ConversionStage]:
+        """One stage."""
+        return _STAGES
+
+    def convert(self, source: Artifact, options: MlOptions, folder: Path) -> Iterator[Artifact]:
+        """The model in ONNX; Unsupported for an estimator of another library."""
+        import onnxmltools
+        from onnxmltools.convert.common import data_types
+
+        made = load_factory(source)
+        settings: dict[str, Any] = {"target_opset": options.opset} if options.opset else {}
+        types = _types(made.facts.inputs, data_types)
+        library = type(made.model).__module__.partition(".")[0]
+        if library == "lightgbm":
+            if hasattr(made.model, "predict_proba"):
+                settings["zipmap"] = False
+            proto = onnxmltools.convert_lightgbm(made.model, initial_types=types, **settings)
+        elif library == "xgboost":
+            proto = onnxmltools.convert_xgboost(made.model, initial_types=types, **settings)
+        else:
+            raise Unsupported(
+                f"{type(made.model).__name__} is of {library}, expected xgboost or lightgbm"
+            )
+        yield Artifact("onnx", proto.SerializeToString())
+
+
+def _opsets(options: SklOptions) -> dict[str, int]:
+    given = {"": options.opset, "ai.onnx.ml": options.ml_opset}
+    return {domain: version for domain, version in given.items() if version is not None}
+
+
+_TYPES = {
+    "float32": "FloatTensorType",
+    "float64": "DoubleTensorType",
+    "int64": "Int64TensorType",
+    "int32": "Int32TensorType",
+    "bool": "BooleanTensorType",
+}
+
+
+def _types(inputs: Mapping[str, Any], data_types: Any) -> list[tuple[str, Any]]:
+    """Declared types of the inputs; the number of rows is left open."""
+    found = []
+    for name, value in inputs.items():
+        kind = "StringTensorType" if value.dtype.kind in "OSU" else _TYPES[value.dtype.name]
+        found.append((name, getattr(data_types, kind)([None, *value.shape[1:]])))
+    return found
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """Converters of estimators."""
+    return [Skl2Onnx(), OnnxMlTools()]

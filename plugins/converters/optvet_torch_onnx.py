@@ -1,0 +1,243 @@
+"""torch.onnx: both exporters, the one based on torch.export and the one based on TorchScript."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import (
+    Artifact,
+    ConversionStage,
+    Converter,
+    hookimpl,
+    load_factory,
+    version_of,
+)
+
+_EXTRA = "optvet[torch,onnxscript]"
+
+
+class DynamoOptions(BaseModel):
+    """How ``torch.onnx.export(dynamo=True)`` is called."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opset: int | None = Field(default=None, ge=7)
+    """Operator set; by default the exporter's own choice."""
+    optimize: bool = True
+    """Whether the stage that optimizes follows."""
+
+
+class ScriptOptions(BaseModel):
+    """How ``torch.onnx.export(dynamo=False)`` is called."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opset: int | None = Field(default=None, ge=7)
+    """Operator set; by default the exporter's own choice."""
+    fold: bool = True
+    """Whether the stage that folds constants, and batch norms into convolutions, follows."""
+
+
+class Dynamo:
+    """Captures a program, decomposes it, rewrites its operators as ONNX's, and optimizes."""
+
+    name = "torch_dynamo"
+    consumes = frozenset({"torch", "torch-program"})
+    produces = "onnx"
+    preload: Sequence[str] = ("torch", "torch.export", "onnxscript")
+    libraries: Mapping[str, str] = {"torch": "torch", "onnxscript": "onnxscript"}
+    options: DynamoOptions = DynamoOptions()
+
+    def version(self) -> str:
+        """Versions of PyTorch and of onnxscript, which does the translation."""
+        torch, script = version_of("torch", extra=_EXTRA), version_of("onnxscript", extra=_EXTRA)
+        return f"{torch} (onnxscript {script})"
+
+    def stages(self, options: DynamoOptions) -> Sequence[ConversionStage]:
+        """Load, decompose, convert, optimize."""
+        found = [
+            ConversionStage("load", "load", "torch-program"),
+            ConversionStage("decompose", "convert", "torch-program"),
+            ConversionStage("convert", "convert", "onnx"),
+        ]
+        return [*found, ConversionStage("optimize", "optimize", "onnx")][: 3 + options.optimize]
+
+    def convert(self, source: Artifact, options: DynamoOptions, folder: Path) -> Iterator[Artifact]:
+        """The captured program, the decomposed one, the translated model and the optimized one."""
+        torch = _torch()
+        settings: dict[str, Any] = {"opset_version": options.opset} if options.opset else {}
+        settings |= {"dynamo": True, "optimize": False, "verbose": False}
+        captured: list[Any] = []
+        handle, arguments = _call(source, captured, settings)
+        try:
+            with _recording(torch, captured):
+                translated = torch.onnx.export(*arguments, **settings)
+        except Exception:
+            # The exporter captures, decomposes and translates in one call: which of it refused?
+            if captured:
+                yield _saved(captured[-1], folder / "load.pt2", handle)
+                if (decomposed := _decomposed(captured[-1])) is not None:
+                    yield _saved(decomposed, folder / "decompose.pt2", handle)
+            raise
+        yield _saved(captured[-1], folder / "load.pt2", handle)
+        yield _saved(translated.exported_program, folder / "decompose.pt2", handle)
+        yield Artifact("onnx", translated.model_proto.SerializeToString())
+        if options.optimize:
+            translated.optimize()
+            yield Artifact("onnx", translated.model_proto.SerializeToString())
+
+
+class TorchScript:
+    """Traces a module, rewrites its operators as ONNX's, and folds constants."""
+
+    name = "torch_script"
+    consumes = frozenset({"torch"})
+    produces = "onnx"
+    preload: Sequence[str] = ("torch", "torch.onnx")
+    libraries: Mapping[str, str] = {"torch": "torch"}
+    options: ScriptOptions = ScriptOptions()
+
+    def version(self) -> str:
+        """Version of PyTorch."""
+        return version_of("torch", extra="optvet[torch]")
+
+    def stages(self, options: ScriptOptions) -> Sequence[ConversionStage]:
+        """Trace, convert, fold."""
+        found = [
+            ConversionStage("trace", "load", "torchscript"),
+            ConversionStage("convert", "convert", "onnx"),
+        ]
+        return [*found, ConversionStage("fold", "optimize", "onnx")][: 2 + options.fold]
+
+    def convert(self, source: Artifact, options: ScriptOptions, folder: Path) -> Iterator[Artifact]:
+        """The traced module, the translated model, and the one with constants folded."""
+        torch = _torch()
+        made = _module(source)
+        arguments = tuple(made.arguments.values())
+        path = folder / "trace.pt"
+        with torch.no_grad():
+            if made.named:
+                traced = torch.jit.trace(made.model, example_kwarg_inputs=dict(made.arguments))
+            else:
+                traced = torch.jit.trace(made.model, arguments, check_trace=False)
+            torch.jit.save(traced, str(path))
+        yield Artifact("torchscript", path=path, handle="named" if made.named else None)
+        settings: dict[str, Any] = {"opset_version": options.opset} if options.opset else {}
+        names = list(made.arguments)
+        settings |= {"input_names": names, "dynamic_axes": _axes(made.facts.dynamic)}
+        given = (*(() if made.named else arguments), *([dict(made.arguments)] * made.named))
+        folding = torch.onnx.TrainingMode.EVAL
+        plain = {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
+        yield _exported(made.model, given, settings | plain)
+        if options.fold:
+            yield _exported(made.model, given, settings | {"training": folding})
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _module(source: Artifact) -> Any:
+    """What the factory made, in evaluation mode."""
+    torch = _torch()
+    made = load_factory(source, torch.manual_seed)
+    made.model.eval()
+    return made
+
+
+def _call(
+    source: Artifact, captured: list[Any], settings: dict[str, Any]
+) -> tuple[str | None, tuple[Any, ...]]:
+    """How the source is called, and the exporter's arguments; more of them in ``settings``.
+
+    A source that is an exported program is ``captured`` already.
+    """
+    torch = _torch()
+    if source.format == "torch-program":
+        captured.append(torch.export.load(str(source.path)))
+        return source.handle, (captured[0],)
+    made = _module(source)
+    open_ = {
+        name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
+        for name, axes in made.facts.dynamic.items()
+    }
+    if open_:
+        each = {name: open_.get(name) for name in made.arguments}
+        settings["dynamic_shapes"] = (
+            each if made.named else _nested(made.model, tuple(each.values()))
+        )
+    if made.named:
+        settings["kwargs"] = dict(made.arguments)
+        return "named", (made.model, ())
+    return None, (made.model, tuple(made.arguments.values()))
+
+
+@contextlib.contextmanager
+def _recording(torch: Any, captured: list[Any]) -> Iterator[None]:
+    """Note the programs that ``torch.export.export`` gives to the exporter."""
+    export = torch.export.export
+
+    def recorded(*arguments: Any, **settings: Any) -> Any:
+        program = export(*arguments, **settings)
+        captured.append(program)
+        return program
+
+    with patch.object(torch.export, "export", recorded):
+        yield
+
+
+def _decomposed(program: Any) -> Any:
+    """The program in the operators that translations exist for; None where that fails."""
+    try:
+        return program.run_decompositions()
+    except Exception as error:
+        warnings.warn(f"run_decompositions: {type(error).__name__}: {error}", stacklevel=2)
+        return None
+
+
+def _nested(model: Any, shapes: tuple[Any, ...]) -> Any:
+    """Shapes by argument; those of ``forward(*args)`` are one argument."""
+    import inspect
+
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    if len(parameters) == 1 and parameters[0].kind == inspect.Parameter.VAR_POSITIONAL:
+        return (shapes,)
+    return shapes
+
+
+def _saved(program: Any, path: Path, handle: str | None) -> Artifact:
+    """The program in a file; an artifact without one, where it cannot be written."""
+    torch = _torch()
+    try:
+        torch.export.save(program, str(path))
+    except Exception as error:
+        warnings.warn(f"torch.export.save: {type(error).__name__}: {error}", stacklevel=2)
+        return Artifact("torch-program", handle=handle)
+    return Artifact("torch-program", path=path, handle=handle)
+
+
+def _axes(dynamic: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+    return {name: dict(axes) for name, axes in dynamic.items()}
+
+
+def _exported(model: Any, given: tuple[Any, ...], settings: Mapping[str, Any]) -> Artifact:
+    torch = _torch()
+    file = io.BytesIO()
+    torch.onnx.export(model, given, file, dynamo=False, **settings)
+    return Artifact("onnx", file.getvalue())
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """Both exporters."""
+    return [Dynamo(), TorchScript()]

@@ -1,0 +1,253 @@
+"""PyTorch's own programs on CPU: modules that a function makes, exported and traced programs.
+
+They are the sources and the first stages of conversions. Modules are called in evaluation mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import (
+    Artifact,
+    Feeds,
+    InputError,
+    Made,
+    Runtime,
+    Session,
+    SourceFacts,
+    hookimpl,
+    load_factory,
+    version_of,
+)
+
+MODULE, PROGRAM, SCRIPT = "torch", "torch-program", "torchscript"
+_ROUNDOFFS = 2.0
+
+
+class ProgramOptions(BaseModel):
+    """How PyTorch computes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threads: int = Field(default=1, ge=0)
+    """Threads within an operator; 0 lets PyTorch choose."""
+
+
+class TorchProgramRuntime:
+    """``torch`` alone, without any conversion."""
+
+    name = "torch_program"
+    accepts = frozenset({MODULE, PROGRAM, SCRIPT})
+    source_formats: Mapping[str, str] = {".py": MODULE, ".pt2": PROGRAM}
+    preload: Sequence[str] = ("torch", "torch.export")
+    libraries: Mapping[str, str] = {"torch": "torch"}
+    options: ProgramOptions = ProgramOptions()
+    deployed: ProgramOptions = ProgramOptions(threads=0)
+
+    def version(self) -> str:
+        """Version of PyTorch."""
+        return version_of("torch", extra="optvet[torch]")
+
+    def source_facts(self, artifact: Artifact, options: ProgramOptions) -> SourceFacts:
+        """Example inputs of the factory, or those that a program was exported with."""
+        if artifact.format == MODULE:
+            return made_by(artifact).facts
+        program = _loaded(artifact.path)
+        given = program.example_inputs
+        if given is None:
+            raise InputError(f"{artifact.path} has no example inputs; export it with them")
+        names = [spec.arg.name for spec in program.graph_signature.input_specs if _is_user(spec)]
+        values = [np.asarray(v.detach()) for v in (*given[0], *given[1].values())]
+        return SourceFacts(dict(zip(names, values, strict=True)), (), _symbols(program, names))
+
+    def load(self, artifact: Artifact, options: ProgramOptions) -> Session:
+        """The module, ready to be called."""
+        torch = _torch()
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        return ProgramSession(*_callable(artifact))
+
+    def load_perturbed(
+        self, artifact: Artifact, options: ProgramOptions, seed: int, inside: bool
+    ) -> Session:
+        """The module with weights moved by a unit in the last place, or with every result moved."""
+        torch = _torch()
+        torch.set_num_threads(options.threads or torch.get_num_threads())
+        module, call, named = _callable(artifact)
+        generator = torch.Generator().manual_seed(seed)
+        if inside:
+            return ProgramSession(module, call, named, _moving(generator))
+        for value in (*module.parameters(), *module.buffers()):
+            if value.dtype in (torch.float32, torch.float64):
+                _move(value, generator)
+        return ProgramSession(module, call, named)
+
+    def load_double(self, artifact: Artifact, options: ProgramOptions) -> Session:
+        """The module in float64."""
+        module, call, named = _callable(artifact)
+        return ProgramSession(module.double(), call, named, double=True)
+
+
+class ProgramSession:
+    """A module that is called."""
+
+    def __init__(
+        self,
+        module: Any,
+        call: Callable[..., Any],
+        named: bool,
+        mode: Callable[[], Any] | None = None,
+        double: bool = False,
+    ) -> None:
+        self._module, self._call, self._named = module, call, named
+        self._mode, self._double = mode, double
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """All tensors that are returned, in order, with numbers for names."""
+        from torch.utils import _pytree
+
+        torch = _torch()
+        tensors = {name: _tensor(value) for name, value in feeds.items()}
+        if self._double:
+            tensors = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
+        mode = contextlib.nullcontext() if self._mode is None else self._mode()
+        with torch.no_grad(), mode:
+            if self._named:
+                returned = self._call(self._module, **tensors)
+            else:
+                returned = self._call(self._module, *tensors.values())
+        leaves = [leaf for leaf in _pytree.tree_leaves(returned) if leaf is not None]
+        return {f"output_{i}": _array(leaf) for i, leaf in enumerate(leaves)}
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def made_by(artifact: Artifact) -> Made:
+    """The module of a factory, in evaluation mode, with PyTorch's random numbers seeded."""
+    torch = _torch()
+    made = load_factory(artifact, torch.manual_seed)
+    if not isinstance(made.model, torch.nn.Module):
+        assert artifact.path is not None
+        raise InputError(
+            f"{artifact.path.name}:{artifact.handle.name}() returned a "
+            f"{type(made.model).__name__}, expected a torch.nn.Module"
+        )
+    made.model.eval()
+    return made
+
+
+def _called(module: Any, *arguments: Any, **named: Any) -> Any:
+    return module(*arguments, **named)
+
+
+def _callable(artifact: Artifact) -> tuple[Any, Callable[..., Any], bool]:
+    """A module, how it is called, and whether arguments are passed by name."""
+    torch = _torch()
+    if artifact.format == MODULE:
+        made = made_by(artifact)
+        return made.model, made.call or _called, made.named
+    named = artifact.handle == "named"
+    if artifact.format == SCRIPT:
+        return torch.jit.load(str(artifact.path)), _called, named
+    return _loaded(artifact.path).module(), _called, named
+
+
+def _loaded(path: Path | None) -> Any:
+    torch = _torch()
+    try:
+        return torch.export.load(str(path))
+    except Exception as error:
+        raise InputError(
+            f"{path} is no exported program that this PyTorch reads: {type(error).__name__}: "
+            f"{error}; write it by torch.export.save"
+        ) from error
+
+
+def _is_user(spec: Any) -> bool:
+    return bool(spec.kind.name == "USER_INPUT")
+
+
+def _symbols(program: Any, names: Sequence[str]) -> dict[str, dict[int, str]]:
+    """Names of the sizes that a program leaves open."""
+    found: dict[str, dict[int, str]] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in names:
+            shape = getattr(node.meta.get("val"), "shape", ())
+            axes = {i: str(n) for i, n in enumerate(shape) if not isinstance(n, int)}
+            if axes:
+                found[node.name] = axes
+    return found
+
+
+def _move(value: Any, generator: Any) -> None:
+    """Move each element by -1, 0 or +1 units in its last place; zeros are kept."""
+    torch = _torch()
+    with torch.no_grad():
+        step = torch.randint(-1, 2, value.shape, generator=generator)
+        to = torch.where(step > 0, torch.inf, -torch.inf).to(value.dtype)
+        moved = torch.nextafter(value, to)
+        value.copy_(torch.where((step == 0) | (value == 0), value, moved))
+
+
+def _moving(generator: Any) -> Callable[[], Any]:
+    """A context in which the result of every operator is moved by its own rounding."""
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = _torch()
+    movable = (torch.float32, torch.float64)
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype not in movable:
+            return value
+        size = _ROUNDOFFS * torch.finfo(value.dtype).eps / 2
+        drawn = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        return value * (1 + size * drawn).to(value.dtype)
+
+    def dispatch(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        schema = function._schema
+        # What is a view of, or written into, another tensor stays what it is.
+        aliased = schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
+        given = _pytree.tree_leaves((args, kwargs))
+        made_of_nothing = not any(isinstance(a, torch.Tensor) for a in given)
+        return result if aliased or made_of_nothing else _pytree.tree_map(moved, result)
+
+    return cast(
+        Callable[[], Any], type("Moving", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})
+    )
+
+
+def _tensor(value: np.ndarray) -> Any:
+    torch = _torch()
+    if value.dtype.name == "bfloat16":
+        return torch.from_numpy(np.array(value, order="C").view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.array(value, order="C"))
+
+
+def _array(value: Any) -> np.ndarray:
+    import ml_dtypes
+
+    torch = _torch()
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    plain = value.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return np.array(plain.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.array(plain.numpy())
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """PyTorch's programs."""
+    return [TorchProgramRuntime()]
