@@ -96,6 +96,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tracked,) = (toml for _, toml in blocks(page, "toml") if "[[known]]" in toml)
     (tmp_path / "tracked.toml").write_text(tracked)
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))
+    ((_, forest), *_) = blocks(ROOT / "docs" / "converters.md", "python")
+    (tmp_path / "forest.py").write_text(forest)
     ((_, plugin), *_) = blocks(ROOT / "docs" / "plugins.md", "python")
     (tmp_path / "optvet_tiny.py").write_text(plugin)
     monkeypatch.syspath_prepend(str(tmp_path))

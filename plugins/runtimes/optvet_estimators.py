@@ -109,7 +109,7 @@ def _outputs(model: Any, x: Any) -> dict[str, np.ndarray]:
     if is_outlier_detector(model):
         return {"label": _column(model.predict(x)), "scores": _column(model.decision_function(x))}
     if hasattr(model, "decision_function"):
-        return {"label": _array(model.predict(x)), "scores": _array(model.decision_function(x))}
+        return {"label": _array(model.predict(x)), "scores": _column(model.decision_function(x))}
     if hasattr(model, "predict") and (is_regressor(model) or not hasattr(model, "transform")):
         return {"variable": _column(model.predict(x))}
     return {"variable": _array(model.transform(x))}

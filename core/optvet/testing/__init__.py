@@ -2,6 +2,7 @@
 
 from optvet.testing.comparators import check_comparator, hostile_outputs, pretend_model
 from optvet.testing.conformance import check_optimizer, check_runtime
+from optvet.testing.converters import check_converter, check_source_runtime
 from optvet.testing.generators import check_mutator, check_pool
 from optvet.testing.optimizers import FILLERS, Planted, PlantedOptions
 from optvet.testing.quantized import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
@@ -14,11 +15,13 @@ __all__ = [
     "Planted",
     "PlantedOptions",
     "check_comparator",
+    "check_converter",
     "check_mutator",
     "check_optimizer",
     "check_pool",
     "check_reporter",
     "check_runtime",
+    "check_source_runtime",
     "hostile_outputs",
     "pretend_files",
     "pretend_model",

@@ -16,7 +16,7 @@ import numpy as np
 from optvet.engine.convert import steps
 from optvet.engine.convert.inputs import is_finite
 from optvet.engine.convert.interface import matched
-from optvet.engine.numerics.oracle import Noise, is_float
+from optvet.engine.numerics.oracle import Noise, is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, RuntimeConfig
@@ -96,6 +96,7 @@ class NoiseMeter:
                 continue
             each = (_shifted(self.reference[s.id], plain, m) for m in moved.get(s.id, ()))
             found[s.id] = [shifted for shifted in each if shifted]
+            found[s.id] += [_rounded(self.reference[s.id], plain, seed) for seed in SEEDS]
         return found
 
 
@@ -113,6 +114,22 @@ def _answer(outcome: Outcome[dict[str, T]]) -> _Measured[T]:
     return _Measured(outcome.value or {}, words)
 
 
+def _rounded(reference: Outputs, plain: Outputs, seed: int) -> Outputs:
+    """``reference``, moved by a roundoff of its largest values in the converted model's type.
+
+    So far is what a sum, or a function with values near 1, may be off that was computed in it.
+    """
+    pair = matched(reference, plain)
+    rng = np.random.default_rng(seed)
+    moved: Outputs = {}
+    for name, value in pair.reference.items():
+        if is_float(value.dtype) and value.size:
+            top = np.max(np.abs(value), where=np.isfinite(value), initial=0)
+            step = unit_roundoff(value.dtype) * float(top)
+            moved[name] = (value + rng.choice((-step, step), value.shape)).astype(value.dtype)
+    return moved
+
+
 def _shifted(reference: Outputs, plain: Outputs, moved: Outputs) -> Outputs:
     """``reference``, changed as ``moved`` differs from ``plain``."""
     one, other = matched(reference, plain), matched(reference, moved)
@@ -122,8 +139,13 @@ def _shifted(reference: Outputs, plain: Outputs, moved: Outputs) -> Outputs:
     for name, value in one.reference.items():
         before, after = one.candidate[name], other.candidate[name]
         if is_float(value.dtype):
+            finite = np.isfinite(before) & np.isfinite(after)
             with np.errstate(invalid="ignore", over="ignore"):
-                shifted[name] = (value + (after - before)).astype(value.dtype)
+                step = np.where(finite, after - before, 0)
+                shifted[name] = (value + step).astype(value.dtype)
+            # A NaN that comes or goes by moving is noise; one that stays is the model's.
+            turned = np.isfinite(before) != np.isfinite(after)
+            shifted[name] = np.where(turned, after, shifted[name])
         else:
             shifted[name] = np.where(before != after, after, value)
     return shifted

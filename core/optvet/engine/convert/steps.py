@@ -18,6 +18,7 @@ from optvet.engine.work.checking import check
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
 from optvet.engine.work.trial import Outputs, RuntimeConfig, failure_of, infer, load
+from optvet.graph.walk import is_onnx, nodes_of
 from optvet.spec.converters import (
     Converter,
     Perturbs,
@@ -191,7 +192,7 @@ def moved_weights(
     moved: dict[str, list[Outputs]] = {s.id: [] for s in samples}
     for seed in seeds:
         enter("load")
-        session = load(config, Artifact("onnx", perturb.jitter_bytes(artifact.data, seed)))
+        session = load(config, Artifact("onnx", _with_moved_weights(artifact.data, seed)))
         enter("run")
         for sample in samples:
             feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed))
@@ -199,6 +200,23 @@ def moved_weights(
             if not isinstance(run, Failure):
                 moved[sample.id].append(run)
     return moved
+
+
+def _with_moved_weights(data: bytes, seed: int) -> bytes:
+    """The model with its weights moved, those that operators have as attributes too.
+
+    Trees and linear models of ``ai.onnx.ml`` have theirs there.
+    """
+    model = onnx.load_from_string(perturb.jitter_bytes(data, seed))
+    rng = np.random.default_rng(seed)
+    for node in nodes_of(model.graph):
+        for attribute in node.attribute:
+            if attribute.floats and not is_onnx(node):
+                values = {attribute.name: np.array(attribute.floats, np.float32)}
+                moved = perturb.jitter_feeds(values, rng)[attribute.name]
+                del attribute.floats[:]
+                attribute.floats.extend(moved.tolist())
+    return bytes(model.SerializeToString())
 
 
 def doubled(

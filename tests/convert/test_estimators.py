@@ -1,0 +1,113 @@
+"""Converters of scikit-learn's estimators and of boosted trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optvet.engine.convert.run import convert_model
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.sandbox import keep_servers
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.records.convert import ConversionResult
+from optvet.testing import check_converter, check_source_runtime
+
+pytest.importorskip("skl2onnx", reason="needs optvet[estimators]")
+
+SOURCE = """
+import numpy as np
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(200, 4)).astype(np.float32)
+missing = X.copy()
+missing[rng.random(X.shape) < 0.2] = np.nan
+y = (X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int)
+example_inputs = (X[:30],)
+
+
+def pipeline():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+
+
+def forest():
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(5, random_state=0).fit(missing, y)
+
+
+forest.more_inputs = [(missing[:30],)]
+
+
+def texts():
+    from sklearn.preprocessing import OneHotEncoder
+
+    return OneHotEncoder(handle_unknown="ignore").fit(texts.example_inputs[0])
+
+
+texts.example_inputs = (np.array([["a"], ["b"], ["c"]]),)
+
+
+def boosted():
+    from lightgbm import LGBMRegressor
+
+    return LGBMRegressor(n_estimators=5, verbose=-1).fit(X, X[:, 0])
+
+
+def averaged():
+    from lightgbm import LGBMRegressor
+
+    bagged = {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.6}
+    return LGBMRegressor(n_estimators=5, verbose=-1, **bagged).fit(X, X[:, 0])
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keep_servers()
+    file = tmp_path_factory.mktemp("sources") / "estimator_sources.py"
+    file.write_text(SOURCE)
+    return file
+
+
+def convert(source: Path, function: str, via: str) -> ConversionResult:
+    request = ConvertRequest(model=f"{source}:{function}", via=(via,))
+    return convert_model(request, Plugins())
+
+
+@pytest.mark.parametrize("function", ["pipeline", "texts"])
+def test_an_estimator_that_is_converted_right_has_no_finding(source: Path, function: str) -> None:
+    result = convert(source, function, "skl2onnx")
+    assert (result.verdict, result.findings) == ("right", [])
+
+
+def test_missing_values_that_take_the_wrong_branch_are_found(source: Path) -> None:
+    (finding, *_) = convert(source, "forest", "skl2onnx").findings
+    assert (finding.symptom, finding.severity) == ("wrong-output", "fault")
+    assert finding.witness is not None
+    assert finding.witness.origin == "given"
+
+
+def test_boosted_trees_are_judged_too(source: Path) -> None:
+    pytest.importorskip("lightgbm", reason="needs optvet[estimators]")
+    assert convert(source, "boosted", "onnxmltools").verdict == "right"
+    (finding, *_) = convert(source, "averaged", "onnxmltools").findings
+    assert (finding.symptom, finding.stages) == ("wrong-output", ["onnxmltools/convert"])
+
+
+def test_an_estimator_of_another_library_is_refused(source: Path) -> None:
+    result = convert(source, "pipeline", "onnxmltools")
+    assert result.verdict == "refused"
+    assert "expected xgboost or lightgbm" in result.findings[0].message
+
+
+def test_the_runtime_of_estimators_conforms(source: Path) -> None:
+    check_source_runtime(Plugins().runtime("estimator"), source, "boosted")
+
+
+def test_skl2onnx_conforms(source: Path) -> None:
+    check_converter(Plugins().converter("skl2onnx"), source, "pipeline")

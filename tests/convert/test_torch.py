@@ -1,0 +1,146 @@
+"""Both exporters of PyTorch, on sources of one operator or two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optvet.engine.convert.run import convert_model
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.sandbox import keep_servers
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.records.convert import ConversionResult
+from optvet.testing import check_converter, check_source_runtime
+
+pytest.importorskip("torch", reason="needs torch")
+
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def put(a, i):
+    a = a.clone()
+    a.index_put_((i,), torch.ones(3, 4), accumulate=True)
+    return a
+
+
+def index_put():
+    return Function(put)
+
+
+index_put.example_inputs = (torch.randn(3, 4), torch.tensor([0, 0, 1]))
+
+
+def log1p():
+    return Function(torch.log1p)
+
+
+log1p.example_inputs = (torch.linspace(1e-7, 1e-5, 9),)
+
+
+class View(nn.Module):
+    def forward(self, x):
+        return x.view(int(x.shape[0]), -1).sum(1)
+
+
+def view():
+    return View()
+
+
+view.example_inputs = (torch.randn(2, 3, 4),)
+view.dynamic_axes = {"x": {0: "batch"}}
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.b.running_mean.normal_(), self.b.running_var.uniform_(0.5, 2)
+        self.f = nn.Linear(8, 4)
+
+    def forward(self, image):
+        return self.f(torch.relu(self.b(self.c(image))).mean((2, 3)))
+
+
+def convolution():
+    return Convolution()
+
+
+convolution.example_inputs = {"image": torch.randn(2, 3, 8, 8)}
+convolution.dynamic_axes = {"image": {0: "batch"}}
+
+
+def wrong_kind():
+    return 3
+
+
+wrong_kind.example_inputs = (torch.ones(1),)
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keep_servers()
+    file = tmp_path_factory.mktemp("sources") / "torch_sources.py"
+    file.write_text(SOURCE)
+    return file
+
+
+def convert(source: Path, function: str, via: str) -> ConversionResult:
+    request = ConvertRequest(model=f"{source}:{function}", via=(via,))
+    return convert_model(request, Plugins())
+
+
+@pytest.mark.parametrize(
+    ("function", "symptom", "stage"),
+    [
+        ("index_put", "wrong-output", "torch_script/convert"),
+        ("view", "interface-change", "torch_script/trace"),
+    ],
+)
+def test_a_fault_of_torchscript_is_found_in_its_stage(
+    source: Path, function: str, symptom: str, stage: str
+) -> None:
+    result = convert(source, function, "torch_script")
+    finding = result.findings[0]
+    assert (finding.symptom, finding.stages) == (symptom, [stage])
+
+
+def test_a_folded_batch_norm_is_rounding(source: Path) -> None:
+    result = convert(source, "convolution", "torch_script")
+    assert (result.verdict, result.findings) == ("right", [])
+    assert [s.name for s in result.stages] == ["trace", "convert", "fold"]
+
+
+def test_cancellation_in_a_translation_is_found_in_it(source: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    result = convert(source, "log1p", "torch_dynamo")
+    assert [f.stages for f in result.findings if f.severity == "fault"] == [
+        ["torch_dynamo/convert"]
+    ]
+    states = [s.state for s in result.stages]
+    assert states == ["same", "same", "fault", "fault"]
+
+
+def test_another_object_than_a_module_is_refused(source: Path) -> None:
+    with pytest.raises(Exception, match=r"wrong_kind\(\) returned a int, expected a torch.nn"):
+        convert(source, "wrong_kind", "torch_script")
+
+
+def test_the_runtime_of_programs_conforms(source: Path) -> None:
+    check_source_runtime(Plugins().runtime("torch_program"), source, "convolution")
+
+
+def test_torchscript_conforms(source: Path) -> None:
+    check_converter(Plugins().converter("torch_script"), source, "convolution")
