@@ -7,6 +7,7 @@ in a child process of the worker, and are answers.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -25,6 +26,8 @@ from optvet import (
 )
 
 T = TypeVar("T")
+
+_REACH_S = 10.0
 
 
 class RayOptions(BaseModel):
@@ -67,13 +70,21 @@ class RayExecutor:
         joined = not ray.is_initialized()
         try:
             if joined:
+                _reach(options.address)
                 ray.init(address=options.address, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise InfrastructureError(
                 f"executor 'ray': no cluster at {options.address!r}: {error}; start one with "
                 "`ray start --head`, or name it with --executor-option address=HOST:PORT"
             ) from error
         return RayWorkers(options, jobs or _room(options), leaves=joined)
+
+
+def _reach(address: str) -> None:
+    """Raise OSError if nothing listens at ``HOST:PORT``: Ray itself tries for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
 
 
 def _room(options: RayOptions) -> int:

@@ -82,6 +82,9 @@ _ALL_NAMES = {n for names in _TRANSFORMERS.values() for n in names} | {*_RULES_1
 # These run whatever is asked for; naming them changes nothing.
 _MANDATORY = {"RemoveDuplicateCastTransformer", "CastFloat16Transformer", "MemcpyTransformer"}
 
+_Row = tuple[str, int, str]
+"""Name and level of a pass, and "rule" or "transformer"."""
+
 
 def _are_switches(config: object) -> bool:
     """Whether session configuration entries only turn something on or off."""
@@ -127,6 +130,8 @@ class OrtOptimizer:
         dialect=True,
         produces="onnx-session",
     )
+    # Travels with the plugin, so that no worker searches the binary again: 0.15 s each time.
+    _known: tuple[_Row, ...] | None = None
 
     def configured(self, options: OrtOptimizerOptions) -> OrtOptimizer:
         """Offline, it makes a model that is optimized already."""
@@ -146,13 +151,13 @@ class OrtOptimizer:
         """Rules and transformers of the installed binary, level by level."""
         return [
             Pass(name, kind=f"level {level} {what}", description=_ABOUT.get(name, ""))
-            for name, level, what in _installed()
+            for name, level, what in self._table()
         ]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         """What each optimization level turns on; "default" is what a session does by default."""
         levels = {
-            name: tuple(n for n, level, _ in _installed() if level <= top)
+            name: tuple(n for n, level, _ in self._table() if level <= top)
             for name, top in _LEVELS.items()
         }
         return {"disable_all": (), **levels, "default": levels["all"]}
@@ -161,7 +166,7 @@ class OrtOptimizer:
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Artifact:
         """The model with instructions for its session, or a saved model; only ``passes`` are on."""
-        settings = _settings(passes, options)
+        settings = self._settings(passes, options)
         if options.mode == "online":
             name = json.dumps(settings, sort_keys=True)
             return Artifact("onnx-session", source.data, handle=settings, fingerprint=name)
@@ -174,7 +179,7 @@ class OrtOptimizer:
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions, folder: Path
     ) -> Artifact:
         """Instructions for a session of the file, or a model that is saved beside its weights."""
-        settings = _settings(passes, options)
+        settings = self._settings(passes, options)
         if options.mode == "online":
             name = json.dumps(settings, sort_keys=True)
             return Artifact("onnx-session", handle=settings, fingerprint=name, path=source.path)
@@ -186,7 +191,7 @@ class OrtOptimizer:
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
     ) -> Artifact:
         """The optimized model that the runtime writes when it is asked to."""
-        return Artifact("onnx", _saved(source.data, _settings(passes, options)))
+        return Artifact("onnx", _saved(source.data, self._settings(passes, options)))
 
     def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OrtOptimizerOptions
@@ -196,7 +201,9 @@ class OrtOptimizer:
         It names rule sets, not rules: those without which a small model becomes another one are
         found by leaving each out. If none is, or the model is large, the set stands for its rules.
         """
-        log = _log_of(source.data, _settings(passes, options), _rule_settings(passes, options))
+        log = _log_of(
+            source.data, self._settings(passes, options), self._rule_settings(passes, options)
+        )
         begun, done = _BEGUN.findall(log), _DONE.findall(log)
         if not done and not begun:
             return None
@@ -214,7 +221,7 @@ class OrtOptimizer:
 
     def snippet(self, passes: Sequence[str], options: OrtOptimizerOptions) -> str:
         """A session that has only ``passes`` on; offline, the model that it saves."""
-        settings = _settings(passes, options)
+        settings = self._settings(passes, options)
         entries = dict(settings["config"])
         if not options.prepacking:
             entries = {"session.disable_prepacking": "1", **entries}
@@ -240,7 +247,7 @@ class OrtOptimizer:
 
     def simple_snippets(self, passes: Sequence[str], options: OrtOptimizerOptions) -> Sequence[str]:
         """A session by default, then one at the level of ``passes``."""
-        settings = _settings(passes, options)
+        settings = self._settings(passes, options)
         levels = (None, _level(settings["level"]).name)
         return [_session_code(options.mode, level, settings["config"]) for level in levels]
 
@@ -248,7 +255,7 @@ class OrtOptimizer:
         """Sessions with all optimizations off, and by default or at the level of ``passes``."""
         if options.mode == "offline":
             return []
-        settings = _settings(passes, options)
+        settings = self._settings(passes, options)
         off = "options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL"
         by_default = ["if not optimized:", f"    {off}"]
         at_level = [
@@ -258,6 +265,31 @@ class OrtOptimizer:
             "options.graph_optimization_level = level",
         ]
         return [_run_code(lines, settings["config"]) for lines in (by_default, at_level)]
+
+    def _table(self) -> tuple[_Row, ...]:
+        if self._known is None:
+            self._known = _installed()
+        return self._known
+
+    def _settings(self, passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:
+        known = self._table()
+        unknown = sorted(set(passes) - {name for name, _, _ in known})
+        if unknown:
+            # ONNX Runtime ignores a name that it does not know, without a word.
+            raise ValueError(f"onnxruntime has no graph optimizer called {unknown[0]!r}")
+        levels = [level for name, level, _ in known if name in passes]
+        return {
+            "level": max(levels, default=0),
+            "disabled": sorted(_ALL_NAMES.union(n for n, _, _ in known) - set(passes)),
+            "config": dict(options.config),
+        }
+
+    def _rule_settings(
+        self, passes: Sequence[str], options: OrtOptimizerOptions
+    ) -> dict[str, Mapping[str, Any]]:
+        """The settings without each pass of which the log says little."""
+        asked = [name for names in _ASKED.values() for name in names if name in passes]
+        return {n: self._settings([p for p in passes if p != n], options) for n in asked}
 
 
 def _run_code(lines: Sequence[str], config: Mapping[str, str]) -> str:
@@ -296,20 +328,6 @@ def _session_code(mode: str, level: str | None, config: Mapping[str, str]) -> st
             "return onnx.load(file.name)",
         ]
     return "\n".join(lines)
-
-
-def _settings(passes: Sequence[str], options: OrtOptimizerOptions) -> dict[str, Any]:
-    known = _installed()
-    unknown = sorted(set(passes) - {name for name, _, _ in known})
-    if unknown:
-        # ONNX Runtime ignores a name that it does not know, without a word.
-        raise ValueError(f"onnxruntime has no graph optimizer called {unknown[0]!r}")
-    levels = [level for name, level, _ in known if name in passes]
-    return {
-        "level": max(levels, default=0),
-        "disabled": sorted(_ALL_NAMES.union(n for n, _, _ in known) - set(passes)),
-        "config": dict(options.config),
-    }
 
 
 def _saved(model: bytes, settings: Mapping[str, Any]) -> bytes:
@@ -356,14 +374,6 @@ def _level(number: int) -> Any:
     return getattr(levels, f"ORT_{names[number]}", levels.ORT_ENABLE_ALL)
 
 
-def _rule_settings(
-    passes: Sequence[str], options: OrtOptimizerOptions
-) -> dict[str, Mapping[str, Any]]:
-    """The settings without each pass of which the log says little."""
-    asked = [name for names in _ASKED.values() for name in names if name in passes]
-    return {n: _settings([p for p in passes if p != n], options) for n in asked}
-
-
 def _log_of(
     model: bytes, settings: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]] | None = None
 ) -> str:
@@ -404,8 +414,8 @@ def _compare(
 
 
 @functools.lru_cache(maxsize=1)
-def _installed() -> tuple[tuple[str, int, str], ...]:
-    """(name, level, "rule" or "transformer") of every pass of the installed binary."""
+def _installed() -> tuple[_Row, ...]:
+    """A row for every pass of the installed binary."""
     model = helper.make_model(
         helper.make_graph(
             [helper.make_node("Identity", ["x"], ["y"])],
@@ -416,7 +426,7 @@ def _installed() -> tuple[tuple[str, int, str], ...]:
         ir_version=7,
         opset_imports=[helper.make_opsetid("", 13)],
     )
-    found: dict[str, tuple[str, int, str]] = {}
+    found: dict[str, _Row] = {}
     level = 0
     everything = {"level": 4, "disabled": [], "config": {}}
     for line in _log_of(model.SerializeToString(), everything).splitlines():
@@ -436,7 +446,7 @@ def _installed() -> tuple[tuple[str, int, str], ...]:
     )
 
 
-def _add(found: dict[str, tuple[str, int, str]], name: str, level: int) -> None:
+def _add(found: dict[str, _Row], name: str, level: int) -> None:
     if name in _RULE_SETS:
         for rule in _RULE_SETS[name]:
             found.setdefault(rule, (rule, level, "rule"))

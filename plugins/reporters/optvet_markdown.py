@@ -64,7 +64,8 @@ def _outcome(report: CampaignReport) -> str:
     if answered < len(report.trials):
         jobs = f"{answered} of {jobs}"
     if not counted:
-        return f"**No findings** on {every} models, in {jobs}."
+        new = "new " if any(f.known for f in report.findings) else ""
+        return f"**No {new}findings** on {every} models, in {jobs}."
     found = "1 finding" if len(counted) == 1 else f"{len(counted)} findings"
     return f"**{found}** on {len(models)} of {every} models, in {jobs}."
 

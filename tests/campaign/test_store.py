@@ -142,6 +142,62 @@ def test_the_same_plan_is_the_same_campaign_and_another_shares_its_jobs(store: S
         find_campaign(store, "d")
 
 
+def asked(model: str, optimizer: str) -> Job:
+    name = f"{optimizer}-{model}"
+    return Job(name, name, VetRequest(model=model, optimizer=optimizer), model, {})
+
+
+def test_workers_stay_with_an_optimizer_and_share_neither_it_nor_a_model(store: Store) -> None:
+    jobs = tuple(asked(model, optimizer) for optimizer in "AB" for model in ("m0", "m1", "m2"))
+    campaign = add_campaign(store, Plan("c", "", jobs, {"fail_on": []}))
+    join(store, HERE)
+
+    def take(near: str = "") -> str:
+        job = claim(store, campaign.id, HERE, near=near)
+        assert job is not None
+        return job
+
+    def answer(job: str) -> str:
+        assert record(store, HERE, job, error(), 0.0)
+        return job[0]
+
+    first, second = take(), take()
+    assert (first, second) == ("A-m0", "B-m1")
+    third = take(answer(first))
+    assert third == "A-m2"
+    fourth = take(answer(second))
+    assert fourth == "B-m0"
+    fifth = take(answer(third))
+    assert fifth == "A-m1"
+    # The rest of B is shared, since nothing says that to import its library takes longer.
+    assert take(answer(fifth)) == "B-m2"
+    assert claim(store, campaign.id, HERE, near="B") is None
+
+
+@pytest.mark.parametrize(("setup_s", "shared"), [(2.0, True), (20.0, False)])
+def test_the_last_jobs_of_an_optimizer_are_shared_where_its_import_takes_less(
+    store: Store, setup_s: float, shared: bool
+) -> None:
+    jobs = tuple(asked(model, optimizer) for optimizer in "AB" for model in ("m0", "m1", "m2"))
+    campaign = add_campaign(store, Plan("c", "", jobs, {"fail_on": []}))
+    join(store, HERE)
+    now = 100.0
+
+    def take(near: str) -> str | None:
+        return claim(store, campaign.id, HERE, near=near, clock=lambda: now)
+
+    first = take("B")
+    assert first == "B-m0"
+    for expected in ("A-m1", "A-m2", "A-m0"):
+        assert take("A") == expected
+        assert record(store, HERE, expected, error(), 5.0)
+    now += 5.0 + setup_s
+    # B-m0 has taken that much longer than A-m0; B-m1 and B-m2 will take ten seconds.
+    assert take("A") == ("B-m1" if shared else None)
+    assert record(store, HERE, first, error(), now - 100.0)
+    assert take("B") == ("B-m2" if shared else "B-m1")
+
+
 def claim_all(path: Path, campaign: int, results: Any) -> None:
     """Claim and answer until nothing waits, as a process of its own."""
     with open_store(path) as store:

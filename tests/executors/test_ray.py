@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections import Counter
@@ -172,3 +173,15 @@ def test_a_worker_that_dies_is_lost_and_an_exception_is_told(cluster: Any) -> No
 def test_a_cluster_without_room_is_told(cluster: Any) -> None:
     with pytest.raises(InfrastructureError, match="no room for one job"):
         RayExecutor().start(RayOptions(gpus=1), jobs=None)
+
+
+def test_an_address_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # it does not listen
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        words = f"no cluster at '{address}'.*ray start --head"
+        with pytest.raises(InfrastructureError, match=words):
+            RayExecutor().start(RayOptions(address=address), jobs=1)

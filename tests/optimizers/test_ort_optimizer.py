@@ -1,3 +1,4 @@
+import pickle
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from tests.answers import elsewhere
 
 import optvet
+import optvet_ort_optimizer
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
@@ -317,3 +319,13 @@ def test_in_a_newer_model_nothing_need_be_listed(tmp_path: Path) -> None:
     text = LISTED.replace("ir_version: 3", "ir_version: 8")
     result = vet(text, tmp_path, optimizer_options={"mode": "offline"})
     assert not [f for f in result.findings if f.symptom == "metadata-change"]
+
+
+def test_a_worker_gets_the_passes_with_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = OrtOptimizer()
+    names = [p.name for p in optimizer.passes()]
+    monkeypatch.setattr(optvet_ort_optimizer, "_installed", lambda: pytest.fail("searched again"))
+    sent: OrtOptimizer = pickle.loads(pickle.dumps(optimizer.configured(OrtOptimizerOptions())))
+    assert [p.name for p in sent.passes()] == names
+    source = Artifact("onnx", onnx.parser.parse_model(INTEGERS).SerializeToString())
+    assert sent.apply(source, names[:1], OrtOptimizerOptions()).format == "onnx-session"

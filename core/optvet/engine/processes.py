@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import _thread
 import os
-import queue
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -76,6 +76,7 @@ class _Task:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     report: Report | None
+    number: int | None
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -84,8 +85,9 @@ class LocalWorkers:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._tasks: deque[_Task] = deque()
+        self._changed = threading.Condition()
+        self._threads: dict[int, threading.Thread] = {}
         self._processes: set[_Process] = set()
         self._closed = False
 
@@ -93,27 +95,57 @@ class LocalWorkers:
         self, function: Callable[..., T], /, *arguments: Any, report: Report | None = None
     ) -> Future[T]:
         """Run ``function(*arguments, report)`` in a worker; see ``Workers``."""
-        task = _Task(function, arguments, report)
-        self._tasks.put(task)
-        if len(self._threads) < self.count:
-            thread = threading.Thread(target=self._serve, name="optvet-worker", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        return cast("Future[T]", task.future)
+        return self._add(_Task(function, arguments, report, None))
+
+    def submit_to(
+        self,
+        number: int,
+        function: Callable[..., T],
+        /,
+        *arguments: Any,
+        report: Report | None = None,
+    ) -> Future[T]:
+        """Run ``function(*arguments, report)`` in one worker; see ``NumberedWorkers``."""
+        return self._add(_Task(function, arguments, report, number))
 
     def close(self) -> None:
         """End all workers."""
-        self._closed = True
-        for _ in self._threads:
-            self._tasks.put(None)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         for process in list(self._processes):
             process.hang_up()
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(timeout=2 * _END_S)
 
-    def _serve(self) -> None:
+    def _add(self, task: _Task) -> Future[Any]:
+        with self._changed:
+            self._tasks.append(task)
+            self._changed.notify_all()
+            number = len(self._threads) if task.number is None else task.number
+            if number < self.count and number not in self._threads:
+                thread = threading.Thread(
+                    target=self._serve, args=(number,), name="optvet-worker", daemon=True
+                )
+                self._threads[number] = thread
+                thread.start()
+        return task.future
+
+    def _next(self, number: int) -> _Task | None:
+        """The next task of worker ``number``; None if there will be none."""
+        with self._changed:
+            while True:
+                for task in self._tasks:
+                    if task.number in (None, number):
+                        self._tasks.remove(task)
+                        return task
+                if self._closed:
+                    return None
+                self._changed.wait()
+
+    def _serve(self, number: int) -> None:
         process: _Process | None = None
-        while (task := self._tasks.get()) is not None:
+        while (task := self._next(number)) is not None:
             if self._closed:
                 task.future.set_exception(WorkerLost("the workers were closed"))
                 continue

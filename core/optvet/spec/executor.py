@@ -54,6 +54,22 @@ class Workers(Protocol):
 
 
 @runtime_checkable
+class NumberedWorkers(Workers, Protocol):
+    """Workers that are told apart: who has run one job has loaded what another like it needs."""
+
+    def submit_to(
+        self,
+        number: int,
+        function: Callable[..., T],
+        /,
+        *arguments: Any,
+        report: Report | None = None,
+    ) -> Future[T]:
+        """As ``submit``, in the worker of this number, from 0 and below ``count``."""
+        ...
+
+
+@runtime_checkable
 class Executor(Protocol):
     """Starts workers; ``optvet campaign run --executor NAME``.
 

@@ -389,6 +389,21 @@ def test_replay_tells_still_there_from_fixed_and_changed(tmp_path: Path) -> None
     assert replay_bundle(bundle.path, Plugins()).outcome == "changed"
 
 
+def test_a_note_on_a_model_that_the_checker_refuses_is_still_there(tmp_path: Path) -> None:
+    # onnxslim takes weights out of the inputs, where IR version 3 wants them.
+    pytest.importorskip("onnxslim")
+    made = bundles(LISTED % "MatMul", tmp_path, optimizer="onnxslim", reduce=False)
+    symptoms = {str(b.record.finding.symptom): b for b in made}
+    assert set(symptoms) == {"invalid-model", "metadata-change"}
+    for bundle in made:
+        assert replay_bundle(bundle.path, Plugins()).outcome == "still there"
+    note = symptoms["metadata-change"].path
+    model = onnx.load(note / "model.onnx")
+    model.ir_version = 4
+    onnx.save(model, note / "model.onnx")
+    assert replay_bundle(note, Plugins()).outcome == "fixed"
+
+
 def test_a_fault_of_onnx_runtime_is_shown_with_onnx_runtime_alone(tmp_path: Path) -> None:
     from optvet_ort_optimizer import OrtOptimizer
     from optvet_ort_runtime import OrtRuntime

@@ -16,7 +16,13 @@ from onnx import ModelProto
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.options import parse_options
-from optvet.engine.reduce.oracle import ObservedFault, Sought, examiner_for, first_observed
+from optvet.engine.reduce.oracle import (
+    STRUCTURAL,
+    ObservedFault,
+    Sought,
+    examiner_for,
+    first_observed,
+)
 from optvet.engine.trust import options_from
 from optvet.engine.vet.explain import GraphView, explain, graph_views
 from optvet.engine.vet.meter import runs_of
@@ -92,6 +98,9 @@ def _observed(
             # The optimized model need not pass what the original fails.
             lab = lab.under(**fewer)
             reference = lab.reference(samples)
+    if sought in STRUCTURAL:
+        # Structures are compared whether or not the checker refuses one, which is another finding.
+        lab = lab.under(plain=False)
     case = lab.case
     runs = [reference.runs.get(sample.id) for sample in samples]
     failed = [run for run in runs if run is None or isinstance(run, Failure)]
@@ -106,6 +115,9 @@ def _observed(
     else:
         trial = lab.trial(passes, samples, "confirm")
     observed = first_observed(examiner, reference, trial, samples, sought)
+    if observed is None and sought in STRUCTURAL and trial.build.facts is None:
+        # No structure to compare: the failure is told, since nothing says that the note is gone.
+        observed = first_observed(examiner, reference, trial, samples)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
     after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
     before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from optvet.engine.campaign.sharing import shared_optimizers
 from optvet.engine.campaign.store import Store
 
 SILENCE_S = 120.0
@@ -95,14 +96,44 @@ def beat(store: Store, owner: Owner, clock: Clock = time.time) -> None:
         database.execute("UPDATE owners SET beat = ? WHERE id = ?", (clock(), owner.id))
 
 
-def claim(store: Store, campaign: int, owner: Owner, clock: Clock = time.time) -> str | None:
-    """Claim the next queued job for ``owner``; its key, or None if none is queued."""
+_IN_USE = "(SELECT {} FROM jobs WHERE state = 'running')"
+_OTHER_MODEL = f"model_digest NOT IN {_IN_USE.format('model_digest')}"
+_OTHER_OPTIMIZER = f"optimizer NOT IN {_IN_USE.format('optimizer')}"
+_CHOICES = (
+    f"optimizer = :near AND {_OTHER_MODEL}",
+    "optimizer = :near",
+    f"{_OTHER_OPTIMIZER} AND {_OTHER_MODEL}",
+    _OTHER_OPTIMIZER,
+)
+"""Which jobs are claimed first.
+
+A worker that stays with one optimizer imports its libraries once, and two workers with different
+ones import none twice. Results of the original are cached, so no two workers take one model at the
+same time, where there is another.
+"""
+_SHARED = (f"optimizer = :near AND {_OTHER_MODEL}", "optimizer = :near")
+
+
+def claim(
+    store: Store, campaign: int, owner: Owner, *, near: str = "", clock: Clock = time.time
+) -> str | None:
+    """Claim a queued job for ``owner``; its key, or None if none is queued or it should wait.
+
+    It should wait if other workers will be done with the rest before it has imported a library.
+
+    Args:
+        store: The store.
+        campaign: The campaign of the job.
+        owner: Who claims it.
+        near: The optimizer whose libraries the worker has loaded that will run the job.
+        clock: Tells the time.
+    """
     with store.transaction() as database:
-        row = database.execute(
-            "SELECT job FROM campaign_jobs JOIN jobs ON key = job "
-            "WHERE campaign = ? AND state = 'queued' ORDER BY position LIMIT 1",
-            (campaign,),
-        ).fetchone()
+        row = _first(database, campaign, near, _CHOICES)
+        if row is None:
+            shared = shared_optimizers(database, campaign, clock())
+            rows = (_first(database, campaign, optimizer, _SHARED) for optimizer in shared)
+            row = next(rows, None)
         if row is None:
             return None
         job = str(row["job"])
@@ -115,6 +146,19 @@ def claim(store: Store, campaign: int, owner: Owner, clock: Clock = time.time) -
             (job, owner.id, clock(), job),
         )
     return job
+
+
+def _first(
+    database: sqlite3.Connection, campaign: int, near: str, choices: Iterable[str]
+) -> sqlite3.Row | None:
+    """The first queued job of the first of ``choices`` that has one."""
+    query = (
+        "SELECT job FROM campaign_jobs JOIN jobs ON key = job "
+        "WHERE campaign = :campaign AND state = 'queued' AND {} ORDER BY position LIMIT 1"
+    )
+    about = {"campaign": campaign, "near": near}
+    found = (database.execute(query.format(choice), about).fetchone() for choice in choices)
+    return next((row for row in found if row is not None), None)
 
 
 def owns(database: sqlite3.Connection, job: str, owner: Owner) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from optvet.engine.bundle.write import Draw
@@ -30,7 +31,7 @@ from optvet.engine.campaign.results import Campaign, Trial, answer_from, states,
 from optvet.engine.campaign.store import Store
 from optvet.spec.campaign import STORE_BYTES
 from optvet.spec.errors import OptvetError
-from optvet.spec.executor import WorkerLost, Workers
+from optvet.spec.executor import NumberedWorkers, WorkerLost, Workers
 from optvet.spec.records import ErrorRecord, VetResult
 from optvet.spec.records.error import ErrorSource
 
@@ -78,6 +79,8 @@ class _Runner:
     costs: Costs
     bundling: Bundling
     running: dict[Future[JobAnswer], _Running] = field(default_factory=dict)
+    near: dict[int, str] = field(default_factory=dict)
+    """The optimizer of each slot's last job."""
     losses: dict[str, int] = field(default_factory=dict)
     beaten: float = 0.0
 
@@ -111,12 +114,14 @@ class _Runner:
 
     def _fill(self) -> None:
         while self._idle:
-            key = claim(self.store, self.campaign.id, self.owner)
+            taken = {r.slot for r in self.running.values()}
+            slot = next(n for n in range(self.workers.count) if n not in taken)
+            near = self.near.get(slot, "")
+            key = claim(self.store, self.campaign.id, self.owner, near=near)
             if key is None:
                 return
             asked = trial(self.store, key)
-            taken = {r.slot for r in self.running.values()}
-            slot = next(n for n in range(self.workers.count) if n not in taken)
+            self.near[slot] = asked.optimizer
             self._tell("started", asked, slot)
 
             def report(text: str, asked: Trial = asked, slot: int = slot) -> None:
@@ -124,7 +129,12 @@ class _Runner:
 
             bundling = self.bundling if asked.bundles else None
             parcel = None if self.bundling.folder is not None else packed(asked.request)
-            future = self.workers.submit(run_job, asked.request, bundling, parcel, report=report)
+            submit = (
+                partial(self.workers.submit_to, slot)
+                if isinstance(self.workers, NumberedWorkers)
+                else self.workers.submit
+            )
+            future = submit(run_job, asked.request, bundling, parcel, report=report)
             self.running[future] = _Running(asked, slot, time.monotonic())
 
     def _take(self, future: Future[JobAnswer]) -> None:

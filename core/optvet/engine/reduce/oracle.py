@@ -264,7 +264,7 @@ class ReductionOracle:
         # A fault of the build is tested without running the result.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
-        samples = [] if early or self.sought in _STRUCTURAL else [opened.sample]
+        samples = [] if early or self.sought in STRUCTURAL else [opened.sample]
         trial = opened.lab.trial(self.case.passes.complete(passes), samples, "localize")
         observed = first_observed(
             opened.examiner, opened.reference, trial, samples, self.sought, self.target
@@ -310,7 +310,7 @@ def examiner_for(
     return examiner
 
 
-_STRUCTURAL = (Symptom.BLOAT, Symptom.METADATA_CHANGE)
+STRUCTURAL = (Symptom.BLOAT, Symptom.METADATA_CHANGE)
 REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
 """Notes that a small model can show: not the speed, and not a deliberate dialect."""
 
