@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +68,16 @@ class Scored:
     def found(self) -> bool:
         """Whether something is told at all."""
         return self.symptom not in ("none", "error")
+
+    @property
+    def place(self) -> bool:
+        """Whether operator or parameter are those of the label, as far as its words tell."""
+        _, _, label = self.expected
+        told = f"{self.culprit} {self.message}"
+        named = label.partition("->")[0]
+        if self.converter.startswith("planted") and re.search(r"\w\.\w", named):
+            return named in re.findall(r"[\w.]+", told)
+        return bool(_words_of(named) & _words_of(told))
 
     @property
     def right(self) -> tuple[bool, bool]:
@@ -139,7 +150,20 @@ def _told(result: ConversionResult) -> tuple[str, str, str, str, str]:
         return result.verdict, "none", "-", "-", result.reason
     first = min(told, key=_plainness)
     symptom = SYMPTOMS.get(first.symptom, first.symptom)
-    return result.verdict, symptom, STAGES.get(first.kind, first.kind), first.culprit, first.message
+    place = first.place.words() if first.place is not None else ""
+    stage = STAGES.get(first.kind, first.kind)
+    return result.verdict, symptom, stage, place or first.culprit, first.message
+
+
+def _words_of(text: str) -> set[str]:
+    """Names of operators and parameters in a text, in lower case and without namespaces."""
+    found = re.findall(r"[A-Za-z][A-Za-z0-9_.:]*", text)
+    parts = {part.strip("_").lower() for name in found for part in re.split(r"[.:]+", name)}
+    whole = {name.lower() for name in found}
+    return {w.removesuffix("s") for w in parts | whole if len(w) > 2} - _COMMON
+
+
+_COMMON = set("aten onnx the and for all with name node type error out set not".split())
 
 
 def _plainness(finding: ConversionFinding) -> int:
@@ -147,12 +171,15 @@ def _plainness(finding: ConversionFinding) -> int:
 
 
 def _line(s: Scored) -> str:
-    marks = "".join("+" if good else "x" for good in s.right)
+    marks = "".join("+" if good else "x" for good in (*s.right, s.place))
     if s.control:
-        marks = "!!" if s.found or s.symptom == "error" else "--"
+        marks = "!!!" if s.found or s.symptom == "error" else "---"
     expected = f"{s.expected[0]}/{s.expected[1]}"
     words = " ".join(s.message.split())[:110]
-    return f"{marks} {s.id:42} {expected:32} {s.symptom}/{s.stage} {s.seconds:.1f} s  {words}"
+    found = f"{s.symptom}/{s.stage}"
+    return (
+        f"{marks} {s.id:42} {expected:32} {found:32} {s.seconds:5.1f} s  {s.culprit[:90]}  {words}"
+    )
 
 
 def _totals(scored: Sequence[Scored], missing: Sequence[str]) -> None:
@@ -162,7 +189,8 @@ def _totals(scored: Sequence[Scored], missing: Sequence[str]) -> None:
         print(
             f"{title}: {sum(s.found for s in faults)} of {len(faults)} faults found, "
             f"{sum(s.right[0] for s in faults)} with the right symptom, "
-            f"{sum(all(s.right) for s in faults)} with the right stage; "
+            f"{sum(all(s.right) for s in faults)} with the right stage, "
+            f"{sum(s.place for s in faults)} with the right operator or parameter; "
             f"{sum(s.found for s in controls)} of {len(controls)} controls reported"
         )
     if missing:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
         Factory,
         Perturbs,
         RunsInDouble,
+        ShowsInside,
         SourceFacts,
+        SourceInside,
+        SourceValue,
         TellsSource,
     )
     from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
@@ -226,8 +229,11 @@ __all__ = [
     "Sensitive",
     "Session",
     "SetsEnvironment",
+    "ShowsInside",
     "Sighting",
     "SourceFacts",
+    "SourceInside",
+    "SourceValue",
     "Stage",
     "Suggestion",
     "Suits",

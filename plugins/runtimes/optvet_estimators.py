@@ -7,6 +7,7 @@ regressor its predictions, a transformer its features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from optvet import (
     Runtime,
     Session,
     SourceFacts,
+    SourceInside,
+    SourceValue,
     hookimpl,
     load_factory,
     version_of,
@@ -56,6 +59,46 @@ class EstimatorRuntime:
     def load(self, artifact: Artifact, options: EstimatorOptions) -> Session:
         """The estimator, ready to be called."""
         return EstimatorSession(estimator_of(artifact))
+
+    def inside(
+        self, artifact: Artifact, feeds: Feeds, options: EstimatorOptions, seed: int | None
+    ) -> SourceInside:
+        """What each step of a pipeline gives; of another estimator its outputs alone.
+
+        Estimators compute in float64 and their models in float32, so what they give is moved by the
+        latter's roundoff.
+        """
+        made = estimator_of(artifact)
+        x, values = _table(feeds), list[SourceValue]()
+        steps = list(getattr(made.model, "steps", ()))
+        for name, step in steps[:-1]:
+            if step in (None, "passthrough"):
+                continue
+            x = step.transform(x)
+            reads = (len(values) - 1,) if values else ()
+            values.append(_step(step, name, _array(x), reads))
+        reads = (len(values) - 1,) if values else ()
+        name, last = steps[-1] if steps else ("", made.model)
+        outputs = EstimatorSession(made).run(feeds)
+        first = len(values)
+        values += [_step(last, name, value, reads) for value in outputs.values()]
+        if seed is not None:
+            rng = np.random.default_rng(seed)
+            values = [replace(v, value=_moved(v.value, rng)) for v in values]
+        return SourceInside(tuple(values), tuple(range(first, len(values))))
+
+
+def _step(estimator: Any, name: str, value: np.ndarray, reads: tuple[int, ...]) -> SourceValue:
+    operator = type(estimator).__name__
+    return SourceValue(operator, value, reads, module=name)
+
+
+def _moved(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if value.dtype.kind != "f" or not value.size:
+        return value
+    top = float(np.max(np.abs(value), where=np.isfinite(value), initial=0.0))
+    step = float(np.finfo(np.float32).eps) * top
+    return np.asarray(value + rng.choice((-step, step), value.shape))
 
 
 class EstimatorSession:

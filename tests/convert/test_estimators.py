@@ -90,6 +90,8 @@ def test_missing_values_that_take_the_wrong_branch_are_found(source: Path) -> No
     assert (finding.symptom, finding.severity) == ("wrong-output", "fault")
     assert finding.witness is not None
     assert finding.witness.origin == "given"
+    assert finding.place is not None
+    assert finding.place.operator == "RandomForestClassifier"
 
 
 def test_boosted_trees_are_judged_too(source: Path) -> None:

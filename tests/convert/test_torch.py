@@ -117,6 +117,15 @@ def test_a_fault_of_torchscript_is_found_in_its_stage(
     assert (finding.symptom, finding.stages) == (symptom, [stage])
 
 
+def test_the_operator_is_named_with_its_line_and_what_it_became(source: Path) -> None:
+    place = convert(source, "index_put", "torch_script").findings[0].place
+    assert place is not None
+    assert place.operator.startswith("aten.")
+    assert "index_put" in place.operator
+    assert place.line.startswith(f"{source}:")
+    assert place.node == "ScatterND"
+
+
 def test_a_folded_batch_norm_is_rounding(source: Path) -> None:
     result = convert(source, "convolution", "torch_script")
     assert (result.verdict, result.findings) == ("right", [])
@@ -129,6 +138,10 @@ def test_cancellation_in_a_translation_is_found_in_it(source: Path) -> None:
     assert [f.stages for f in result.findings if f.severity == "fault"] == [
         ["torch_dynamo/convert"]
     ]
+    place = result.findings[0].place
+    assert place is not None
+    assert place.operator == "aten.log1p"
+    assert [node.partition(" = ")[2].partition(" ")[0] for node in place.nodes][-1] == "Log"
     states = [s.state for s in result.stages]
     assert states == ["same", "same", "fault", "fault"]
 

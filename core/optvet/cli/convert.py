@@ -14,7 +14,7 @@ from rich.text import Text
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED
 from optvet.cli.options import Debug
 from optvet.cli.output import Json, check_folder, write_document
-from optvet.cli.render import count, number, table_of, text
+from optvet.cli.render import count, node_line, number, table_of, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.convert import ConvertRequest
@@ -27,6 +27,7 @@ _STATES = {"same": "dim", "drift": "green", "fault": "red", "fails": "red"}
 _CODES = {"right": CLEAN, "faulty": FINDINGS, "refused": NOTHING, "undecided": UNDECIDED}
 _LINE_CHARS = 240
 _WARNINGS = 5
+_NODES = 4
 
 
 @takes(ConvertRequest, "model")
@@ -116,6 +117,17 @@ def _finding(finding: ConversionFinding) -> Table:
         where = f"runtime {finding.culprit}, with what {where} makes"
     grid.add_row("culprit", text(f"{where} ({finding.kind})"))
     grid.add_row("", text(one_line(finding.message, _LINE_CHARS)))
+    if finding.place is not None and (words := finding.place.words()):
+        grid.add_row("inside", text(one_line(words, _LINE_CHARS)))
+        where = ", ".join(part for part in (finding.place.module, finding.place.line) if part)
+        if where:
+            grid.add_row("", text(where, "dim"))
+        for name, (now, wanted) in finding.place.attributes.items():
+            grid.add_row("", text(f"{name} is {now}, in the source {wanted}"))
+        for weight in finding.place.parameters[:_WARNINGS]:
+            grid.add_row("", text(f"{weight.name} differs by {number(weight.error)}"))
+        for node in finding.place.nodes[:_NODES]:
+            grid.add_row("", text(node_line(node), "dim"))
     if finding.witness is not None:
         seen = finding.witness
         about = f" ({seen.about})" if seen.about else ""

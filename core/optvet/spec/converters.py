@@ -139,3 +139,59 @@ class RunsInDouble(Protocol[OptionsT_contra]):
     def load_double(self, artifact: Artifact, options: OptionsT_contra) -> Session:
         """As ``load``; its session takes the same inputs, and gives outputs in float64."""
         ...
+
+
+@dataclass(frozen=True)
+class SourceValue:
+    """A value inside a source, in one run.
+
+    Attributes:
+        operator: What computes it, as the framework calls it.
+        value: The value.
+        reads: Places, in ``SourceInside.values``, of the values that it is computed from; inputs
+            and parameters are not among them.
+        constant: Whether it depends on parameters alone.
+        module: Path of the part of the source that it belongs to, such as ``encoder.0``.
+        line: File and line of the user's code.
+        alike: The operator of ONNX that computes the same, with its attributes; empty if unknown.
+        attributes: Those attributes.
+    """
+
+    operator: str
+    value: np.ndarray
+    reads: tuple[int, ...] = ()
+    constant: bool = False
+    module: str = ""
+    line: str = ""
+    alike: str = ""
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceInside:
+    """All values of one run in the order of computation, and the parameters by name.
+
+    ``outputs`` are the places of the outputs among the values; None for one that is none of them.
+    """
+
+    values: tuple[SourceValue, ...]
+    outputs: tuple[int | None, ...] = ()
+    parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ShowsInside(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: what a source computes on the way to its outputs."""
+
+    def inside(
+        self,
+        artifact: Artifact,
+        feeds: Mapping[str, np.ndarray],
+        options: OptionsT_contra,
+        seed: int | None,
+    ) -> SourceInside:
+        """The values of one run; with a ``seed``, of one moved as ``load_perturbed`` moves.
+
+        Called in a worker process, to find where a conversion breaks. No verdict depends on it.
+        """
+        ...

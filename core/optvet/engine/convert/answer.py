@@ -19,6 +19,7 @@ from optvet.spec.converters import StageKind
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import (
     ConversionFinding,
+    ConversionPlace,
     ConversionResult,
     ConversionVerdict,
     ConversionWitness,
@@ -31,7 +32,7 @@ from optvet.spec.types import Artifact, Failure
 
 _MESSAGE_CHARS = 4000
 _ENDS: dict[str, str] = {"onnx": ".onnx"}
-Found = tuple[Blame, bool, list[CrossCheck]]
+Found = tuple[Blame, bool, list[CrossCheck], ConversionPlace | None]
 State = Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
 
 
@@ -100,7 +101,7 @@ def _source(conversion: Conversion, answer: Answer) -> SourceRecord:
 
 
 def _finding(answer: Answer, found: Found) -> ConversionFinding:
-    blame, confirmed, checks = found
+    blame, confirmed, checks, place = found
     witness = blame.drawn[0]
     seen = answer.stations[-1].seen[witness.sample.id]
     guilty = answer.stations[blame.first : blame.last + 1]
@@ -125,6 +126,7 @@ def _finding(answer: Answer, found: Found) -> ConversionFinding:
         ),
         samples=len(blame.drawn),
         cross_check=checks,
+        place=place,
     )
 
 

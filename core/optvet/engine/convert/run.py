@@ -16,6 +16,7 @@ from optvet.engine.convert.chain import Link, links_of, source_of
 from optvet.engine.convert.inputs import Drawn, inputs_of
 from optvet.engine.convert.interface import matched
 from optvet.engine.convert.judge import Judge, Seen, judged_with
+from optvet.engine.convert.locate import locate, place_in_message
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.steps import Observed
@@ -29,7 +30,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested
 from optvet.spec.protocols import Runtime
-from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.vet import CrossCheck
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -76,7 +77,7 @@ def _opened(request: ConvertRequest, plugins: Plugins) -> Iterator[Conversion]:
         tempfile.TemporaryDirectory(prefix="optvet-convert-") as folder,
         Sandbox(jobs=jobs, limits=limits, preload=tuple(dict.fromkeys(preload))) as sandbox,
     ):
-        yield Conversion(request, plugins, sandbox, source, tuple(links), Path(folder), [])
+        yield Conversion(request, plugins, sandbox, source, tuple(links), Path(folder), [], [])
 
 
 def _prepared(
@@ -103,6 +104,7 @@ def _prepared(
         conversion.sandbox, conversion.reference, conversion.source.artifact, outputs
     )
     kept = [d for d in drawn if d.sample.id in outputs]
+    conversion.output_names.extend(outputs[samples[0].id])
     return kept, Judge(outputs, random, meter), failed
 
 
@@ -173,10 +175,37 @@ def _judged(
             blame,
             _is_confirmed(judge, observed, blame),
             _cross_checked(conversion, made[blame.last], configs[blame.last], blame, judge),
+            _located(conversion, made[blame.last], configs[blame.last], stations, blame),
         )
         for blame in blames
     ]
     return replace(answer, blames=found)
+
+
+def _located(
+    conversion: Conversion,
+    made: _Made,
+    config: RuntimeConfig | None,
+    stations: Sequence[Station],
+    blame: Blame,
+) -> ConversionPlace | None:
+    """Where inside the guilty artifact it breaks; None where its format does not show that."""
+    artifact, sample = made.artifact, blame.drawn[0].sample
+    if artifact is None or artifact.format != "onnx" or not artifact.data or config is None:
+        return None
+    seen = stations[blame.last].seen.get(sample.id)
+    if seen is None or seen.right:
+        return None
+    source = (conversion.reference, conversion.source.artifact)
+    if seen.state == "fails":
+        about = (artifact, seen.message)
+        return conversion.sandbox.call(place_in_message, *about, role="referee").value
+    wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]
+    about_values = (*source, config, artifact, sample, wrong)
+    outcome = conversion.sandbox.call(locate, *about_values, role="referee")
+    if outcome.failure is not None:
+        return ConversionPlace(note=f"not looked for: {describe(outcome.failure)[:300]}")
+    return outcome.value
 
 
 def _config(conversion: Conversion, made: _Made, last: bool) -> RuntimeConfig | None:

@@ -29,6 +29,7 @@ class Conversion:
     """One question: a source, its chain, and where steps run.
 
     ``folder`` is where converters write; ``warnings`` are the lines that they wrote to stderr.
+    ``output_names`` are the outputs of the source, known after it ran.
     """
 
     request: ConvertRequest
@@ -38,6 +39,7 @@ class Conversion:
     links: tuple[Link, ...]
     folder: Path
     warnings: list[str]
+    output_names: list[str]
 
     @property
     def reference(self) -> RuntimeConfig:

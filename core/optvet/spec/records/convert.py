@@ -68,6 +68,49 @@ class ConversionWitness(Record):
     about: str = ""
 
 
+class DifferingParameter(Record):
+    """A weight of the converted model that is another number in the source.
+
+    ``name`` is the source's, ``weight`` the converted model's; ``error`` is relative to the largest
+    magnitude. ``how`` is empty, or how the source's is to be turned to fit: "transposed (1, 0)".
+    """
+
+    name: str
+    weight: str
+    error: float | None
+    how: str = ""
+
+
+class ConversionPlace(Record):
+    """Where inside the guilty stage a model breaks.
+
+    ``operator`` is the first operator of the source whose result the converted model does not have,
+    although it has what that reads; ``module`` and ``line`` are its place in the source. ``nodes``
+    are the nodes of the converted model between values that are right and the first that is not,
+    as text. ``parameters`` differ from the source's; ``attributes`` are of the first such node, and
+    what the source's operator asks for: ``{"pads": ("[0, 0]", "[1, 1]")}``. ``note`` says why there
+    is none, or what it rests on.
+    """
+
+    operator: str = ""
+    module: str = ""
+    line: str = ""
+    nodes: list[str] = Field(default_factory=list)
+    node: str = ""
+    parameters: list[DifferingParameter] = Field(default_factory=list)
+    attributes: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    note: str = ""
+
+    def words(self) -> str:
+        """The culprit in a line: parameters, or an attribute, or operator and nodes."""
+        if self.parameters:
+            return ", ".join(p.name for p in self.parameters)
+        if self.attributes:
+            return ", ".join(f"{self.node}.{name}" for name in self.attributes)
+        made = ", ".join(node.partition(" = ")[2].partition(" ")[0] for node in self.nodes[:4])
+        return " → ".join(part for part in (self.operator, made) if part)
+
+
 class ConversionFinding(Record):
     """One thing that is wrong, and which stage does it.
 
@@ -91,6 +134,7 @@ class ConversionFinding(Record):
     witness: ConversionWitness | None = None
     samples: int = 0
     cross_check: list[CrossCheck] = Field(default_factory=list)
+    place: ConversionPlace | None = None
 
 
 class SourceRecord(Record):

@@ -21,6 +21,7 @@ from optvet import (
     Runtime,
     Session,
     SourceFacts,
+    SourceInside,
     hookimpl,
     load_factory,
     version_of,
@@ -88,6 +89,25 @@ class TorchProgramRuntime:
                 _move(value, generator)
         return ProgramSession(module, call, named)
 
+    def inside(
+        self, artifact: Artifact, feeds: Feeds, options: ProgramOptions, seed: int | None
+    ) -> SourceInside:
+        """What every operator of the module gives, as eager PyTorch executes it."""
+        from optvet_torch_program.inside import recorded
+
+        torch = _torch()
+        torch.set_num_threads(options.threads or torch.get_num_threads())
+        module, call, named = _callable(artifact)
+        tensors = {name: _tensor(value) for name, value in feeds.items()}
+        generator = None
+        if seed is not None:
+            generator = torch.Generator().manual_seed(seed)
+            for value in (*module.parameters(), *module.buffers()):
+                if value.dtype in (torch.float32, torch.float64):
+                    _move(value, generator)
+        arguments = ((), tensors) if named else (tuple(tensors.values()), {})
+        return recorded(module, call, *arguments, moved=generator and _mover(generator))
+
     def load_double(self, artifact: Artifact, options: ProgramOptions) -> Session:
         """The module in float64."""
         module, call, named = _callable(artifact)
@@ -123,7 +143,7 @@ class ProgramSession:
             else:
                 returned = self._call(self._module, *tensors.values())
         leaves = [leaf for leaf in _pytree.tree_leaves(returned) if leaf is not None]
-        return {f"output_{i}": _array(leaf) for i, leaf in enumerate(leaves)}
+        return {f"output_{i}": as_array(leaf) for i, leaf in enumerate(leaves)}
 
 
 def _torch() -> Any:
@@ -199,11 +219,8 @@ def _move(value: Any, generator: Any) -> None:
         value.copy_(torch.where((step == 0) | (value == 0), value, moved))
 
 
-def _moving(generator: Any) -> Callable[[], Any]:
-    """A context in which the result of every operator is moved by its own rounding."""
-    from torch.utils import _pytree
-    from torch.utils._python_dispatch import TorchDispatchMode
-
+def _mover(generator: Any) -> Callable[[Any], Any]:
+    """Moves each element of a tensor of floats by its own rounding."""
     torch = _torch()
     movable = (torch.float32, torch.float64)
 
@@ -213,6 +230,17 @@ def _moving(generator: Any) -> Callable[[], Any]:
         size = _ROUNDOFFS * torch.finfo(value.dtype).eps / 2
         drawn = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
         return value * (1 + size * drawn).to(value.dtype)
+
+    return moved
+
+
+def _moving(generator: Any) -> Callable[[], Any]:
+    """A context in which the result of every operator is moved by its own rounding."""
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = _torch()
+    moved = _mover(generator)
 
     def dispatch(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -235,7 +263,8 @@ def _tensor(value: np.ndarray) -> Any:
     return torch.from_numpy(np.array(value, order="C"))
 
 
-def _array(value: Any) -> np.ndarray:
+def as_array(value: Any) -> np.ndarray:
+    """A tensor, or a number, as an array of its type."""
     import ml_dtypes
 
     torch = _torch()

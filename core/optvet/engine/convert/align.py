@@ -1,0 +1,258 @@
+"""Values of a converted model that are values of the source, and the first that is not.
+
+Names and layouts change in a conversion, values do not: a value of the converted model is known if
+some value of the source equals it, up to a permutation of its axes or another shape, and to the
+noise that is measured on the source. The search goes back from the outputs on both sides and stops
+at what is known; what is left is the region that breaks the model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import ModelProto, NodeProto
+
+from optvet.engine.numerics.oracle import is_float, unit_roundoff
+from optvet.graph.walk import reads
+from optvet.graph.weights import constants_of
+from optvet.spec.converters import SourceInside
+
+_FACTOR = 32.0
+"""How many times its spread under perturbation a value may be off: kernels are others."""
+_ROUNDOFFS = 8.0
+_AXES = 5
+"""Permutations are tried of values with at most so many axes."""
+_SHAPES = frozenset({"Shape", "Size", "Constant", "ConstantOfShape"})
+
+
+@dataclass(frozen=True)
+class Known:
+    """Which values of the two sides are the same.
+
+    Attributes:
+        target: Values of the converted model that are known, by name: their place in the source.
+        source: Places of values of the source that the converted model has.
+        neutral: Values of the converted model that depend on no input, or on shapes alone.
+    """
+
+    target: Mapping[str, int]
+    source: frozenset[int]
+    neutral: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Region:
+    """What lies between what is known and a wrong output.
+
+    Attributes:
+        nodes: Indices of nodes of the converted model, in order.
+        entry: The first of them all of whose inputs are known.
+        operators: Places of values of the source that the converted model does not have.
+        first: The first of these all of whose inputs it has; None if it has them all.
+    """
+
+    nodes: tuple[int, ...] = ()
+    entry: int | None = None
+    operators: tuple[int, ...] = ()
+    first: int | None = None
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How far each value of the source may be off; a number per value."""
+
+    values: Sequence[float]
+
+    @classmethod
+    def of(cls, plain: SourceInside, moved: Sequence[SourceInside]) -> Tolerances:
+        """From runs that were moved by roundoffs."""
+        found = []
+        for i, each in enumerate(plain.values):
+            if not is_float(each.value.dtype):
+                found.append(0.0)
+                continue
+            wide = each.value.astype(np.float64)
+            top = _top(wide)
+            spread = 0.0
+            for run in moved:
+                other = run.values[i].value if i < len(run.values) else each.value
+                if other.shape == wide.shape:
+                    with np.errstate(invalid="ignore"):
+                        spread = max(spread, _top(other.astype(np.float64) - wide))
+            found.append(_FACTOR * spread + _ROUNDOFFS * unit_roundoff(each.value.dtype) * top)
+        return cls(found)
+
+
+def known_values(
+    model: ModelProto, values: Mapping[str, np.ndarray], source: SourceInside, allowed: Tolerances
+) -> Known:
+    """All pairs of equal values; a value of the converted model may equal several.
+
+    ``values`` has the model's inputs too: what is one of them in another shape is known.
+    """
+    given = [values[i.name] for i in model.graph.input if i.name in values]
+    by_size: dict[tuple[int, str], list[int]] = {}
+    for i, each in enumerate(source.values):
+        by_size.setdefault((each.value.size, _sort(each.value)), []).append(i)
+    target: dict[str, int] = {}
+    seen: set[int] = set()
+    neutral = set(_neutral(model))
+    for name, value in values.items():
+        if any(_sort(g) == _sort(value) and equal_up_to_layout(g, value, 0.0) for g in given):
+            neutral.add(name)
+        for i in by_size.get((value.size, _sort(value)), ()):
+            if equal_up_to_layout(source.values[i].value, value, allowed.values[i]):
+                target.setdefault(name, i)
+                seen.add(i)
+    return Known(target, frozenset(seen), frozenset(neutral))
+
+
+def _sort(value: np.ndarray) -> str:
+    return "f" if is_float(value.dtype) else "i" if value.dtype.kind in "iu" else value.dtype.kind
+
+
+def equal_up_to_layout(one: np.ndarray, other: np.ndarray, allowed: float) -> bool:
+    """Whether ``other`` is ``one`` in another shape, or with its axes permuted."""
+    if one.size != other.size:
+        return False
+    if one.size <= 1:
+        return _close(one.reshape(-1), other.reshape(-1), allowed)
+    if _close(one.reshape(-1), other.reshape(-1), allowed):
+        return True
+    # The values of a permuted tensor are the same ones; sorting tells most that are not.
+    if not _close(np.sort(one, axis=None), np.sort(other, axis=None), allowed):
+        return False
+    return any(_close(turned, other, allowed) for turned, _ in permuted(one, other.shape))
+
+
+def permuted(
+    value: np.ndarray, shape: Sequence[int]
+) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
+    """``value`` with its axes permuted in every way, but the given one, that has ``shape``."""
+    if value.ndim != len(shape) or value.ndim > _AXES:
+        return
+    axes = tuple(range(value.ndim))
+    for order in itertools.permutations(axes):
+        if order != axes and tuple(value.shape[a] for a in order) == tuple(shape):
+            yield value.transpose(order), order
+
+
+def _close(a: np.ndarray, b: np.ndarray, allowed: float) -> bool:
+    if a.dtype.kind in "OSUb":
+        return bool(np.all(a == b))
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        same = (np.abs(x - y) <= allowed) | (x == y) | (np.isnan(x) & np.isnan(y))
+    return bool(same.all())
+
+
+def _top(value: np.ndarray) -> float:
+    top = float(np.max(np.abs(value), where=np.isfinite(value), initial=0.0))
+    return top if math.isfinite(top) else 0.0
+
+
+def _neutral(model: ModelProto) -> frozenset[str]:
+    """Values that depend on weights and shapes alone."""
+    found = {"", *constants_of(model), *(t.name for t in model.graph.initializer)}
+    for node in model.graph.node:
+        if node.op_type in _SHAPES or all(name in found for name in reads(node)):
+            found.update(node.output)
+    return frozenset(found)
+
+
+def broken_region(
+    model: ModelProto, source: SourceInside, known: Known, output: str, place: int
+) -> Region:
+    """What is to blame for the wrong ``output``, which is the value at ``place`` of the source."""
+    sound = {i.name for i in model.graph.input} | known.neutral | known.target.keys()
+    maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
+    todo, wanted = [output], set[int]()
+    while todo:
+        name = todo.pop()
+        if name in maker and maker[name] not in wanted and (name not in sound or name == output):
+            wanted.add(maker[name])
+            todo += reads(model.graph.node[maker[name]])
+    nodes = tuple(sorted(wanted))
+    return Region(
+        nodes,
+        next((i for i in nodes if _is_fed(model.graph.node[i], sound)), None),
+        *_lacking(source, known, place),
+    )
+
+
+def _is_fed(node: NodeProto, sound: set[str]) -> bool:
+    return all(name in sound for name in reads(node))
+
+
+def _lacking(source: SourceInside, known: Known, place: int) -> tuple[tuple[int, ...], int | None]:
+    """Values of the source that the converted model lacks on the way to ``place``."""
+    had = known.source | {i for i, v in enumerate(source.values) if v.constant}
+    todo, lacking = [place], set[int]()
+    while todo:
+        i = todo.pop()
+        if i in lacking or (i in had and i != place):
+            continue
+        lacking.add(i)
+        todo += source.values[i].reads
+    listed = tuple(sorted(lacking))
+    return listed, next((i for i in listed if had.issuperset(source.values[i].reads)), None)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter of the source that a weight of the converted model should be.
+
+    Attributes:
+        name: The parameter.
+        weight: The weight.
+        value: The parameter's value in the weight's shape and type.
+        error: The largest difference, relative to the largest magnitude.
+        how: How the parameter was turned: empty, or "transposed (1, 0)".
+    """
+
+    name: str
+    weight: str
+    value: np.ndarray = field(compare=False)
+    error: float
+    how: str = ""
+
+
+def differing_weights(
+    weights: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
+) -> list[Weight]:
+    """Weights that are not the parameter of their name, whichever way it is turned.
+
+    Without a parameter of its name a weight says nothing: it may be one that was folded.
+    """
+    found = []
+    for name, weight in weights.items():
+        parameter = parameters.get(name)
+        if parameter is None or parameter.size != weight.size or not parameter.size:
+            continue
+        ways = [(w, h) for w, h in turned(parameter, weight.shape) if _sort(w) == _sort(weight)]
+        as_weight = [(w.astype(weight.dtype), how) for w, how in ways]
+        if not as_weight or any(np.array_equal(w, weight, equal_nan=True) for w, _ in as_weight):
+            continue
+        value, how = as_weight[0]
+        found.append(Weight(name, name, value, _relative(value, weight), how))
+    return found
+
+
+def turned(parameter: np.ndarray, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, str]]:
+    """A parameter in every layout that has ``shape``, the given one first."""
+    if parameter.shape == tuple(shape):
+        yield parameter, ""
+    for value, order in permuted(parameter, shape):
+        yield value, f"transposed {order}"
+    if parameter.size == math.prod(shape) and parameter.shape != tuple(shape):
+        yield parameter.reshape(shape), "reshaped"
+
+
+def _relative(value: np.ndarray, other: np.ndarray) -> float:
+    top = _top(value.astype(np.float64))
+    apart = _top(value.astype(np.float64) - other.astype(np.float64))
+    return apart / top if top else math.inf

@@ -1,0 +1,159 @@
+"""Where inside a stage a model breaks: parameter, attribute or operator.
+
+A place is an explanation, and no verdict depends on it: where it cannot be told, it says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from optvet.engine.convert.align import (
+    Known,
+    Region,
+    Tolerances,
+    broken_region,
+    differing_weights,
+    known_values,
+)
+from optvet.engine.convert.interface import fed_to
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.values import record_values
+from optvet.graph.structure import foreign_nodes
+from optvet.graph.text import node_text
+from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
+from optvet.graph.weights import constants_of
+from optvet.spec.converters import ShowsInside, SourceInside
+from optvet.spec.records.convert import ConversionPlace, DifferingParameter
+from optvet.spec.types import Artifact, Sample
+
+SEEDS = range(3)
+_NODES = 12
+_QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
+
+
+def locate(
+    source_config: RuntimeConfig,
+    source: Artifact,
+    config: RuntimeConfig,
+    artifact: Artifact,
+    sample: Sample,
+    outputs: Sequence[int],
+) -> ConversionPlace:
+    """The place in an ONNX model whose ``outputs``, by number, are wrong. Called in a worker."""
+    model = onnx.load_from_string(artifact.data)
+    runtime = source_config.runtime
+    if not isinstance(runtime, ShowsInside):
+        return ConversionPlace(note=f"{runtime.name} does not show what it computes inside")
+    enter("run")
+    options = source_config.options
+    inside = runtime.inside(source, sample.feeds, options, None)
+    moved = [runtime.inside(source, sample.feeds, options, seed) for seed in SEEDS]
+    fed = fed_to(artifact, sample.feeds)
+    # What the source merely copies is an input of the converted model.
+    every = {**fed, **record_values(artifact.data, fed, config)}
+    values = {name: value for name, value in every.items() if value.dtype != object}
+    known = known_values(model, values, inside, Tolerances.of(inside, moved))
+    place = next((inside.outputs[i] for i in outputs if i < len(inside.outputs)), None)
+    if place is None:
+        return _by_parameters(model, inside, "the outputs of the source are not known inside it")
+    names = [o.name for o in model.graph.output]
+    region = broken_region(model, inside, known, names[outputs[0]], place)
+    return _described(model, inside, known, region)
+
+
+def _by_parameters(model: ModelProto, inside: SourceInside, note: str) -> ConversionPlace:
+    return ConversionPlace(parameters=_parameters(model, inside), note=note)
+
+
+def _parameters(model: ModelProto, inside: SourceInside) -> list[DifferingParameter]:
+    weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    return [
+        DifferingParameter(name=w.name, weight=w.weight, error=w.error, how=w.how)
+        for w in differing_weights(weights, inside.parameters)
+    ]
+
+
+def _described(
+    model: ModelProto, inside: SourceInside, known: Known, region: Region
+) -> ConversionPlace:
+    constants = constants_of(model)
+    nodes = [node_text(model.graph.node[i], constants) for i in region.nodes[:_NODES]]
+    first = None if region.first is None else inside.values[region.first]
+    entry = None if region.entry is None else model.graph.node[region.entry]
+    attributes: dict[str, tuple[str, str]] = {}
+    if first is not None and entry is not None and first.alike == entry.op_type:
+        attributes = differing_attributes(model, entry, first.attributes)
+    return ConversionPlace(
+        operator="" if first is None else first.operator,
+        module="" if first is None else first.module,
+        line="" if first is None else first.line,
+        nodes=nodes,
+        node="" if entry is None else entry.op_type,
+        parameters=_parameters(model, inside),
+        attributes=attributes,
+    )
+
+
+def differing_attributes(
+    model: ModelProto, node: NodeProto, wanted: Mapping[str, Any]
+) -> dict[str, tuple[str, str]]:
+    """Attributes of ``node`` that are not what the source asks for: what is, and what should be."""
+    found = {}
+    schema = schema_of(domain_of(node), node.op_type, opset_versions(model))
+    for name, value in wanted.items():
+        if schema is not None and name not in schema.attributes:
+            continue
+        now = attribute_of(node, name, None)
+        if now is None and schema is not None:
+            default = schema.attributes[name].default_value
+            now = onnx.helper.get_attribute_value(default) if default.type else None
+        if not _is_same(now, value):
+            found[name] = (_text(now), _text(value))
+    return found
+
+
+def _is_same(now: Any, wanted: Any) -> bool:
+    if now is None:
+        # Without a value ONNX means ones, zeros or nothing.
+        listed = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+        return all(v in (0, 1, "NOTSET") for v in listed)
+    now = now.decode() if isinstance(now, bytes) else now
+    if isinstance(wanted, (list, tuple)):
+        return list(now) == list(wanted)
+    if isinstance(wanted, float):
+        return bool(np.float32(now) == np.float32(wanted))
+    return bool(now == wanted)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "not set"
+    value = value.decode() if isinstance(value, bytes) else value
+    return str(list(value) if isinstance(value, (list, tuple)) else value)
+
+
+def place_in_message(artifact: Artifact, message: str) -> ConversionPlace | None:
+    """The node that an error names, or the operators that no operator set defines."""
+    model = onnx.load_from_string(artifact.data)
+    constants = constants_of(model)
+    unknown = list(foreign_nodes(model))
+    quoted = set(_QUOTED.findall(message)) | set(re.findall(r"Name:\s?'?([^'\s]+)", message))
+    named = unknown or [n for n in model.graph.node if n.name and n.name in quoted]
+    if not named:
+        return None
+    origin = {p.key: p.value for p in named[0].metadata_props}
+    line = next((v for k, v in origin.items() if k.endswith("stack_trace")), "")
+    places = re.findall(r'File "([^"]+)", line (\d+)', line)
+    return ConversionPlace(
+        nodes=[node_text(n, constants) for n in named[:_NODES]],
+        node=named[0].op_type,
+        module=next((v for k, v in origin.items() if k.endswith("name_scopes")), ""),
+        line=":".join(places[-1]) if places else "",
+    )

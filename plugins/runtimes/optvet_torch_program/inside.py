@@ -1,0 +1,140 @@
+"""What a module computes on the way: every operator that eager PyTorch executes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from optvet import SourceInside, SourceValue
+from optvet_torch_program import as_array
+from optvet_torch_program.alike import alike_in_onnx
+
+_MAX_BYTES = 1 << 30
+
+
+def recorded(
+    module: Any,
+    call: Callable[..., Any],
+    arguments: Sequence[Any],
+    named: Mapping[str, Any],
+    *,
+    moved: Callable[[Any], Any] | None = None,
+) -> SourceInside:
+    """The values of one call of ``module``; with ``moved``, of one whose results are moved.
+
+    Raises:
+        MemoryError: The values take more than a gigabyte.
+    """
+    import torch
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    record = _Record(torch, moved)
+    for tensor in (*arguments, *named.values()):
+        record.fed(tensor)
+
+    def dispatch(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return record.call(function, args, kwargs or {})
+
+    mode: Any = type("Recording", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})
+    hooks = []
+    for name, part in module.named_modules():
+        hooks.append(part.register_forward_pre_hook(lambda *_, name=name: record.enter(name)))
+        hooks.append(part.register_forward_hook(lambda *_: record.leave(), always_call=True))
+    try:
+        with torch.no_grad(), mode():
+            returned = call(module, *arguments, **named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    leaves = [leaf for leaf in _pytree.tree_leaves(returned) if leaf is not None]
+    named_tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return SourceInside(
+        tuple(record.values),
+        tuple(record.place(leaf) for leaf in leaves),
+        {name: as_array(value) for name, value in named_tensors.items()},
+    )
+
+
+class _Record:
+    """The values so far, and which tensor each of them is."""
+
+    def __init__(self, torch: Any, moved: Callable[[Any], Any] | None) -> None:
+        self.torch, self.moved = torch, moved
+        self.values: list[SourceValue] = []
+        self._places: dict[int, int] = {}
+        self._inputs: set[int] = set()
+        self._kept: list[Any] = []  # ids of tensors are not used again while these live
+        self._modules: list[str] = []
+        self._bytes = 0
+
+    def fed(self, tensor: Any) -> None:
+        """``tensor`` is an input."""
+        self._inputs.add(id(tensor))
+        self._kept.append(tensor)
+
+    def enter(self, name: str) -> None:
+        """A part of the module is called."""
+        self._modules.append(name)
+
+    def leave(self) -> None:
+        """That call ends."""
+        self._modules.pop()
+
+    def place(self, tensor: Any) -> int | None:
+        """Where a tensor is among the values."""
+        return self._places.get(id(tensor))
+
+    def call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Execute an operator, and note what it gives."""
+        from torch.utils import _pytree
+
+        given = [a for a in _pytree.tree_leaves((args, kwargs)) if self._is_tensor(a)]
+        reads = tuple(dict.fromkeys(p for a in given if (p := self.place(a)) is not None))
+        result = function(*args, **kwargs)
+        schema = function._schema
+        aliased = schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
+        if self.moved is not None and given and not aliased:
+            result = _pytree.tree_map(self.moved, result)
+        fed = any(id(a) in self._inputs for a in given)
+        constant = not fed and all(self.values[p].constant for p in reads)
+        known = alike_in_onnx(function, args, kwargs)
+        for leaf in _pytree.tree_leaves(result):
+            if self._is_tensor(leaf):
+                self._note(leaf, str(function._schema.name), reads, constant, known)
+        return result
+
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, self.torch.Tensor)
+
+    def _note(
+        self,
+        tensor: Any,
+        name: str,
+        reads: tuple[int, ...],
+        constant: bool,
+        known: tuple[str, Mapping[str, object]],
+    ) -> None:
+        value = as_array(tensor).copy()
+        self._bytes += value.nbytes
+        if self._bytes > _MAX_BYTES:
+            raise MemoryError("the values inside the source take more than a gigabyte")
+        self._places[id(tensor)] = len(self.values)
+        self._kept.append(tensor)
+        module = self._modules[-1] if self._modules else ""
+        operator = name.replace("::", ".")
+        line = "" if self.moved else _user_line()
+        self.values.append(SourceValue(operator, value, reads, constant, module, line, *known))
+
+
+def _user_line() -> str:
+    """File and line of the innermost frame that is neither PyTorch's nor optvet's."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        library = "/torch/" in file or "optvet" in file or file.startswith("<")
+        if not library and "/lib/python" not in file:
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]  # the outermost has none
+    return ""
