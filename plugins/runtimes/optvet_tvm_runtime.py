@@ -58,10 +58,14 @@ class TvmSession:
         # ascontiguousarray makes a vector of a scalar.
         shaped = [a.reshape(np.shape(feeds[n])) for a, n in zip(arrays, self._inputs, strict=True)]
         result = self._main(*[tvm.runtime.tensor(a) for a in shaped])
-        values = [result] if hasattr(result, "numpy") else list(result)
-        return {
-            name: np.array(value.numpy()) for name, value in zip(self._outputs, values, strict=True)
-        }
+        # A number or a shape is an output too: TVM makes no tensor of what Shape gives.
+        several = not hasattr(result, "numpy") and len(self._outputs) > 1
+        values = list(result) if several else [result]
+        return {name: _array(v) for name, v in zip(self._outputs, values, strict=True)}
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.array(value.numpy() if hasattr(value, "numpy") else value)
 
 
 class TvmRuntime:
@@ -143,8 +147,9 @@ _RUN_EXECUTABLE = (
     "executable, inputs, outputs = model",
     "main = relax.VirtualMachine(executable, tvm.cpu())['main']",
     "result = main(*[tvm.runtime.tensor(feeds[name]) for name in inputs])",
-    "values = [result] if hasattr(result, 'numpy') else list(result)",
-    "return {name: value.numpy() for name, value in zip(outputs, values)}",
+    "values = [result] if hasattr(result, 'numpy') or len(outputs) == 1 else list(result)",
+    "arrays = [v.numpy() if hasattr(v, 'numpy') else np.array(v) for v in values]",
+    "return dict(zip(outputs, arrays))",
 )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +53,12 @@ def test_a_fault_of_a_real_optimizer_is_found_and_reported(run: Run) -> None:
     assert report.code == 0
     assert "### fuse_transpose_into_gemm" in report.out
     assert found[0].bundle in report.out
+    table = run("hunt", "report", "out", "--python", sys.executable)
+    assert f"| `{found[0].bundle}` | shows | shows |" in table.out
+    assert re.search(r"^1\. .*onnxoptimizer \d", table.out, re.MULTILINE)
+    none = run("hunt", "report", "out", "--python", "no-such-python")
+    assert none.code == 2
+    assert "it is no Python interpreter that runs" in none.err
 
 
 def test_a_killed_hunt_goes_on_and_loses_nothing(run: Run, spawn: Spawn) -> None:

@@ -285,3 +285,18 @@ def test_outputs_of_which_two_runtimes_give_other_values_accuse_no_optimizer(
         write_arrays(tmp_path / "expected.npz", {"y": expected})
         assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path) is disputed
     assert not is_disputed(Symptom.INVALID_MODEL, tmp_path)
+
+
+def test_a_model_that_the_second_runtime_refuses_too_accuses_no_import(tmp_path: Path) -> None:
+    import onnx.parser
+
+    # Of rank 2, where the standard has a vector; ONNX Runtime takes it.
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x, bool[2,2] c) => (float[n] y) '
+        "{ y = Compress(x, c) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    write_arrays(tmp_path / "inputs.npz", {"x": X, "c": np.ones((2, 2), bool)})
+    write_arrays(tmp_path / "expected.npz", {"y": X})
+    assert is_disputed(Symptom.OPTIMIZER_ERROR, tmp_path, by_import=True)
+    assert not is_disputed(Symptom.OPTIMIZER_ERROR, tmp_path)

@@ -201,13 +201,28 @@ def _report(
     out: Annotated[
         str, typer.Option("--out", metavar="FILE|-", help="Where to write it; `-` is stdout.")
     ] = "-",
+    python: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--python",
+            metavar="PYTHON",
+            help="An interpreter that has other versions, such as that of a virtual environment; "
+            "`repro.py` of each bundle is run by it, and a table says where each finding shows. "
+            "Repeatable. Only for a hunt of your own: it runs code of the folder.",
+            show_default=False,
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write the findings of a hunt as Markdown, by pass, with what is needed to file them."""
-    from optvet.engine.hunt.report import read_summary, report_of
+    from optvet.engine.hunt.report import packages_of, read_summary, report_of
+    from optvet.engine.hunt.versions import environment_of
 
     check_file("--out", out)
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; give the --out of a hunt")
-    document = report_of(read_summary(folder), folder)
+    summary = read_summary(folder)
+    packages = packages_of(summary, folder) if python else set[str]()
+    environments = [environment_of(path, packages) for path in python or ()]
+    document = report_of(summary, folder, environments)
     write_document(context.ensure_object(Terminal), out, document.removesuffix("\n"))

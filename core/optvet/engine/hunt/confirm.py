@@ -95,7 +95,7 @@ class Confirmer:
             except OptvetError:
                 return None  # such as: the original fails after all
             shown = [b for b in written if _shows(b)]
-            told = [b for b in shown if not is_disputed(b.record.finding.symptom, b.path)]
+            told = [b for b in shown if not _is_disputed(b)]
             return [self._kept(suspect, b) for b in told]
 
     def _pipeline(self, suspect: Suspect) -> str:
@@ -129,6 +129,11 @@ class Confirmer:
 def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:
     """Faults first, and what was suspected before what was not."""
     return finding.severity != "fault", str(finding.symptom) != suspect.symptom
+
+
+def _is_disputed(written: Bundle) -> bool:
+    finding = written.record.finding
+    return is_disputed(finding.symptom, written.path, by_import=not finding.culprit)
 
 
 def _shows(written: Bundle) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from optvet.engine.bundle.files import read_record
 from optvet.engine.hunt.run import SUMMARY
+from optvet.engine.hunt.versions import Environment, shown_in
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.parsing import read_json
 from optvet.spec.records import HuntFinding, HuntSummary
@@ -39,8 +41,11 @@ def read_summary(folder: Path) -> HuntSummary:
         raise InputError(f"{path} is no summary of a hunt: {place}: {first['msg']}") from error
 
 
-def report_of(summary: HuntSummary, folder: Path) -> str:
-    """Markdown: the findings by pass, each with its smallest model and where its bundle is."""
+def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environment] = ()) -> str:
+    """Markdown: the findings by pass, each with its smallest model and where its bundle is.
+
+    With ``environments`` the scripts of the bundles are run there; a table says where each shows.
+    """
     faults = [f for f in summary.findings if f.severity == "fault"]
     notes = [f for f in summary.findings if f.severity != "fault"]
     lines = [
@@ -51,6 +56,8 @@ def report_of(summary: HuntSummary, folder: Path) -> str:
         "while it is there.",
         "",
     ]
+    if environments:
+        lines += list(_by_version(summary, folder, environments))
     for title, found in (("Faults", faults), ("Notes", notes)):
         if found:
             lines += [f"## {title}", ""]
@@ -59,6 +66,33 @@ def report_of(summary: HuntSummary, folder: Path) -> str:
         names = ", ".join(f"`{name}`" for name in summary.unfired)
         lines += ["## Passes that changed no model", "", names, ""]
     return "\n".join(lines)
+
+
+def packages_of(summary: HuntSummary, folder: Path) -> set[str]:
+    """Names of the packages whose versions the bundles tell."""
+    found: set[str] = set()
+    for finding in summary.findings:
+        with contextlib.suppress(UsageError):  # its bundle is gone
+            found.update(read_record(folder / finding.bundle).versions)
+    return found
+
+
+def _by_version(
+    summary: HuntSummary, folder: Path, environments: Sequence[Environment]
+) -> Iterator[str]:
+    """A table: a line for each finding, a column for each environment."""
+    yield "## Where they show"
+    yield ""
+    for number, environment in enumerate(environments, 1):
+        yield f"{number}. {printable(environment.label)}"
+    yield ""
+    numbers = [str(number) for number in range(1, len(environments) + 1)]
+    yield f"| finding | when hunted | {' | '.join(numbers)} |"
+    yield "|---" * (len(environments) + 2) + "|"
+    for finding in summary.findings:
+        cells = [shown_in(folder / finding.bundle, e) for e in environments]
+        yield f"| `{finding.bundle}` | shows | {' | '.join(cells)} |"
+    yield ""
 
 
 def _by_pass(findings: list[HuntFinding], folder: Path) -> Iterator[str]:

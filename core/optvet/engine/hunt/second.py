@@ -18,17 +18,29 @@ _MEMORY_BYTES = 4 << 30
 _TIME_S = 30.0
 
 
-def is_disputed(symptom: Symptom, bundle: Path) -> bool:
-    """Whether ONNX's reference evaluator gives other outputs of the original than the runtime did.
+_REFUSED = frozenset({Symptom.OPTIMIZER_ERROR, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE})
 
-    Then it is not known who is wrong, and the optimizer is not accused. What the evaluator cannot
-    run is not disputed.
+
+def is_disputed(symptom: Symptom, bundle: Path, *, by_import: bool = False) -> bool:
+    """Whether ONNX's reference evaluator says something else of the original than the runtime did.
+
+    Then it is not known who is wrong, and the optimizer is not accused: the evaluator gives other
+    outputs; or it refuses a model that the import refuses too, which the runtime only tolerates.
+
+    Args:
+        symptom: Of the finding.
+        bundle: Its folder.
+        by_import: Whether import and export alone show it.
     """
-    if symptom != Symptom.WRONG_OUTPUT:
+    refused = by_import and symptom in _REFUSED
+    if symptom != Symptom.WRONG_OUTPUT and not refused:
         return False
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=("onnx.reference",)) as box:
         outcome = box.call(_disagrees, bundle, fresh=True)
-    return outcome.failure is None and bool(outcome.value)
+    if outcome.failure is not None:
+        # Operators that it lacks are RuntimeErrors.
+        return refused and outcome.failure.error_type == "ValueError"
+    return bool(outcome.value) and not refused
 
 
 def _disagrees(bundle: Path) -> bool:
@@ -40,8 +52,8 @@ def _disagrees(bundle: Path) -> bool:
     inputs = [v.name for v in model.graph.input if v.name not in given]
     names = [v.name for v in model.graph.output]
     feeds = read_arrays(bundle / "inputs.npz", inputs)
-    expected = read_arrays(bundle / "expected.npz", names)
     with np.errstate(all="ignore"):
         made = ReferenceEvaluator(model).run(names, feeds)
+    expected = read_arrays(bundle / "expected.npz", names)
     outputs = {name: np.asarray(value) for name, value in zip(names, made, strict=True)}
     return any(True for _ in differences(expected, outputs, LOOSER))

@@ -1,0 +1,83 @@
+"""In which versions findings show: each bundle's own script, run by other Python interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from optvet.spec.errors import UsageError
+
+SCRIPT = "repro.py"
+_TIME_S = 120.0
+_ENDS = {0: "gone", 1: "shows", 2: "cannot be judged"}
+_ASK = """
+import importlib.metadata as metadata, json, sys
+found = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python interpreter, and the versions of some packages that it has."""
+
+    python: Path
+    versions: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """The versions in words."""
+        return ", ".join(f"{n} {v}" for n, v in self.versions.items()) or str(self.python)
+
+
+def environment_of(python: Path, packages: Iterable[str]) -> Environment:
+    """The interpreter with its versions of ``packages``, of those that it has.
+
+    Raises:
+        UsageError: It is no Python interpreter that can be run.
+    """
+    try:
+        ended = _run([str(python), "-c", _ASK, json.dumps(sorted(packages))], _TIME_S)
+        versions = json.loads(ended.stdout) if ended.returncode == 0 else None
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise _unusable(python, str(error)) from error
+    if not isinstance(versions, dict):
+        raise _unusable(python, ended.stderr.strip()[-200:])
+    return Environment(python, versions)
+
+
+def _unusable(python: Path, words: str) -> UsageError:
+    return UsageError(
+        f"--python {python}: it is no Python interpreter that runs; give the path of one, such as "
+        f"that of a virtual environment ({words})"
+    )
+
+
+def shown_in(bundle: Path, environment: Environment) -> str:
+    """Whether the finding shows there, by the exit code of the bundle's script."""
+    script = bundle / SCRIPT
+    if not script.is_file():
+        return "no script"
+    try:
+        ended = _run([str(environment.python), str(script.resolve())], _TIME_S)
+    except subprocess.TimeoutExpired:
+        return "no end"
+    return _ENDS.get(ended.returncode, "cannot be judged")
+
+
+def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run it without the settings of this interpreter, which are not for another one."""
+    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    settings = {name: value for name, value in os.environ.items() if name not in ours}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, check=False, env=settings
+    )
