@@ -215,6 +215,9 @@ def spell_domain(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
     return True
 
 
+_NONE = np.zeros(())
+
+
 def symbolic_shapes(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """Dimensions of inputs or outputs by name, unknown ones, or no shape at all."""
     graph = candidate.model.graph
@@ -231,7 +234,10 @@ def symbolic_shapes(candidate: Candidate, vocabulary: Vocabulary, random: Random
             if style == "unknown":
                 dim.Clear()
             elif style != "first" or axis == 0:
-                dim.dim_param = "n" if style != "named" else f"{info.name}_{axis}"
+                # One name is one number, which of outputs is not known.
+                sizes = () if style == "named" else candidate.feeds.get(info.name, _NONE).shape
+                named = f"n{sizes[axis]}" if axis < len(sizes) else f"{info.name}_{axis}"
+                dim.dim_param = named
     return True
 
 

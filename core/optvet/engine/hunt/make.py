@@ -190,6 +190,7 @@ def complete(candidate: Candidate) -> bytes | None:
     for info in model.graph.input:
         if info.name in candidate.feeds:
             _declare(info, candidate.feeds[info.name])
+    _clear_broken_names(candidate)
     given = {o.name: o.type for o in model.graph.output}
     for output in model.graph.output:
         output.ClearField("type")
@@ -215,6 +216,25 @@ def _declare(info: ValueInfoProto, value: np.ndarray) -> None:
     made = helper.make_tensor_type_proto(type_of(value), value.shape)
     info.type.CopyFrom(_weakened(made, info.type))
     info.type.denotation = denotation
+
+
+def _clear_broken_names(candidate: Candidate) -> None:
+    """Leave dimensions open whose name stands for another number elsewhere: one is one number."""
+    sizes: dict[str, set[int]] = {}
+    dims = [
+        (dim, size)
+        for info in candidate.model.graph.input
+        if info.name in candidate.feeds
+        for dim, size in zip(
+            info.type.tensor_type.shape.dim, candidate.feeds[info.name].shape, strict=False
+        )
+        if dim.dim_param
+    ]
+    for dim, size in dims:
+        sizes.setdefault(dim.dim_param, set()).add(size)
+    for dim, _ in dims:
+        if len(sizes[dim.dim_param]) > 1:
+            dim.Clear()
 
 
 def _weakened(made: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
