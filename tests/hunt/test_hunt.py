@@ -265,6 +265,15 @@ def test_the_quick_oracle_does_not_judge_what_is_invalid(tmp_path: Path) -> None
         assert judged(tmp_path, text, "drop_relu", x=X) == [False]
 
 
+def test_models_that_quantize_by_no_positive_number_are_not_judged(tmp_path: Path) -> None:
+    for scale, valid in ((0.5, True), (0.0, False), (-0.5, False)):
+        text = (
+            f"g (float[4] x) => (uint8[4] y) <float s = {{{scale}}}, uint8 z = {{3}}> "
+            "{ y = QuantizeLinear(x, s, z) }"
+        )
+        assert judged(tmp_path, text, "drop_relu", x=X) == [valid]
+
+
 def test_rounding_is_not_suspected(tmp_path: Path) -> None:
     text = (
         "g (float[1,4] x) => (float[1,1] y) <float[4,1] w = {1.1, -2.3, 3.7, 0.001}> "

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 from optvet.engine import bundle
 from optvet.engine.api import GivenInputs, vet_request
 from optvet.engine.bundle import Bundle
@@ -17,7 +19,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.judge import Subject
 from optvet.engine.hunt.second import is_disputed
 from optvet.engine.hunt.state import Suspect
-from optvet.engine.hunt.truth import drawn_inputs
+from optvet.engine.hunt.truth import drawn_inputs, scales_of
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.records import Finding, HuntFinding
@@ -63,7 +65,8 @@ class Confirmer:
         with tempfile.TemporaryDirectory(prefix=".confirm-", dir=self.out) as name:
             folder = Path(name)
             (folder / "hunted.onnx").write_bytes(suspect.model)
-            feeds = (suspect.feeds, drawn_inputs(suspect.feeds))
+            scales = scales_of(ModelProto.FromString(suspect.model))
+            feeds = (suspect.feeds, drawn_inputs(suspect.feeds, scales))
             inputs = GivenInputs(feeds if suspect.feeds else ({},))
             plugins = self.plugins.extended("dataset", inputs)
             request = VetRequest(

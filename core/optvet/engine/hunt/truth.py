@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 
 from optvet.engine.numerics.oracle import OTHER_PLACES, is_float, judge, unit_roundoff
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph import structure
-from optvet.graph.walk import all_names
+from optvet.graph.walk import all_names, nodes_of
 from optvet.spec.protocols import Session
 from optvet.spec.types import Artifact
 
@@ -120,7 +120,10 @@ def truth_of(
     random = structure.draws_random(proto)
     if random and not with_chance:
         return None
-    several = (feeds, drawn_inputs(feeds))
+    scales = scales_of(proto)
+    if not _are_scales(proto, feeds, scales):
+        return None
+    several = (feeds, drawn_inputs(feeds, scales))
     try:
         onnx.checker.check_model(data, full_check=True)
         session = config.runtime.load(Artifact("onnx", data), config.options)
@@ -141,13 +144,52 @@ def truth_of(
     return Truth(outputs, outputs, several, interface_of(proto), facts, known, chance)
 
 
-def drawn_inputs(feeds: Values) -> dict[str, np.ndarray]:
-    """Other inputs of the same kind: numbers with a point are drawn, all else stays."""
+def drawn_inputs(feeds: Values, scales: Set[str] = frozenset()) -> dict[str, np.ndarray]:
+    """Other inputs of the same kind: numbers with a point are drawn, all else stays.
+
+    ``scales`` are drawn as positive numbers.
+    """
     generator = np.random.default_rng(0)
-    return {
-        name: np.asarray(generator.normal(size=v.shape), v.dtype) if v.dtype.kind == "f" else v
-        for name, v in feeds.items()
-    }
+    drawn: dict[str, np.ndarray] = {}
+    for name, value in feeds.items():
+        drawn[name] = value
+        if value.dtype.kind == "f":
+            made = generator.normal(size=value.shape)
+            drawn[name] = np.asarray(abs(made) + 0.01 if name in scales else made, value.dtype)
+    return drawn
+
+
+_SCALES = {
+    "QuantizeLinear": (1,),
+    "DequantizeLinear": (1,),
+    "QLinearConv": (1, 4, 6),
+    "QLinearMatMul": (1, 4, 6),
+}
+"""Places of the scales among the inputs of operators that quantize."""
+
+
+def scales_of(model: ModelProto) -> frozenset[str]:
+    """Names of the values by which operators of a model quantize."""
+    return frozenset(
+        node.input[place]
+        for node in nodes_of(model.graph)
+        for place in _SCALES.get(node.op_type, ())
+        if place < len(node.input)
+    )
+
+
+def _are_scales(model: ModelProto, feeds: Values, scales: Set[str]) -> bool:
+    """Whether all of ``scales`` whose values are known are positive: else nothing is defined."""
+    if not scales:
+        return True
+    known = [v for n, v in feeds.items() if n in scales]
+    known += [numpy_helper.to_array(t) for t in model.graph.initializer if t.name in scales]
+    for node in nodes_of(model.graph):
+        if node.op_type == "Constant" and node.output[0] in scales:
+            known += [numpy_helper.to_array(a.t) for a in node.attribute if a.HasField("t")]
+            known += [np.array(a.f) for a in node.attribute if a.name == "value_float"]
+    with np.errstate(all="ignore"):
+        return all(np.all((v > 0) & np.isfinite(v.astype(float))) for v in known)
 
 
 def _agree(first: Values, second: Values) -> bool:
