@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,8 +20,10 @@ from optvet.engine.bundle.files import read_record, write_arrays
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import Outcome, read_crumb, read_journal
 from optvet.engine.hunt.judge import examine
+from optvet.engine.hunt.learn import passes_together
 from optvet.engine.hunt.run import HuntProgress, hunt
 from optvet.engine.hunt.second import is_disputed
+from optvet.engine.hunt.state import State
 from optvet.engine.hunt.subject import subject_of
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntSummary
@@ -263,6 +265,32 @@ def test_the_quick_oracle_does_not_judge_what_is_invalid(tmp_path: Path) -> None
         "g (float[4] x) => (float[4] y) { y = NoSuchOperator(x) }",
     ):
         assert judged(tmp_path, text, "drop_relu", x=X) == [False]
+
+
+def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> None:
+    import onnx.parser
+
+    plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
+    subject = subject_of(asked(tmp_path), plugins)
+    state = State(valid=100)
+    state.firings["drop_relu", ("Relu",), ()] = 50
+    assert passes_together(state, subject) == (("keep_00", "keep_01"),)
+    state.alone.append("keep_00")
+    assert passes_together(state, subject) == (("keep_01",),)
+    tried: list[tuple[str, ...]] = []
+    text = "g (float[4] x) => (float[4] y) { a = Neg(x) y = Relu(a) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    examine(
+        replace(subject, together=(("keep_00", "keep_01"),)),
+        model.SerializeToString(),
+        {"x": X},
+        lambda step, passes: tried.append(tuple(passes)),
+        frozenset(),
+        Random(0),
+    )
+    assert ("keep_00", "keep_01") in tried
+    assert ("drop_relu",) in tried
+    assert ("keep_00",) not in tried
 
 
 def test_models_that_quantize_by_no_positive_number_are_not_judged(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from optvet.engine.hunt.judge import Subject
 from optvet.engine.hunt.second import is_disputed
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.truth import drawn_inputs, scales_of
+from optvet.engine.hunt.versions import GONE, Environment, shown_in
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.records import Finding, HuntFinding
@@ -98,7 +100,7 @@ class Confirmer:
             except OptvetError:
                 return None  # such as: the original fails after all
             shown = [b for b in written if _shows(b)]
-            told = [b for b in shown if not _is_disputed(b)]
+            told = [b for b in shown if not _is_disputed(b) and not _is_gone(b)]
             return [self._kept(suspect, b) for b in told]
 
     def _pipeline(self, suspect: Suspect) -> str:
@@ -137,6 +139,14 @@ def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:
 def _is_disputed(written: Bundle) -> bool:
     finding = written.record.finding
     return is_disputed(finding.symptom, written.path, by_import=not finding.culprit)
+
+
+def _is_gone(written: Bundle) -> bool:
+    """Whether the bundle's own script, which knows nothing of optvet, says that all is well.
+
+    What it cannot judge is not gone.
+    """
+    return shown_in(written.path, Environment(Path(sys.executable), {})) == GONE
 
 
 def _shows(written: Bundle) -> bool:

@@ -63,7 +63,7 @@ def passes_together(state: State, subject: Subject) -> tuple[tuple[str, ...], ..
         fired[name] += count
     limit = _SELDOM * state.valid
     deadly = {*state.alone, *state.deaths}
-    few = [p for p in subject.each if fired[p] < limit and p not in deadly]
+    few = [p for p in subject.each if fired[p] <= limit and p not in deadly]
     # Alike ones side by side: a model that one changes is often changed by the next.
     few.sort(key=lambda name: fired[name])
     return tuple(tuple(few[at : at + _GROUP]) for at in range(0, len(few), _GROUP))

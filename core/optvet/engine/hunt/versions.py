@@ -13,7 +13,8 @@ from optvet.spec.errors import UsageError
 
 SCRIPT = "repro.py"
 _TIME_S = 120.0
-_ENDS = {0: "gone", 1: "shows", 2: "cannot be judged"}
+GONE = "gone"
+_ENDS = {0: GONE, 1: "shows", 2: "cannot be judged"}
 _ASK = """
 import importlib.metadata as metadata, json, sys
 found = {}
