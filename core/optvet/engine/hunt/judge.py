@@ -312,7 +312,7 @@ class _Trial:
     def each(self, passes: Sequence[str]) -> list[Firing]:
         """Every pass alone."""
         fired: list[Firing] = []
-        idle = {p for group in self._subject.together if self._is_idle(group) for p in group}
+        idle = self._idle(())
         for name in passes:
             if (
                 name in idle
@@ -327,15 +327,25 @@ class _Trial:
                 self._look(made, (name,), firing)
         return fired
 
-    def _is_idle(self, passes: tuple[str, ...]) -> bool:
-        """Whether none of the passes changes the model."""
+    def _idle(self, first: tuple[str, ...]) -> set[str]:
+        """Passes that do nothing behind ``first``, of those that are tried together."""
+        subject = self._subject
+        idle: set[str] = set()
+        was = self._applied(first) if first else self._plain.data
+        for group in subject.together if was is not None else ():
+            if self._applied((*first, *group)) == was:
+                idle.update(group)
+        return idle
+
+    def _applied(self, passes: tuple[str, ...]) -> bytes | None:
         subject = self._subject
         self._crumb("optimize", passes)
         try:
-            made = subject.optimizer.apply(self._source, (*subject.base, *passes), subject.options)
-        except Exception:  # then it is seen which of them it is
-            return False
-        return made.data == self._plain.data
+            return subject.optimizer.apply(
+                self._source, (*subject.base, *passes), subject.options
+            ).data
+        except Exception:  # it is seen later which of them it is
+            return None
 
     def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Firing]:
         """A whole pipeline; what fired if that is wanted."""
@@ -422,7 +432,8 @@ class _Trial:
         if random.random() < _FOLLOWED:
             # Some passes find something only in what another one has made.
             first = random.choice(passes)
-            several = ((first, p) for p in subject.each if p not in hidden)
+            left = set(subject.each) - self._idle((first,)) - set(hidden)
+            several = ((first, p) for p in subject.each if p in left)
         repeatable = subject.optimizer.traits.repeatable
         pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
         looked = 0

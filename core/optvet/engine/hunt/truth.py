@@ -121,7 +121,7 @@ def truth_of(
     if random and not with_chance:
         return None
     scales = scales_of(proto)
-    if not _are_scales(proto, feeds, scales):
+    if not _is_defined(proto, feeds, scales):
         return None
     several = (feeds, drawn_inputs(feeds, scales))
     try:
@@ -178,18 +178,26 @@ def scales_of(model: ModelProto) -> frozenset[str]:
     )
 
 
-def _are_scales(model: ModelProto, feeds: Values, scales: Set[str]) -> bool:
-    """Whether all of ``scales`` whose values are known are positive: else nothing is defined."""
-    if not scales:
+def _is_defined(model: ModelProto, feeds: Values, scales: Set[str]) -> bool:
+    """Whether it is defined what the model computes, as far as its constants and inputs tell.
+
+    Scales must be positive, and bits be shifted by 0 up to one less than there are.
+    """
+    shifts = {n.input[1] for n in nodes_of(model.graph) if n.op_type == "BitShift"}
+    if not (scales or shifts):
         return True
-    known = [v for n, v in feeds.items() if n in scales]
-    known += [numpy_helper.to_array(t) for t in model.graph.initializer if t.name in scales]
+    known = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     for node in nodes_of(model.graph):
-        if node.op_type == "Constant" and node.output[0] in scales:
-            known += [numpy_helper.to_array(a.t) for a in node.attribute if a.HasField("t")]
-            known += [np.array(a.f) for a in node.attribute if a.name == "value_float"]
+        for given in node.attribute if node.op_type == "Constant" else ():
+            if given.HasField("t"):
+                known[node.output[0]] = numpy_helper.to_array(given.t)
+            elif given.name == "value_float":
+                known[node.output[0]] = np.array(given.f)
+    known |= feeds
     with np.errstate(all="ignore"):
-        return all(np.all((v > 0) & np.isfinite(v.astype(float))) for v in known)
+        good = [(v > 0) & np.isfinite(v.astype(float)) for n, v in known.items() if n in scales]
+        good += [(v >= 0) & (v < 8 * v.itemsize) for n, v in known.items() if n in shifts]
+    return all(np.all(g) for g in good)
 
 
 def _agree(first: Values, second: Values) -> bool:
