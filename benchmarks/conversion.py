@@ -73,11 +73,9 @@ class Scored:
     def place(self) -> bool:
         """Whether operator or parameter are those of the label, as far as its words tell."""
         _, _, label = self.expected
-        told = f"{self.culprit} {self.message}"
-        named = label.partition("->")[0]
-        if self.converter.startswith("planted") and re.search(r"\w\.\w", named):
-            return named in re.findall(r"[\w.]+", told)
-        return bool(_words_of(named) & _words_of(told))
+        if self.converter.startswith("planted") and re.search(r"\w\.\w", label):
+            return label in re.findall(r"[\w.]+", self.culprit)
+        return bool(_words_of(label) & _words_of(self.culprit))
 
     @property
     def right(self) -> tuple[bool, bool]:

@@ -13,6 +13,7 @@ import tempfile
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet import (
     Artifact,
     Check,
+    ConversionStage,
+    Converter,
     Feeds,
     Installation,
     Runtime,
@@ -29,6 +32,9 @@ from optvet import (
     hookimpl,
     version_of,
 )
+
+_PICKLED = "torch-module"
+"""Format of a module that the converter made."""
 
 
 class TorchOptions(BaseModel):
@@ -46,7 +52,7 @@ class TorchRuntime:
     """The ``onnx2torch`` package on PyTorch."""
 
     name = "torch"
-    accepts = frozenset({"onnx"})
+    accepts = frozenset({"onnx", _PICKLED})
     preload: Sequence[str] = ("torch",)
     # torchvision is not used here, but onnx2torch imports it where it is installed.
     libraries: Mapping[str, str] = {
@@ -80,6 +86,10 @@ class TorchRuntime:
         torch = _torch()
         if options.threads:
             torch.set_num_threads(options.threads)
+        if artifact.format == _PICKLED:
+            _ensure_torchvision()
+            # The converter here has made it: what is executed was executed there already.
+            return ModuleSession(torch.load(str(artifact.path), weights_only=False))
         model = onnx.load_from_string(artifact.data)
         _refuse(model.graph)
         with _no_folder_left():
@@ -111,6 +121,22 @@ class TorchSession:
             value = returned[node] if index is None else returned[node][index]
             outputs[name] = _array(value, code)
         return outputs
+
+
+class ModuleSession:
+    """A module as the converter gives it: called in the order of inputs."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """All tensors that are returned, in order, with numbers for names."""
+        torch = _torch()
+        tensors = [torch.from_numpy(np.array(value, order="C")) for value in feeds.values()]
+        with torch.no_grad():
+            returned = self._module(*tensors)
+        listed = returned if isinstance(returned, (tuple, list)) else [returned]
+        return {f"output_{i}": np.asarray(value) for i, value in enumerate(listed)}
 
 
 @contextmanager
@@ -265,6 +291,50 @@ def _array(value: Any, code: int) -> np.ndarray:
         kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16))
         return np.array(value.contiguous().view(torch.int16).numpy()).view(kind)
     return np.array(value.numpy())
+
+
+class ConverterOptions(BaseModel):
+    """How onnx2torch is called: there is nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Onnx2Torch:
+    """A module of PyTorch, node by node."""
+
+    name = "onnx2torch"
+    consumes = frozenset({"onnx"})
+    produces = _PICKLED
+    preload: Sequence[str] = ("torch",)
+    libraries: Mapping[str, str] = {"torch": "torch", "onnx2torch": "onnx2torch"}
+    options: ConverterOptions = ConverterOptions()
+
+    def version(self) -> str:
+        """Version of the converter."""
+        return version_of("onnx2torch", extra="optvet[torch]")
+
+    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+        """One stage."""
+        return [ConversionStage("convert", "convert", _PICKLED)]
+
+    def convert(
+        self, source: Artifact, options: ConverterOptions, folder: Path
+    ) -> Iterator[Artifact]:
+        """The module, pickled."""
+        torch = _torch()
+        _ensure_torchvision()
+        from onnx2torch import convert
+
+        module = convert(onnx.load_from_string(source.data)).eval()
+        path = folder / "module.pt"
+        torch.save(module, str(path))
+        yield Artifact(_PICKLED, path=path)
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """onnx2torch."""
+    return [Onnx2Torch()]
 
 
 @hookimpl

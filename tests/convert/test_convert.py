@@ -158,6 +158,7 @@ def test_a_fault_on_nan_that_nobody_gave_is_a_note(convert: Convert) -> None:
     unasked = convert(same, function=function)
     assert unasked.verdict == "right"
     assert [f.severity for f in unasked.findings] == ["note"]
+    assert {s.state for s in unasked.stages} == {"same"}
     nan = "more_inputs = [(np.full((1, 3), np.nan, np.float32),)]"
     given = convert(same, function=function, beside=nan)
     assert given.verdict == "faulty"

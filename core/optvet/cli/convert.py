@@ -87,15 +87,12 @@ def _screen(result: ConversionResult) -> Iterator[RenderableType]:
 
 
 def _stages(result: ConversionResult) -> Table:
-    table = table_of(
-        ("stage", ""), ("kind", "dim"), ("format", "dim"), ("runs on", "dim"), ("", "")
-    )
+    table = table_of(("stage", ""), ("format", "dim"), ("runs on", "dim"), ("", ""))
     for header in ("error", "noise"):
         table.add_column(header, justify="right", no_wrap=True)
     for stage in result.stages:
         table.add_row(
             text(f"{stage.converter}/{stage.name}"),
-            text(stage.kind),
             text(stage.format),
             text(stage.runtime),
             Text(stage.state, _STATES.get(stage.state, "yellow")),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from optvet.spec.request import Names, bytes_of, option, seconds_of
+from optvet.spec.request import Names, Texts, bytes_of, option, seconds_of
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to convert", "Inputs", "Limits", "The answer"
 
@@ -32,6 +32,8 @@ class ConvertRequest(BaseModel):
     cross_check: Names = option((), group=_HOW, metavar="R1,R2,…", shown="the next best one")
     """Runtimes that a wrong model is run on before a converter is blamed."""
 
+    dataset: Texts = option((), group=_INPUTS, metavar="NAME[:PATH]", shown="random")
+    """Where the inputs of a source in ONNX come from; other sources bring their own."""
     random: int = option(2, group=_INPUTS, ge=0, le=1000)
     """Inputs drawn like the example, beside it."""
     edges: bool = option(True, group=_INPUTS)

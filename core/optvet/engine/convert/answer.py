@@ -182,8 +182,12 @@ def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
 
 
 def _state(answer: Answer, index: int) -> tuple[State, str, float | None, float | None]:
-    """How an artifact does over all inputs, what is worst about it, its error and the noise."""
-    seen = list(answer.stations[index].seen.values())
+    """How an artifact does over all inputs, what is worst about it, its error and the noise.
+
+    Inputs with NaN or infinity that nobody gave count for notes alone.
+    """
+    unasked = {d.sample.id for d in answer.drawn if d.unasked}
+    seen = [s for name, s in answer.stations[index].seen.items() if name not in unasked]
     if not seen:
         if answer.artifacts[index] is None:
             return "not-reached", "", None, None

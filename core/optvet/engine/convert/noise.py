@@ -76,15 +76,18 @@ class NoiseMeter:
             )
 
     def _graph(self) -> steps.GraphFacts:
-        if self.converted is not None:
-            outcome = self.sandbox.call(steps.graph_facts, self.converted[1], role="referee")
+        given = self.source if self.source.format == "onnx" else None
+        artifact = given or (None if self.converted is None else self.converted[1])
+        if artifact is not None:
+            outcome = self.sandbox.call(steps.graph_facts, artifact, role="referee")
             if outcome.value is not None:
                 return outcome.value
         return steps.GraphFacts(64, frozenset())
 
     def _borrowed(self, samples: Sequence[Sample]) -> dict[str, list[Outputs]]:
         """What moving the converted model's weights does, as moved outputs of the source."""
-        if self.converted is None or isinstance(self.config.runtime, Perturbs):
+        measured = isinstance(self.config.runtime, Perturbs) or self.source.format == "onnx"
+        if self.converted is None or measured:
             return {}
         config, artifact, runs = self.converted
         about = (config, artifact, samples, list(SEEDS))

@@ -11,6 +11,7 @@ import numpy as np
 
 from optvet.engine.convert import steps
 from optvet.engine.convert.chain import Link, Source
+from optvet.engine.convert.from_onnx import facts_of_onnx
 from optvet.engine.convert.steps import Converted, Observed
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.lab import refuse_misuse
@@ -48,6 +49,8 @@ class Conversion:
 
     def facts(self) -> SourceFacts:
         """How the source is called."""
+        if self.source.artifact.format == "onnx":
+            return facts_of_onnx(self.request, self.plugins, self.reference, self.sandbox)
         outcome = self.sandbox.call(steps.describe, self.reference, self.source.artifact)
         refuse_misuse(outcome.failure)
         if outcome.value is None:

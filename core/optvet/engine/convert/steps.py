@@ -13,11 +13,14 @@ import onnx
 from pydantic import BaseModel
 
 from optvet.engine.convert.interface import fed_to
-from optvet.engine.numerics import perturb
+from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.work.checking import check
 from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
 from optvet.engine.work.trial import Outputs, RuntimeConfig, failure_of, infer, load
+from optvet.graph.cost import longest_reduction
+from optvet.graph.tidy import tidied
 from optvet.graph.walk import is_onnx, nodes_of
 from optvet.spec.converters import (
     Converter,
@@ -32,7 +35,7 @@ from optvet.spec.errors import (
     PluginError,
     UsageError,
 )
-from optvet.spec.protocols import Session
+from optvet.spec.protocols import Feeds, Session
 from optvet.spec.types import Artifact, Failure, Sample
 
 _OURS = (UsageError, PluginError, InfrastructureError)
@@ -171,6 +174,9 @@ def perturbed(
         enter("load")
         if isinstance(runtime, Perturbs):
             session = runtime.load_perturbed(artifact, config.options, seed, inside)
+        elif artifact.format == "onnx":
+            move = injected_bytes if inside else perturb.jitter_bytes
+            session = load(config, Artifact("onnx", move(artifact.data, seed)))
         elif inside:
             break
         else:
@@ -224,17 +230,33 @@ def doubled(
 ) -> dict[str, Outputs]:
     """Outputs in float64, of samples on which that works; empty where the runtime cannot."""
     runtime = config.runtime
-    if not isinstance(runtime, RunsInDouble):
-        return {}
     enter("load")
-    session = runtime.load_double(artifact, config.options)
-    enter("run")
     truth: dict[str, Outputs] = {}
+    if artifact.format == "onnx":
+        session: Session = _Exact(artifact.data)
+    elif isinstance(runtime, RunsInDouble):
+        session = runtime.load_double(artifact, config.options)
+    else:
+        return {}
+    enter("run")
     for sample in samples:
         # A source may make float32 values of its own, which do not mix with doubles.
         with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, TypeError):
             truth[sample.id] = infer(runtime, session, sample.feeds)
     return truth
+
+
+class _Exact:
+    """An ONNX model in float64."""
+
+    def __init__(self, data: bytes) -> None:
+        self._model = tidied(onnx.load_from_string(data))
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs by name."""
+        from optvet.engine.numerics import float64  # scipy takes long to import
+
+        return dict(float64.evaluate(self._model, dict(feeds)))
 
 
 @dataclass(frozen=True)
@@ -247,10 +269,6 @@ class GraphFacts:
 
 def graph_facts(artifact: Artifact) -> GraphFacts:
     """The facts that a measure of noise needs."""
-    from optvet.engine.numerics import rounding
-    from optvet.graph.cost import longest_reduction
-    from optvet.graph.tidy import tidied
-
     model = tidied(onnx.load_from_string(artifact.data))
     names: list[Any] = [o.name for o in model.graph.output]
     decided = rounding.discontinuous(model)

@@ -34,7 +34,7 @@ class ConverterRecord(Record):
 
 
 class StageRecord(Record):
-    """A stage, and how its artifact compares with the source over all samples.
+    """A stage, and how its artifact compares with the source over all samples but those of notes.
 
     ``state``: "same" and "drift" (rounding) are right; "fault" differs; "fails" cannot be loaded or
     run; "not-run" has no artifact that can be run alone, for the reason in ``detail``;

@@ -1,0 +1,52 @@
+"""ONNX models as sources, and onnx2torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from optvet import UsageError
+from optvet.engine.convert.run import convert_model
+from optvet.engine.discovery import Plugins
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.records.convert import ConversionResult
+
+# Not imported: it fails with a torchvision that does not fit, which workers do without.
+pytestmark = pytest.mark.skipif(find_spec("onnx2torch") is None, reason="needs optvet[torch]")
+HEAD = '<ir_version: 8, opset_import: ["" : 13]>\n'
+RIGHT = "g (float[n,3] x) => (float[n,3] y) { z = Relu(x)  y = Add(z, x) }"
+TURNED = "g (float[3,5] x) => (int64[2,k] y) { y = NonZero(x) }"
+REFUSED = "g (float[2,3] x) => (float[2,3] y) { y = Hardmax(x) }"
+
+
+def convert(tmp_path: Path, text: str) -> ConversionResult:
+    file = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), file)
+    return convert_model(ConvertRequest(model=str(file), via=("onnx2torch",)), Plugins())
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "symptoms"),
+    [
+        (RIGHT, "right", set()),
+        (TURNED, "faulty", {"interface-change"}),
+        (REFUSED, "refused", {"refused"}),
+    ],
+)
+def test_an_onnx_model_is_a_source(
+    tmp_path: Path, text: str, verdict: str, symptoms: set[str]
+) -> None:
+    result = convert(tmp_path, text)
+    assert result.verdict == verdict
+    assert {f.symptom for f in result.findings if f.severity != "note"} == symptoms
+
+
+def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_text("no model")
+    with pytest.raises(UsageError, match=r"model\.onnx"):
+        convert_model(ConvertRequest(model=str(file), via=("onnx2torch",)), Plugins())
