@@ -37,7 +37,7 @@ def command(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Say whether converters keep a model intact, and which of their stages is to blame if not."""
+    """Say whether converters keep a model intact, and which of their stages is to blame."""
     from optvet.engine.convert.run import convert_model
     from optvet.engine.discovery import Plugins
 
