@@ -241,7 +241,7 @@ def test_a_source_that_cannot_be_used_is_told_in_one_message(
         ("source.py", ["plain_to_onnx"], "say which function makes the model"),
         ("source.py:net", [], "--via is missing"),
         ("source.py:net", ["nope"], "unknown converter 'nope'"),
-        ("source.py:net", ["plain_to_onnx", "torch_script"], "plain_to_onnx makes onnx, but"),
+        ("source.py:net", ["plain_to_onnx", "plain_to_onnx"], "plain_to_onnx makes onnx, but"),
         ("model.onnx", ["plain_to_onnx"], "converter 'plain_to_onnx' takes .py"),
     ],
 )
