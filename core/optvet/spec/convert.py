@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from optvet.spec.request import Names, Texts, bytes_of, option, seconds_of
+from optvet.spec.request import Chain, Names, Texts, bytes_of, option, seconds_of
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to convert", "Inputs", "Limits", "The answer"
 
@@ -21,7 +21,7 @@ class ConvertRequest(BaseModel):
     """A source: `FILE.py:FUNCTION`, which makes a model, or a file that the first converter
     takes."""
 
-    via: Names = option((), group=_HOW, metavar="C1,C2,…")
+    via: Chain = option((), group=_HOW, metavar="C1,C2,…")
     """Converters, in order, whose formats meet."""
     converter_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the converters; `NAME.KEY=VALUE` for one of several."""

@@ -54,7 +54,13 @@ def seconds_of(time: object) -> float:
 
 
 def _names(value: object) -> object:
-    """A list of names without duplicates; each item may be several names separated by commas."""
+    """As ``_chain``, without duplicates."""
+    names = _chain(value)
+    return tuple(dict.fromkeys(names)) if isinstance(names, tuple) else names
+
+
+def _chain(value: object) -> object:
+    """Names in order; each item may be several names separated by commas."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         return value
@@ -64,7 +70,7 @@ def _names(value: object) -> object:
     names = [part.strip() for item in listed for part in item.split(",")]
     if not all(names):
         raise ValueError(f"{','.join(listed)!r}: expected names separated by commas")
-    return tuple(dict.fromkeys(names))
+    return tuple(names)
 
 
 def _texts(value: object) -> object:
@@ -101,6 +107,7 @@ def _pipeline(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Chain = Annotated[tuple[str, ...], BeforeValidator(_chain)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Requirements = Annotated[tuple[str, ...], BeforeValidator(_requirements)]
 Tolerances = Annotated[tuple[str, ...], BeforeValidator(_tolerances)]
