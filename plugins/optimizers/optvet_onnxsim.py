@@ -6,8 +6,12 @@ here: which of those that a user has to ask for deviate on purpose.
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import onnx
@@ -154,11 +158,28 @@ def _call(arguments: Mapping[str, object]) -> str:
 
 def _optimizers() -> tuple[list[str], list[str]]:
     """Names of the default optimizers and of the others."""
-    from onnxsim import onnxsim_cpp2py_export as native
-
+    native = _native()
     # In this order: asking for the others is what registers the library's own among the default.
     other = list(native._list_other_optimizers())
     return list(native._list_optimizers()), other
+
+
+def _native() -> ModuleType:
+    """The library's extension module, which knows the names, without the package around it.
+
+    The package imports all that it can do besides, torch too where that is installed: 2 s and
+    600 MB for a list of names. Imported afterwards, it finds the extension under its name.
+    """
+    name = "onnxsim.onnxsim_cpp2py_export"
+    if name not in sys.modules:
+        package = importlib.util.find_spec("onnxsim")
+        folders = package.submodule_search_locations if package else None
+        spec = importlib.machinery.PathFinder.find_spec(name, folders)
+        if spec is None or spec.loader is None:
+            return importlib.import_module(name)  # Says what is missing.
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def _describe(name: str, default: bool = False) -> Pass:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -41,3 +45,17 @@ def test_what_runs_and_what_waits_is_lost_when_workers_are_closed() -> None:
     for future in (running, waiting):
         with pytest.raises(WorkerLost):
             future.result(60)
+
+
+def test_a_worker_that_waits_for_a_task_ends_in_order_when_its_parent_hangs_up() -> None:
+    ours, theirs = socket.socketpair()
+    held, life = os.pipe()
+    code = f"from optvet.engine.processes import serve; serve({theirs.fileno()}, {held})"
+    with subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno(), held]) as worker:
+        theirs.close()
+        os.close(held)
+        with Connection(ours.detach()) as channel:
+            channel.send((max, (1,)))  # Not to be called with a report: the answer is an error,
+            assert channel.recv()[0] == "raised"  # and the worker waits for its next task.
+            os.close(life)
+            assert worker.wait(60) == 0, "1 is how it is ended that does not end"

@@ -6,7 +6,6 @@ parent, however that ends: it holds the reading end of a pipe whose other end on
 
 from __future__ import annotations
 
-import _thread
 import os
 import resource
 import signal
@@ -283,7 +282,8 @@ def _end_with(held_fd: int) -> None:
     timer = threading.Timer(_END_S * 0.8, os._exit, (1,))
     timer.daemon = True
     timer.start()
-    _thread.interrupt_main()
+    # A signal, since the main thread may wait for its next task in a call that nothing else ends.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _resident_bytes() -> int:
