@@ -1,0 +1,235 @@
+"""Whether what hunts report is true: each finding once more, without optvet.
+
+    python benchmarks/found.py FOLDER… [--seconds N] [--show]
+
+FOLDER holds bundles, at any depth, as ``optvet hunt --out`` and ``--bundles`` write them. Of each:
+
+fault       ``repro.py``, which needs nothing of optvet, must show the fault in a new process.
+original    Its ``model.onnx`` must pass onnx's checker and shape inference.
+reference   Of wrong outputs, what optvet expected (``expected.npz``) must be what another evaluator
+            computes of the original: onnx's reference evaluator, with float32 widened to float64
+            where the operators allow it, else as it is; in a newer operator set where it lacks the
+            old one. Compared by the tolerance of the bundle's own script.
+
+A finding that fails one of these is a false alarm, or at least not shown: its line says which.
+What the reference evaluator cannot run (it lacks the operator, or fails itself) is counted apart.
+Exit status 1 if a finding is not shown, or if there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import machine
+import numpy as np
+import onnx
+import onnx.version_converter
+from onnx import AttributeProto, TensorProto, numpy_helper
+
+OPSET = 21
+"""The operator set that models are converted to whose own the evaluator lacks."""
+
+
+def main() -> None:
+    """Judge every bundle, and print a line for each that is not shown, and a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    parser.add_argument("--seconds", type=float, default=120, help="limit for one step")
+    parser.add_argument("--show", action="store_true", help="a line for each finding")
+    parser.add_argument("--evaluate", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.evaluate is not None:
+        np.seterr(all="ignore")
+        print(compared(chosen.evaluate))
+        return
+    print(machine.describe(machine.environment()), flush=True)
+    counts: dict[str, Counter[str]] = {}
+    for folder in bundles(chosen.folders):
+        finding = json.loads((folder / "finding.json").read_text())
+        words = judged(folder, finding, chosen.seconds)
+        kind = "shown" if not words else words.partition(":")[0]
+        counts.setdefault(finding["optimizer"], Counter())[kind] += 1
+        if words or chosen.show:
+            print(f"  {folder.name}: {words or 'shown'}", flush=True)
+    sys.exit(summary(counts))
+
+
+def bundles(folders: list[Path]) -> Iterator[Path]:
+    """Folders with a finding and a model, in order."""
+    for folder in folders:
+        for file in sorted(folder.rglob("finding.json")):
+            if (file.parent / "model.onnx").is_file():
+                yield file.parent
+
+
+def summary(counts: dict[str, Counter[str]]) -> int:
+    """Print the table; the exit status."""
+    total = sum(counts.values(), Counter())
+    for name, each in [*sorted(counts.items()), ("all", total)]:
+        others = ", ".join(f"{n} {kind}" for kind, n in each.most_common() if kind != "shown")
+        print(f"{name:18} {each['shown']:4} of {each.total():4} shown{others and '; '}{others}")
+    good = total["shown"] + total["not evaluated"]
+    return 0 if total and good == total.total() else 1
+
+
+def judged(folder: Path, finding: dict[str, Any], seconds: float) -> str:
+    """Why a finding is not shown; empty if it is."""
+    code, said = run([sys.executable, str(folder / "repro.py")], seconds)
+    if code != 1:
+        return f"no fault: repro.py ended with {code}: {said[-200:]}"
+    code, said = run([sys.executable, __file__, "--evaluate", str(folder)], seconds)
+    return said if code == 0 else f"not evaluated: it ended with {code}: {said[-200:]}"
+
+
+def run(command: list[str], seconds: float) -> tuple[int | str, str]:
+    """Exit status and output of a process of its own: foreign code may take it down."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment["ORT_DISABLE_TELEMETRY"] = "1"
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "time out", ""
+    said = ended.stderr if ended.returncode and not ended.stdout.strip() else ended.stdout
+    return ended.returncode, " ".join(said.split())
+
+
+# --- in the process of its own -------------------------------------------------------------------
+
+
+def compared(folder: Path) -> str:
+    """Why the original is not what the finding says it is; empty if it is."""
+    model = onnx.load(folder / "model.onnx")
+    finding = json.loads((folder / "finding.json").read_text())["finding"]
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return f"original refused: {error}"[:300]
+    if finding["symptom"] != "wrong-output":
+        return ""
+    script = (folder / "repro.py").read_text()
+    feeds = arrays(folder / "inputs.npz", constant(script, "INPUTS"))
+    expected = arrays(folder / "expected.npz", constant(script, "OUTPUTS"))
+    found = re.search(r"^TOLERANCE = (\S+)", script, re.MULTILINE)
+    tolerance = float(found[1]) if found else 0.0
+    got = evaluated(model, feeds)
+    if isinstance(got, str):
+        return f"not evaluated: {got}"[:300]
+    for name, value in expected.items():
+        if words := difference(value, got[name], tolerance):
+            return f"reference disagrees: {name}: {words}"
+    return ""
+
+
+def evaluated(
+    model: onnx.ModelProto, feeds: dict[str, Any]
+) -> dict[str, np.ndarray[Any, Any]] | str:
+    """Outputs of ``model`` by onnx's reference evaluator; or why there are none."""
+    from onnx.reference import ReferenceEvaluator
+
+    names = [output.name for output in model.graph.output]
+    words = ""
+    for make, wide in ((widened, True), (same, False), (newer, False)):
+        given = {
+            n: v.astype(np.float64) if wide and v.dtype == np.float32 else v
+            for n, v in feeds.items()
+        }
+        try:
+            values = ReferenceEvaluator(make(model)).run(None, given)
+        except Exception as error:  # Whatever an operator's Python raises; the next form is tried.
+            words = f"{type(error).__name__}: {error}"
+            continue
+        return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+    return words
+
+
+def same(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` as it is."""
+    return model
+
+
+def newer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` in an operator set that the evaluator has."""
+    return onnx.version_converter.convert_version(model, OPSET)
+
+
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` with float64 in place of every float32.
+
+    Raises:
+        ValueError: It has subgraphs, whose types are their own.
+    """
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    for value in [*wide.graph.input, *wide.graph.output, *wide.graph.value_info]:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for tensor in wide.graph.initializer:
+        widen(tensor)
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                raise ValueError(f"{node.op_type} has a subgraph")
+            if attribute.type == AttributeProto.TENSOR:
+                widen(attribute.t)
+            if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.DOUBLE
+    return wide
+
+
+def widen(tensor: TensorProto) -> None:
+    """Make a float32 tensor float64."""
+    if tensor.data_type == TensorProto.FLOAT:
+        array = numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def difference(was: Any, now: np.ndarray[Any, Any], tolerance: float) -> str:
+    """In what ``now`` is not what was expected; empty if it is."""
+    if was.shape != now.shape:
+        return f"{list(was.shape)}, and {list(now.shape)} by the reference"
+    if was.dtype.kind in "fcV" or now.dtype.kind == "f":
+        was = np.asarray(was, dtype=np.float64)
+        now = np.asarray(now, dtype=np.float64)
+        finite = np.abs(was[np.isfinite(was)])
+        allowed = tolerance * finite.max(initial=0.0)
+        equal = np.isclose(now, was, rtol=0, atol=allowed, equal_nan=True)
+    else:
+        equal = np.asarray(was == now)
+    if np.all(equal):
+        return ""
+    at = tuple(np.argwhere(~np.atleast_1d(equal))[0])
+    return f"{list(map(int, at))}: {np.atleast_1d(was)[at]!r}, and {np.atleast_1d(now)[at]!r}"
+
+
+def constant(script: str, name: str) -> list[str]:
+    """A list of names that the script of a bundle declares."""
+    for node in ast.parse(script).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def arrays(file: Path, names: list[str]) -> dict[str, Any]:
+    """Arrays of a bundle by name."""
+    with np.load(file, allow_pickle=False) as loaded:
+        values = [loaded[key] for key in loaded.files]
+    texts = (v.astype(object) if v.dtype.kind == "U" else v for v in values)
+    return dict(zip(names, texts, strict=True))
+
+
+if __name__ == "__main__":
+    main()
