@@ -1,10 +1,11 @@
 """Whether what hunts report is true: each finding once more, without optvet.
 
-    python benchmarks/found.py FOLDER… [--seconds N] [--show]
+    python benchmarks/found.py FOLDER… [--python PYTHON] [--seconds N] [--show]
 
 FOLDER holds bundles, at any depth, as ``optvet hunt --out`` and ``--bundles`` write them. Of each:
 
-fault       ``repro.py``, which needs nothing of optvet, must show the fault in a new process.
+fault       ``repro.py``, which needs nothing of optvet, must show the fault in a new process:
+            under this interpreter, or under one that has little but the optimizer (``--python``).
 original    Its ``model.onnx`` must pass onnx's checker and shape inference.
 reference   Of wrong outputs, what optvet expected (``expected.npz``) must be what another evaluator
             computes of the original: onnx's reference evaluator, with float32 widened to float64
@@ -46,6 +47,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    parser.add_argument("--python", default=sys.executable, help="runs the bundles' scripts")
     parser.add_argument("--seconds", type=float, default=120, help="limit for one step")
     parser.add_argument("--show", action="store_true", help="a line for each finding")
     parser.add_argument("--evaluate", type=Path, help=argparse.SUPPRESS)
@@ -58,7 +60,7 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {}
     for folder in bundles(chosen.folders):
         finding = json.loads((folder / "finding.json").read_text())
-        words = judged(folder, finding, chosen.seconds)
+        words = judged(folder, finding, chosen.python, chosen.seconds)
         kind = "shown" if not words else words.partition(":")[0]
         counts.setdefault(finding["optimizer"], Counter())[kind] += 1
         if words or chosen.show:
@@ -84,9 +86,9 @@ def summary(counts: dict[str, Counter[str]]) -> int:
     return 0 if total and good == total.total() else 1
 
 
-def judged(folder: Path, finding: dict[str, Any], seconds: float) -> str:
+def judged(folder: Path, finding: dict[str, Any], python: str, seconds: float) -> str:
     """Why a finding is not shown; empty if it is."""
-    code, said = run([sys.executable, str(folder / "repro.py")], seconds)
+    code, said = run([python, str(folder / "repro.py")], seconds)
     if code != 1:
         return f"no fault: repro.py ended with {code}: {said[-200:]}"
     code, said = run([sys.executable, __file__, "--evaluate", str(folder)], seconds)

@@ -34,6 +34,14 @@ _LIMITS = {
     "ClearMetadataAndDocString": KnownLimit(
         frozenset({Symptom.METADATA_CHANGE}), "is there to clear metadata"
     ),
+    # Either undoes the other; which weights a caller may replace is what both are for.
+    **dict.fromkeys(
+        ("AddInitializersToInputs", "RemoveInitializersFromInputs"),
+        KnownLimit(
+            frozenset({Symptom.INTERFACE_CHANGE, Symptom.METADATA_CHANGE}),
+            "is there to change which weights a caller may replace",
+        ),
+    ),
 }
 _NO_REWRITES = {"Checker"}
 
