@@ -87,6 +87,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the pages speak of, and the plugin of plugins.md installed."""
     write(tmp_path / "model.onnx", CLEAN)
     write(tmp_path / "faulty.onnx", FAULTY)
+    write(tmp_path / "converted.onnx", CLEAN.replace("z = Relu(x)", "r = Relu(x) z = Neg(r)"))
     write(tmp_path / "gpt.onnx", WRITER)
     write(tmp_path / "models" / "one.onnx", CLEAN)
     write(tmp_path / "models" / "two.onnx", CLEAN.replace("Relu", "Sigmoid"))
@@ -97,6 +98,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tracked,) = (toml for _, toml in blocks(page, "toml") if "[[known]]" in toml)
     (tmp_path / "tracked.toml").write_text(tracked)
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))
+    ((_, patch),) = blocks(ROOT / "docs" / "repair.md", "json")
+    (tmp_path / "patch.json").write_text(patch)
     ((_, forest), *_) = blocks(ROOT / "docs" / "converters.md", "python")
     (tmp_path / "forest.py").write_text(forest)
     ((_, plugin), *_) = blocks(ROOT / "docs" / "plugins.md", "python")

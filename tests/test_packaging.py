@@ -202,6 +202,7 @@ ENGINE = [
     "work",
     "vet",
     "convert",
+    "repair",
     "reduce",
     "bundle",
     "campaign",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ShowsInside,
         SourceFacts,
         SourceInside,
+        SourceOperand,
         SourceValue,
         TellsSource,
     )
@@ -233,6 +234,7 @@ __all__ = [
     "Sighting",
     "SourceFacts",
     "SourceInside",
+    "SourceOperand",
     "SourceValue",
     "Stage",
     "Suggestion",

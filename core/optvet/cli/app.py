@@ -19,6 +19,7 @@ _COMMANDS = {
     "vet": "Say whether an optimizer keeps a model intact, and which pass is to blame if not.",
     "reduce": "Reduce a model to the smallest one for which a command still exits 0.",
     "convert": "Say whether converters keep a model intact, and which of their stages is to blame.",
+    "repair": "Repair a conversion that is not right, and say what was wrong with it.",
     "compare": "Compare two models value by value on one input, and show where they part.",
     "bench": "Time what optimizers make of a model, beside the original.",
     "replay": "Judge findings again under the installed versions: fixed, still there, or changed.",

@@ -23,6 +23,8 @@ class ConvertRequest(BaseModel):
 
     via: Chain = option((), group=_HOW, metavar="C1,C2,…")
     """Converters, in order, whose formats meet."""
+    converted: Path | None = option(None, group=_HOW, metavar="FILE.onnx")
+    """A model that was converted elsewhere, to be judged; then there is no `--via`."""
     converter_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
     """Options of the converters; `NAME.KEY=VALUE` for one of several."""
     runtime: str | None = option(

@@ -142,6 +142,25 @@ class RunsInDouble(Protocol[OptionsT_contra]):
 
 
 @dataclass(frozen=True)
+class SourceOperand:
+    """What an operator of a source is given for one of its arguments.
+
+    Attributes:
+        name: The argument, as the framework calls it.
+        place: Place, in ``SourceInside.values``, of a value; None if it is none of them.
+        given: Name of an input of the source.
+        parameter: Name of a parameter.
+        constant: A number, a text or a list of numbers that is written in the program.
+    """
+
+    name: str
+    place: int | None = None
+    given: str = ""
+    parameter: str = ""
+    constant: object = None
+
+
+@dataclass(frozen=True)
 class SourceValue:
     """A value inside a source, in one run.
 
@@ -155,6 +174,8 @@ class SourceValue:
         line: File and line of the user's code.
         alike: The operator of ONNX that computes the same, with its attributes; empty if unknown.
         attributes: Those attributes.
+        inputs: The arguments that are inputs of that operator, in its order; empty if unknown.
+        operands: What is given for each argument, as far as it is known.
     """
 
     operator: str
@@ -165,6 +186,8 @@ class SourceValue:
     line: str = ""
     alike: str = ""
     attributes: Mapping[str, object] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    operands: tuple[SourceOperand, ...] = ()
 
 
 @dataclass(frozen=True)

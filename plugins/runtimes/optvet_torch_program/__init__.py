@@ -106,7 +106,8 @@ class TorchProgramRuntime:
                 if value.dtype in (torch.float32, torch.float64):
                     _move(value, generator)
         arguments = ((), tensors) if named else (tuple(tensors.values()), {})
-        return recorded(module, call, *arguments, moved=generator and _mover(generator))
+        moved = generator and _mover(generator)
+        return recorded(module, call, *arguments, names=list(tensors), moved=moved)
 
     def load_double(self, artifact: Artifact, options: ProgramOptions) -> Session:
         """The module in float64."""

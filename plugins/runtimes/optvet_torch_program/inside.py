@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from optvet import SourceInside, SourceValue
+from optvet import SourceInside, SourceOperand, SourceValue
 from optvet_torch_program import as_array
-from optvet_torch_program.alike import alike_in_onnx
+from optvet_torch_program.alike import alike_in_onnx, inputs_in_onnx
 
 _MAX_BYTES = 1 << 30
 
@@ -19,9 +19,12 @@ def recorded(
     arguments: Sequence[Any],
     named: Mapping[str, Any],
     *,
+    names: Sequence[str],
     moved: Callable[[Any], Any] | None = None,
 ) -> SourceInside:
     """The values of one call of ``module``; with ``moved``, of one whose results are moved.
+
+    ``names`` are those of the inputs in order.
 
     Raises:
         MemoryError: The values take more than a gigabyte.
@@ -31,8 +34,10 @@ def recorded(
     from torch.utils._python_dispatch import TorchDispatchMode
 
     record = _Record(torch, moved)
-    for tensor in (*arguments, *named.values()):
-        record.fed(tensor)
+    for name, tensor in zip(names, (*arguments, *named.values()), strict=True):
+        record.fed(tensor, name)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        record.parameter(tensor, name)
 
     def dispatch(_: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return record.call(function, args, kwargs or {})
@@ -64,14 +69,20 @@ class _Record:
         self.torch, self.moved = torch, moved
         self.values: list[SourceValue] = []
         self._places: dict[int, int] = {}
-        self._inputs: set[int] = set()
+        self._inputs: dict[int, str] = {}
+        self._parameters: dict[int, str] = {}
         self._kept: list[Any] = []  # ids of tensors are not used again while these live
         self._modules: list[str] = []
         self._bytes = 0
 
-    def fed(self, tensor: Any) -> None:
+    def fed(self, tensor: Any, name: str) -> None:
         """``tensor`` is an input."""
-        self._inputs.add(id(tensor))
+        self._inputs[id(tensor)] = name
+        self._kept.append(tensor)
+
+    def parameter(self, tensor: Any, name: str) -> None:
+        """``tensor`` is a parameter, or a buffer."""
+        self._parameters.setdefault(id(tensor), name)
         self._kept.append(tensor)
 
     def enter(self, name: str) -> None:
@@ -99,23 +110,35 @@ class _Record:
             result = _pytree.tree_map(self.moved, result)
         fed = any(id(a) in self._inputs for a in given)
         constant = not fed and all(self.values[p].constant for p in reads)
-        known = alike_in_onnx(function, args, kwargs)
+        operands = tuple(self._operands(function, args, kwargs))
+        known = (*alike_in_onnx(function, args, kwargs), inputs_in_onnx(function, args, kwargs))
         for leaf in _pytree.tree_leaves(result):
             if self._is_tensor(leaf):
-                self._note(leaf, str(function._schema.name), reads, constant, known)
+                about = (str(function._schema.name), reads, constant, *known, operands)
+                self._note(leaf, *about)
         return result
+
+    def _operands(self, function: Any, args: Any, kwargs: Any) -> Iterator[SourceOperand]:
+        """What each argument is given; of a list of tensors, each by its number."""
+        names = [a.name for a in function._schema.arguments]
+        for name, given in {**dict(zip(names, args, strict=False)), **kwargs}.items():
+            listed = isinstance(given, (list, tuple)) and any(map(self._is_tensor, given))
+            for i, each in enumerate(given if listed else [given]):
+                yield self._operand(f"{name}.{i}" if listed else name, each)
+
+    def _operand(self, name: str, given: Any) -> SourceOperand:
+        if self._is_tensor(given):
+            input_ = self._inputs.get(id(given), "")
+            parameter = self._parameters.get(id(given), "")
+            return SourceOperand(name, self.place(given), input_, parameter)
+        plain = isinstance(given, (bool, int, float, str, list, tuple))
+        return SourceOperand(name, constant=given if plain else None)
 
     def _is_tensor(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
 
-    def _note(
-        self,
-        tensor: Any,
-        name: str,
-        reads: tuple[int, ...],
-        constant: bool,
-        known: tuple[str, Mapping[str, object]],
-    ) -> None:
+    def _note(self, tensor: Any, name: str, *about: Any) -> None:
+        reads, constant, alike, attributes, inputs, operands = about
         value = as_array(tensor).copy()
         self._bytes += value.nbytes
         if self._bytes > _MAX_BYTES:
@@ -123,9 +146,21 @@ class _Record:
         self._places[id(tensor)] = len(self.values)
         self._kept.append(tensor)
         module = self._modules[-1] if self._modules else ""
-        operator = name.replace("::", ".")
         line = "" if self.moved else _user_line()
-        self.values.append(SourceValue(operator, value, reads, constant, module, line, *known))
+        self.values.append(
+            SourceValue(
+                operator=name.replace("::", "."),
+                value=value,
+                reads=reads,
+                constant=constant,
+                module=module,
+                line=line,
+                alike=alike,
+                attributes=attributes,
+                inputs=inputs,
+                operands=operands,
+            )
+        )
 
 
 def _user_line() -> str:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 from pydantic import BaseModel
 
 from optvet.engine import contract
+from optvet.engine.convert.given import GivenConverter
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.spec.convert import ConvertRequest
@@ -48,6 +50,8 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
     Raises:
         UsageError: There is none, formats do not meet, or an option is wrong.
     """
+    if request.converted is not None:
+        return [_given(request, plugins)]
     if not request.via:
         names = ", ".join(plugins.names("converter")) or "none is installed"
         raise UsageError(f"--via is missing: name one or several converters ({names})")
@@ -60,6 +64,37 @@ def links_of(request: ConvertRequest, plugins: Plugins) -> list[Link]:
                 f"{after.name} takes {takes}; choose converters whose formats meet"
             )
     return [_link(c, given) for c, given in _options(request, converters)]
+
+
+def _given(request: ConvertRequest, plugins: Plugins) -> Link:
+    """A converter that gives the model of the request.
+
+    Raises:
+        UsageError: There is no such file, it is no ONNX model, or a chain is named too.
+    """
+    path = request.converted
+    assert path is not None
+    if request.via or request.converter_options:
+        raise UsageError(
+            "--converted is a model that was converted elsewhere; leave out --via and its options"
+        )
+    if not path.is_file():
+        raise UsageError(f"--converted {path}: there is no such file; check the path")
+    formats = {"onnx"}
+    for runtime in map(plugins.runtime, plugins.names("runtime")):
+        if isinstance(runtime, TellsSource):
+            formats |= set(runtime.source_formats.values())
+    return _link(GivenConverter(_whole(path), frozenset(formats)), {})
+
+
+def _whole(path: Path) -> bytes:
+    """The model with its weights in one piece."""
+    try:
+        return bytes(onnx.load(path).SerializeToString())
+    except Exception as error:
+        raise InputError(
+            f"--converted {path} cannot be read as an ONNX model: {error}; give a .onnx file"
+        ) from error
 
 
 def _link(converter: Converter, given: Mapping[str, Any]) -> Link:
@@ -93,8 +128,8 @@ def _options(
     return zip(converters, given, strict=True)
 
 
-def source_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> Source:
-    """The source of the request in a format that the first converter takes.
+def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> list[Source]:
+    """The source of the request in each format that the first converter takes.
 
     Raises:
         UsageError: There is no such file, or no such format is known.
@@ -110,29 +145,35 @@ def source_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> So
         raise UsageError(
             f"{path} is Python: say which function makes the model, as {path}:FUNCTION"
         )
-    runtime, format = _runtime_for(suffix, first, plugins, request.model)
+    ways = _runtimes_for(suffix, first, plugins, request.model)
     handle = Factory(function, request.seed) if function else None
     data = file.read_bytes() if file.is_file() else b""
     digest = hashlib.sha256(data + function.encode()).hexdigest()
-    whole = Artifact(format, data) if format == "onnx" else None
-    artifact = whole or Artifact(format, path=file.absolute(), handle=handle)
-    return Source(artifact, runtime, digest)
+    found = []
+    for runtime, format in ways:
+        whole = Artifact(format, data) if format == "onnx" else None
+        artifact = whole or Artifact(format, path=file.absolute(), handle=handle)
+        found.append(Source(artifact, runtime, digest))
+    return found
 
 
-def _runtime_for(
+def _runtimes_for(
     suffix: str, first: Converter, plugins: Plugins, model: str
-) -> tuple[Runtime, str]:
-    """What runs a file of this suffix in a format that the converter takes, and that format."""
+) -> list[tuple[Runtime, str]]:
+    """What runs a file of this suffix in formats that the converter takes, and those formats."""
     known: set[str] = set()
+    found: list[tuple[Runtime, str]] = []
     for name in plugins.names("runtime"):
         runtime = plugins.runtime(name)
         if isinstance(runtime, TellsSource):
             format = runtime.source_formats.get(suffix)
             known |= {s for s, f in runtime.source_formats.items() if f in first.consumes}
             if format in first.consumes:
-                return runtime, str(format)
+                found.append((runtime, str(format)))
+    if found:
+        return found
     if suffix == ".onnx" and "onnx" in first.consumes:
-        return plugins.reference_runtime(), "onnx"
+        return [(plugins.reference_runtime(), "onnx")]
     known |= {".onnx"} & {f".{f}" for f in first.consumes}
     takes = ", ".join(sorted(known)) or "files that no installed runtime can run"
     raise InputError(

@@ -21,6 +21,7 @@ from optvet.engine.convert.align import (
     differing_weights,
     known_values,
 )
+from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.convert.interface import fed_to
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import RuntimeConfig
@@ -29,7 +30,7 @@ from optvet.graph.structure import foreign_nodes
 from optvet.graph.text import node_text
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
 from optvet.graph.weights import constants_of
-from optvet.spec.converters import ShowsInside, SourceInside
+from optvet.spec.converters import SourceInside
 from optvet.spec.records.convert import ConversionPlace, DifferingParameter
 from optvet.spec.types import Artifact, Sample
 
@@ -49,12 +50,11 @@ def locate(
     """The place in an ONNX model whose ``outputs``, by number, are wrong. Called in a worker."""
     model = onnx.load_from_string(artifact.data)
     runtime = source_config.runtime
-    if not isinstance(runtime, ShowsInside):
+    if not shows_inside(source_config, source):
         return ConversionPlace(note=f"{runtime.name} does not show what it computes inside")
     enter("run")
-    options = source_config.options
-    inside = runtime.inside(source, sample.feeds, options, None)
-    moved = [runtime.inside(source, sample.feeds, options, seed) for seed in SEEDS]
+    inside = inside_of(source_config, source, sample.feeds, None)
+    moved = [inside_of(source_config, source, sample.feeds, seed) for seed in SEEDS]
     fed = fed_to(artifact, sample.feeds)
     # What the source merely copies is an input of the converted model.
     every = {**fed, **record_values(artifact.data, fed, config)}
@@ -105,6 +105,14 @@ def differing_attributes(
     model: ModelProto, node: NodeProto, wanted: Mapping[str, Any]
 ) -> dict[str, tuple[str, str]]:
     """Attributes of ``node`` that are not what the source asks for: what is, and what should be."""
+    found = attribute_differences(model, node, wanted)
+    return {name: (_text(now), _text(value)) for name, (now, value) in found.items()}
+
+
+def attribute_differences(
+    model: ModelProto, node: NodeProto, wanted: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """The same as values; what is not set is None."""
     found = {}
     schema = schema_of(domain_of(node), node.op_type, opset_versions(model))
     for name, value in wanted.items():
@@ -115,7 +123,7 @@ def differing_attributes(
             default = schema.attributes[name].default_value
             now = onnx.helper.get_attribute_value(default) if default.type else None
         if not _is_same(now, value):
-            found[name] = (_text(now), _text(value))
+            found[name] = (now, value)
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from optvet.engine.convert.answer import Answer, result_of
 from optvet.engine.convert.blame import Blame, Station, blamed
-from optvet.engine.convert.chain import Link, links_of, source_of
+from optvet.engine.convert.chain import Link, links_of, sources_of
 from optvet.engine.convert.inputs import Drawn, inputs_of
 from optvet.engine.convert.interface import matched
 from optvet.engine.convert.judge import Judge, Seen, judged_with
@@ -28,7 +28,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
-from optvet.spec.errors import NothingTested
+from optvet.spec.errors import NothingTested, OptvetError
 from optvet.spec.protocols import Runtime
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.vet import CrossCheck
@@ -50,37 +50,59 @@ def convert_model(
         PluginError: A plugin is missing or broken.
     """
     started = time.perf_counter()
-    with _opened(request, plugins) as conversion:
+    with opened(request, plugins) as conversion:
         progress("running the source", 0, None)
-        drawn, judge, skipped = _prepared(conversion)
-        links = _converted(conversion, progress)
+        drawn, judge, skipped = prepared(conversion)
+        links = converted_by(conversion, progress)
         progress("comparing", 0, None)
-        answer = _judged(conversion, links, drawn, judge)
+        answer = judged(conversion, links, drawn, judge)
         return result_of(
             conversion, replace(answer, skipped=skipped), time.perf_counter() - started
         )
 
 
 @contextmanager
-def _opened(request: ConvertRequest, plugins: Plugins) -> Iterator[Conversion]:
+def opened(
+    request: ConvertRequest, plugins: Plugins, *, more: Sequence[str] = ()
+) -> Iterator[Conversion]:
+    """A question with its workers, which import ``more`` modules once."""
     links = links_of(request, plugins)
-    source = source_of(request, links[0].converter, plugins)
+    sources = sources_of(request, links[0].converter, plugins)
     formats = dict.fromkeys(s.format for link in links for s in link.stages)
-    runtimes: list[Runtime] = [source.runtime]
+    runtimes: list[Runtime] = [source.runtime for source in sources]
     if "onnx" in formats:
         runtimes.append(plugins.reference_runtime())
     libraries = [name for link in links for name in link.converter.preload]
-    preload = (*preload_for(None, *runtimes), *libraries, f"{__package__}.steps")
+    preload = (*preload_for(None, *runtimes), *libraries, f"{__package__}.steps", *more)
     jobs = request.jobs or min(8, os.cpu_count() or 1)
     limits = Limits(request.timeout, request.memory)
     with (
         tempfile.TemporaryDirectory(prefix="optvet-convert-") as folder,
         Sandbox(jobs=jobs, limits=limits, preload=tuple(dict.fromkeys(preload))) as sandbox,
     ):
-        yield Conversion(request, plugins, sandbox, source, tuple(links), Path(folder), [], [])
+        ways = [
+            Conversion(request, plugins, sandbox, source, tuple(links), Path(folder), [], [])
+            for source in sources
+        ]
+        yield _loadable(ways)
 
 
-def _prepared(
+def _loadable(ways: Sequence[Conversion]) -> Conversion:
+    """The first whose source can be loaded; the file does not tell which framework it is for.
+
+    Raises:
+        InputError: There is none; with what the last framework says.
+    """
+    for conversion in ways[:-1]:
+        try:
+            conversion.facts()
+        except OptvetError:
+            continue
+        return conversion
+    return ways[-1]
+
+
+def prepared(
     conversion: Conversion,
 ) -> tuple[list[Drawn], Judge, dict[str, Failure]]:
     """Inputs on which the source runs, what compares with it, and the other inputs."""
@@ -109,7 +131,7 @@ def _prepared(
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
     """A stage of the chain with its artifact; None behind a stage that refused."""
 
     link: Link
@@ -118,27 +140,28 @@ class _Made:
     refused: Failure | None = None
 
 
-def _converted(conversion: Conversion, progress: Progress) -> list[_Made]:
+def converted_by(conversion: Conversion, progress: Progress) -> list[Made]:
     """All stages of the chain, with the artifacts that there are."""
-    made: list[_Made] = []
+    made: list[Made] = []
     source: Artifact | None = conversion.source.artifact
     for number, link in enumerate(conversion.links, 1):
         if source is None:
-            made += [_Made(link, stage, None) for stage in link.stages]
+            made += [Made(link, stage, None) for stage in link.stages]
             continue
         progress(f"converting: {link.converter.name}", number, len(conversion.links))
         done = conversion.convert(link, source, number)
         for i, stage in enumerate(link.stages):
             artifact = done.artifacts[i] if i < len(done.artifacts) else None
             at_fault = i == len(done.artifacts)
-            made.append(_Made(link, stage, artifact, done.failure if at_fault else None))
+            made.append(Made(link, stage, artifact, done.failure if at_fault else None))
         source = made[-1].artifact
     return made
 
 
-def _judged(
-    conversion: Conversion, made: Sequence[_Made], drawn: Sequence[Drawn], judge: Judge
+def judged(
+    conversion: Conversion, made: Sequence[Made], drawn: Sequence[Drawn], judge: Judge
 ) -> Answer:
+    """What every stage does on ``drawn``, and which is to blame."""
     samples = [d.sample for d in drawn]
     configs = [_config(conversion, m, m is made[-1]) for m in made]
     futures = [
@@ -184,7 +207,7 @@ def _judged(
 
 def _located(
     conversion: Conversion,
-    made: _Made,
+    made: Made,
     config: RuntimeConfig | None,
     stations: Sequence[Station],
     blame: Blame,
@@ -208,7 +231,7 @@ def _located(
     return outcome.value
 
 
-def _config(conversion: Conversion, made: _Made, last: bool) -> RuntimeConfig | None:
+def _config(conversion: Conversion, made: Made, last: bool) -> RuntimeConfig | None:
     artifact = made.artifact
     if artifact is None or not (artifact.data or artifact.path):
         return None
@@ -218,7 +241,7 @@ def _config(conversion: Conversion, made: _Made, last: bool) -> RuntimeConfig | 
 def _lend(
     meter: NoiseMeter,
     configs: Sequence[RuntimeConfig | None],
-    made: Sequence[_Made],
+    made: Sequence[Made],
     observed: Sequence[Observed | None],
 ) -> None:
     """Give the meter the first converted model in ONNX that runs, for what only a graph tells."""
@@ -270,7 +293,7 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
 
 def _cross_checked(
     conversion: Conversion,
-    made: _Made,
+    made: Made,
     config: RuntimeConfig | None,
     blame: Blame,
     judge: Judge,

@@ -27,6 +27,7 @@ from optvet.spec.records.listing import (
     PluginList,
     PulledModels,
 )
+from optvet.spec.records.repair import Patch, RepairResult
 from optvet.spec.records.report import CampaignReport
 from optvet.spec.records.tables import CampaignTables
 from optvet.spec.records.vet import VetResult
@@ -36,6 +37,8 @@ DOCUMENTS: dict[str, type[Record]] = {
     "vet": VetResult,
     "vets": VetResults,
     "convert": ConversionResult,
+    "repair": RepairResult,
+    "patch": Patch,
     "bench": BenchResult,
     "finding": Reproduction,
     "replay": Replayed,

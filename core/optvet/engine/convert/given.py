@@ -1,0 +1,41 @@
+"""Models that were converted elsewhere: a chain of one converter, which gives a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from optvet.spec.converters import ConversionStage
+from optvet.spec.types import Artifact
+
+
+class NoOptions(BaseModel):
+    """Nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GivenConverter:
+    """Gives an ONNX model that is there already, whatever it is asked to convert."""
+
+    name = "given"
+    produces = "onnx"
+    preload: Sequence[str] = ()
+    options = NoOptions()
+
+    def __init__(self, data: bytes, consumes: frozenset[str]) -> None:
+        self.data, self.consumes = data, consumes
+
+    def version(self) -> str:
+        """There is no library underneath."""
+        return "-"
+
+    def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
+        """One stage."""
+        return [ConversionStage("convert", "convert", "onnx")]
+
+    def convert(self, source: Artifact, options: NoOptions, folder: Path) -> Iterator[Artifact]:
+        """The model."""
+        yield Artifact("onnx", self.data)

@@ -1,0 +1,94 @@
+"""What a source computes on the way to its outputs, by its runtime, or node by node of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from optvet.engine.numerics import perturb
+from optvet.engine.numerics.inject import injected_bytes
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.values import record_values
+from optvet.graph.walk import reads
+from optvet.graph.weights import constants_of
+from optvet.spec.converters import ShowsInside, SourceInside, SourceOperand, SourceValue
+from optvet.spec.types import Artifact
+
+
+def shows_inside(config: RuntimeConfig, source: Artifact) -> bool:
+    """Whether ``inside_of`` works for this source."""
+    return source.format == "onnx" or isinstance(config.runtime, ShowsInside)
+
+
+def inside_of(
+    config: RuntimeConfig, source: Artifact, feeds: Mapping[str, np.ndarray], seed: int | None
+) -> SourceInside:
+    """The values of one run; with a ``seed``, of one that is moved by rounding."""
+    if source.format == "onnx":
+        return _of_onnx(config, source, feeds, seed)
+    assert isinstance(config.runtime, ShowsInside)
+    return config.runtime.inside(source, feeds, config.options, seed)
+
+
+def _of_onnx(
+    config: RuntimeConfig, source: Artifact, feeds: Mapping[str, np.ndarray], seed: int | None
+) -> SourceInside:
+    """Every output of every node of the outermost graph, in order."""
+    model = onnx.load_from_string(source.data)
+    given = dict(feeds)
+    data = source.data
+    if seed is not None:
+        data = injected_bytes(data, seed)
+        given = perturb.jitter_feeds(feeds, np.random.default_rng(seed))
+    values = {**given, **record_values(data, given, config)}
+    constants = constants_of(model)
+    places: dict[str, int] = {}
+    found: list[SourceValue] = []
+    for node in model.graph.node:
+        operands = tuple(
+            SourceOperand(
+                str(i),
+                places.get(name),
+                name if name in feeds else "",
+                name if name in constants else "",
+            )
+            for i, name in enumerate(node.input)
+        )
+        about = SourceValue(
+            operator=node.op_type,
+            value=np.zeros(0),
+            reads=tuple(dict.fromkeys(places[n] for n in reads(node) if n in places)),
+            constant=all(_is_constant(n, constants, places, found) for n in reads(node)),
+            line=node.name,
+            alike=node.op_type,
+            attributes={a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute},
+            inputs=tuple(str(i) for i in range(len(node.input))),
+            operands=operands,
+        )
+        for name in node.output:
+            value = values.get(name)
+            if value is not None and value.dtype != object:
+                places[name] = len(found)
+                found.append(replace(about, value=value))
+    return SourceInside(
+        tuple(found),
+        tuple(places.get(o.name) for o in model.graph.output),
+        {name: numpy_helper.to_array(tensor) for name, tensor in constants.items()},
+    )
+
+
+def _is_constant(
+    name: str,
+    constants: Mapping[str, object],
+    places: Mapping[str, int],
+    found: list[SourceValue],
+) -> bool:
+    return name in constants or (name in places and found[places[name]].constant)
+
+
+def _plain(value: object) -> object:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,99 @@
+"""What an edit is proposed as, and helpers to write one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
+from optvet.engine.repair.scene import Scene
+from optvet.spec.records.repair import (
+    Edit,
+    EditKind,
+    InsertNode,
+    Operation,
+    SetAttribute,
+    SetInput,
+    SetWeight,
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Edits that belong together.
+
+    Attributes:
+        explains: Whether it must explain a missing value before it is tried on the whole model.
+        depth: The last place of the source that it explains; -1 if that was not asked.
+    """
+
+    edits: tuple[Edit, ...]
+    explains: bool = True
+    depth: int = -1
+
+
+def proposed(kind: EditKind, about: str, *operations: Operation) -> Candidate:
+    """One edit that must explain a missing value."""
+    return Candidate((Edit(kind=kind, about=about, operations=list(operations)),))
+
+
+def attribute(node: str, name: str, value: Any) -> SetAttribute:
+    """An attribute in the types that a patch has."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, (list, tuple)):
+        value = list(value)
+    return SetAttribute(node=node, name=name, value=value)
+
+
+def given(scene: Scene, index: int, place: int, value: np.ndarray) -> list[Operation]:
+    """Give input ``place`` of a node a constant; one that others read too is not changed."""
+    node = scene.node_of(index)
+    name = node.input[place] if place < len(node.input) else ""
+    tensor = tensor_of(value)
+    if name in scene.constants and scene.uses.get(name, 0) == 1:
+        return [SetWeight(name=name, tensor=tensor)]
+    fresh = fresh_name(scene.model, name or f"{node.output[0]}_{place}")
+    return [
+        SetWeight(name=fresh, tensor=tensor),
+        SetInput(node=node.output[0], index=place, value=fresh),
+    ]
+
+
+def inserted(
+    scene: Scene,
+    node: str,
+    index: int | None,
+    operator: str,
+    more: Sequence[tuple[str, np.ndarray]] = (),
+    attributes: dict[str, Any] | None = None,
+) -> list[Operation]:
+    """Insert an operator of the value that was there and of constants, each with a name."""
+    output = fresh_name(scene.model, f"{node}_{operator}")
+    names = [f"{output}_{label}" for label, _ in more]
+    weights: list[Operation] = [
+        SetWeight(name=name, tensor=tensor_of(value))
+        for name, (_, value) in zip(names, more, strict=True)
+    ]
+    insertion = InsertNode(
+        node=node,
+        index=index,
+        operator=operator,
+        inputs=[BEFORE, *names],
+        output=output,
+        attributes=attributes or {},
+    )
+    return [*weights, insertion]
+
+
+def short(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, np.ndarray) and value.size > 8:
+        return f"{value.dtype}{list(value.shape)}"
+    text = str(value.tolist() if isinstance(value, np.ndarray) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,258 @@
+"""Edits of an ONNX model: each makes a changed copy, or says why it does not fit."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
+
+from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
+from optvet.spec.errors import InputError
+from optvet.spec.records.repair import (
+    Edit,
+    InsertNode,
+    PatchTensor,
+    RemoveNode,
+    ReplaceNode,
+    SetAttribute,
+    SetInput,
+    SetOutputType,
+    SetWeight,
+)
+
+BEFORE = "@"
+"""Among the inputs of an inserted node: the value that was there before."""
+
+
+class DoesNotFit(InputError):
+    """An edit names something that the model does not have."""
+
+
+def tensor_of(value: np.ndarray) -> PatchTensor:
+    """``value`` as part of a patch."""
+    kept = np.ascontiguousarray(value)
+    data = kept.astype(kept.dtype.newbyteorder("<")).tobytes()
+    return PatchTensor(
+        type=kept.dtype.name, shape=list(value.shape), data=base64.b64encode(data).decode()
+    )
+
+
+def array_of(tensor: PatchTensor) -> np.ndarray:
+    """The value of a tensor in a patch.
+
+    Raises:
+        DoesNotFit: Type, shape and data do not belong together.
+    """
+    try:
+        own = getattr(ml_dtypes, tensor.type, tensor.type)
+        flat = np.frombuffer(base64.b64decode(tensor.data, validate=True), np.dtype(own))
+        return flat.reshape(tensor.shape).copy()
+    except (TypeError, ValueError) as error:
+        raise DoesNotFit(f"a tensor of the patch cannot be read: {error}") from error
+
+
+def edited(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
+    """A copy of ``model`` with ``edits`` made in order; nodes are sorted again.
+
+    Raises:
+        DoesNotFit: The model has no such node or value, or the result has a circle.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for edit in edits:
+        for operation in edit.operations:
+            _APPLY[type(operation)](copy, operation)
+    # What was inferred of values inside may hold no longer.
+    del copy.graph.value_info[:]
+    _sort(copy)
+    return copy
+
+
+def fresh_name(model: ModelProto, like: str) -> str:
+    """A name that no value and no node of the model has."""
+    taken = {t.name for t in model.graph.initializer} | {i.name for i in model.graph.input}
+    taken |= {name for node in model.graph.node for name in (node.name, *node.output)}
+    number = 1
+    while f"{like}_repair{number}" in taken:
+        number += 1
+    return f"{like}_repair{number}"
+
+
+def maker_of(model: ModelProto, value: str) -> NodeProto:
+    """The node that makes ``value``.
+
+    Raises:
+        DoesNotFit: There is none.
+    """
+    nodes: Sequence[NodeProto] = model.graph.node
+    for node in nodes:
+        if value and value in node.output:
+            return node
+    raise DoesNotFit(f"no node of the model makes {value!r}; give the model the patch is for")
+
+
+def _set_weight(model: ModelProto, operation: SetWeight) -> None:
+    tensor = numpy_helper.from_array(array_of(operation.tensor), operation.name)
+    for known in model.graph.initializer:
+        if known.name == operation.name:
+            known.CopyFrom(tensor)
+            return
+    for node in model.graph.node:
+        if operation.name in node.output:
+            if node.op_type != "Constant":
+                raise DoesNotFit(f"{operation.name!r} is computed, and no weight")
+            del node.attribute[:]
+            node.attribute.append(helper.make_attribute("value", tensor))
+            return
+    model.graph.initializer.append(tensor)
+
+
+def _set_attribute(model: ModelProto, operation: SetAttribute) -> None:
+    node = maker_of(model, operation.node)
+    kept = [a for a in node.attribute if a.name != operation.name]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    if operation.value is not None:
+        node.attribute.append(_attribute(model, node, operation.name, operation.value))
+
+
+def _attribute(model: ModelProto, node: NodeProto, name: str, value: Any) -> onnx.AttributeProto:
+    """The attribute in the type that the operator asks for."""
+    schema = schema_of(domain_of(node), node.op_type, opset_versions(model))
+    if schema is not None and name in schema.attributes:
+        kind = schema.attributes[name].type
+        if kind == onnx.defs.OpSchema.AttrType.FLOAT:
+            value = float(value)
+        if kind == onnx.defs.OpSchema.AttrType.FLOATS:
+            value = [float(v) for v in value]
+    return helper.make_attribute(name, value)
+
+
+def _set_input(model: ModelProto, operation: SetInput) -> None:
+    node = maker_of(model, operation.node)
+    _require(model, operation.value)
+    while len(node.input) <= operation.index:
+        node.input.append("")
+    node.input[operation.index] = operation.value
+
+
+def _require(model: ModelProto, value: str) -> None:
+    known = {t.name for t in model.graph.initializer} | {i.name for i in model.graph.input}
+    if value and value not in known:
+        maker_of(model, value)
+
+
+def _remove_node(model: ModelProto, operation: RemoveNode) -> None:
+    node = maker_of(model, operation.node)
+    _require(model, operation.value)
+    if any(o.name == operation.node for o in model.graph.output):
+        del node.attribute[:]
+        node.op_type, node.domain = "Identity", ""
+        del node.input[:]
+        node.input.append(operation.value)
+        return
+    _redirect(model, operation.node, operation.value)
+    if not any(other in n.input for n in model.graph.node for other in node.output):
+        model.graph.node.remove(node)
+
+
+def _redirect(model: ModelProto, old: str, new: str, but: NodeProto | None = None) -> None:
+    for node in model.graph.node:
+        if node is not but:
+            for i, name in enumerate(node.input):
+                if name == old:
+                    node.input[i] = new
+
+
+def _insert_node(model: ModelProto, operation: InsertNode) -> None:
+    about = (operation.operator, operation.domain, operation.inputs, operation.attributes)
+    if operation.index is not None:
+        reader = maker_of(model, operation.node)
+        if operation.index >= len(reader.input):
+            raise DoesNotFit(f"{operation.node!r} has no input {operation.index}")
+        old = reader.input[operation.index]
+        _add(model, about, old, operation.output)
+        reader.input[operation.index] = operation.output
+        return
+    outputs = [o.name for o in model.graph.output]
+    if operation.node not in outputs:
+        _require(model, operation.node)
+        _redirect(model, operation.node, operation.output)
+        _add(model, about, operation.node, operation.output)
+        return
+    # A graph output keeps its name: what made it makes another value.
+    maker = maker_of(model, operation.node)
+    maker.output[list(maker.output).index(operation.node)] = operation.output
+    _redirect(model, operation.node, operation.output)
+    _add(model, about, operation.output, operation.node)
+
+
+def _add(
+    model: ModelProto,
+    about: tuple[str, str, Sequence[str], Mapping[str, Any]],
+    before: str,
+    output: str,
+) -> None:
+    operator, domain, inputs, attributes = about
+    read = [before if name == BEFORE else name for name in inputs]
+    node = helper.make_node(operator, read, [output], name=output, domain=domain)
+    node.attribute.extend(_attribute(model, node, n, v) for n, v in attributes.items())
+    model.graph.node.append(node)
+
+
+def _replace_node(model: ModelProto, operation: ReplaceNode) -> None:
+    node = maker_of(model, operation.node)
+    node.op_type, node.domain = operation.operator, operation.domain
+    del node.input[:], node.attribute[:]
+    node.input.extend(operation.inputs)
+    node.attribute.extend(_attribute(model, node, n, v) for n, v in operation.attributes.items())
+    del node.output[:]
+    node.output.append(operation.node)
+
+
+def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
+    for output in model.graph.output:
+        if output.name == operation.output:
+            kind = TypeProto()
+            kind.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(operation.type))
+            output.type.CopyFrom(kind)
+            return
+    raise DoesNotFit(f"the model has no output {operation.output!r}")
+
+
+def _sort(model: ModelProto) -> None:
+    """Put nodes behind what they read, otherwise in their order."""
+    made = {name for node in model.graph.node for name in node.output if name}
+    done: set[str] = set()
+    ordered: list[NodeProto] = []
+    waiting = list(model.graph.node)
+    while waiting:
+        left = []
+        for node in waiting:
+            if (set(reads(node)) & made) - done:
+                left.append(node)
+            else:
+                ordered.append(node)
+                done.update(node.output)
+        if len(left) == len(waiting):
+            raise DoesNotFit("the edit makes a value depend on itself")
+        waiting = left
+    nodes = [NodeProto.FromString(n.SerializeToString()) for n in ordered]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+_APPLY: Mapping[type, Callable[[ModelProto, Any], None]] = {
+    SetWeight: _set_weight,
+    SetAttribute: _set_attribute,
+    SetInput: _set_input,
+    RemoveNode: _remove_node,
+    InsertNode: _insert_node,
+    ReplaceNode: _replace_node,
+    SetOutputType: _set_output_type,
+}

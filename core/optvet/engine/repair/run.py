@@ -1,0 +1,219 @@
+"""From a request to a repaired model, its patch and the numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optvet.engine.convert.answer import result_of
+from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.judge import Judge
+from optvet.engine.convert.run import Made, converted_by, judged, opened, prepared
+from optvet.engine.convert.session import Conversion
+from optvet.engine.discovery import Plugins
+from optvet.engine.repair.candidates import Candidate
+from optvet.engine.repair.edits import edited
+from optvet.engine.repair.gate import Gate, Measured, numbers_of, parts
+from optvet.engine.repair.propose.rank import proposals
+from optvet.engine.repair.search import Propose, Search, loaded
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.spec.errors import UsageError
+from optvet.spec.files import write_file
+from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.repair import Patch, RepairNumbers, RepairResult
+from optvet.spec.repair import RepairRequest
+from optvet.spec.types import Artifact
+
+_WITNESSES = 3
+_SHOWN = 2
+"""Witnesses on which the insides of both sides are compared."""
+_FRESH = 6
+"""Random inputs that are drawn after the last edit."""
+
+
+def _quiet(text: str, done: int, total: int | None) -> None:
+    """Ignore progress."""
+
+
+def repair_model(
+    request: RepairRequest, plugins: Plugins, *, progress: Progress = _quiet
+) -> RepairResult:
+    """Convert the source of ``request``, or take what was made of it, and repair that.
+
+    Raises:
+        UsageError: The source, the chain or an option cannot be used, or the chain makes no ONNX.
+        NothingTested: No output of the source can be compared.
+        PluginError: A plugin is missing or broken.
+    """
+    started = time.perf_counter()
+    more = (proposals.__module__,)
+    with opened(request.conversion(), plugins, more=more) as conversion:
+        _refuse_other_formats(conversion)
+        progress("running the source", 0, None)
+        drawn, judge, skipped = prepared(conversion)
+        made = converted_by(conversion, progress)
+        progress("comparing", 0, None)
+        answer = judged(conversion, made, drawn, judge)
+        before = result_of(conversion, replace(answer, skipped=skipped), 0.0)
+        seen = answer.stations[-1].seen
+        wrong = [d for d in drawn if d.sample.id in seen and not seen[d.sample.id].right]
+        repair = _Repair(request, conversion, judge, made[-1], before, progress)
+        if before.verdict != "faulty" or not any(not d.unasked for d in wrong):
+            result = repair.nothing()
+        else:
+            result = repair.result([d for d in drawn if d.sample.id in seen], wrong)
+        return result.model_copy(update={"wall_s": time.perf_counter() - started})
+
+
+def _refuse_other_formats(conversion: Conversion) -> None:
+    last = conversion.links[-1].stages[-1]
+    if last.format != "onnx":
+        chain = ",".join(link.converter.name for link in conversion.links)
+        raise UsageError(
+            f"--via {chain} makes {last.format}; models are repaired in ONNX: end the chain at it, "
+            "and convert what was repaired"
+        )
+
+
+@dataclass(frozen=True)
+class _Repair:
+    """One repair, after the conversion was judged."""
+
+    request: RepairRequest
+    conversion: Conversion
+    judge: Judge
+    made: Made
+    before: ConversionResult
+    progress: Progress
+
+    def nothing(self) -> RepairResult:
+        """The answer where there is no fault to repair."""
+        verdict = self.before.verdict
+        reason = self.before.reason
+        if verdict == "faulty":
+            return self._answer(
+                verdict="not-repaired",
+                reason="it shows on no input that can be repaired for: see optvet convert",
+            )
+        return self._answer(verdict=verdict, reason=reason)
+
+    def result(self, drawn: Sequence[Drawn], wrong: Sequence[Drawn]) -> RepairResult:
+        """The answer of a search."""
+        artifact, config = self.made.artifact, self.conversion.runtime_for("onnx", last=True)
+        if artifact is None or config is None:
+            return self._answer(verdict="not-repaired", reason="there is no converted model")
+        number = max(1, min(_WITNESSES, len(wrong) // 2))
+        gate = Gate(self.conversion, self.judge, config, *parts(drawn, wrong, number))
+        self.judge.meter.of([d.sample for d in drawn])
+        start = gate.measure(artifact.data)
+        search = Search(
+            gate,
+            loaded(artifact.data),
+            self._proposer(config),
+            self.request.tries,
+            self.request.jobs or min(8, os.cpu_count() or 1),
+            lambda n: self.progress("repairing: models tried", n, self.request.tries),
+        )
+        end = search.run()
+        before, after = search.gate.numbers(start), search.gate.numbers(end)
+        if not search.edits:
+            reason = "no edit that was tried makes it better without making anything worse"
+            return self._answer(
+                verdict="not-repaired", reason=reason, before=before, tried=search.tried
+            )
+        self.progress("vetting the repaired model", 0, None)
+        data = edited(search.model, search.edits).SerializeToString()
+        final, *fresh = self._vetted(artifact.data, data, config)
+        answer = self._answer(
+            verdict="repaired" if final.verdict == "right" else "improved",
+            edits=search.edits,
+            needless=search.needless,
+            steps=search.steps,
+            before={**before, "fresh": fresh[0]},
+            after={**after, "fresh": fresh[1]},
+            verdict_after=final.verdict,
+            tried=search.tried,
+        )
+        if _is_overfitted(*fresh):
+            reason = "what mended the known inputs makes others worse; nothing was written"
+            return answer.model_copy(update={"verdict": "not-repaired", "reason": reason})
+        return answer.model_copy(update={"files": self._written(artifact.data, data, answer)})
+
+    def _proposer(self, config: RuntimeConfig) -> Propose:
+        source = (self.conversion.reference, self.conversion.source.artifact)
+
+        def propose(data: bytes, failing: Sequence[Drawn]) -> Sequence[Candidate]:
+            samples = [d.sample for d in failing[:_SHOWN]]
+            outcome = self.conversion.sandbox.call(
+                proposals, *source, config, data, samples, role="referee"
+            )
+            if outcome.failure is not None:
+                self.conversion.warnings.append(f"no edits: {describe(outcome.failure)}")
+            return outcome.value or []
+
+        return propose
+
+    def _vetted(
+        self, old: bytes, new: bytes, config: RuntimeConfig
+    ) -> tuple[ConversionResult, RepairNumbers, RepairNumbers]:
+        """The repaired model judged as a new one, and both models on inputs nobody saw."""
+        request = self.conversion.request
+        more = request.model_copy(update={"random": request.random + _FRESH})
+        fresh = replace(self.conversion, request=more, output_names=[])
+        drawn, judge, skipped = prepared(fresh)
+        known = {d.sample.id for d in drawn if _is_known(d, request.random)}
+        unknown = [d for d in drawn if d.sample.id not in known and not d.unasked]
+        made = replace(self.made, artifact=Artifact("onnx", new))
+        answer = judged(fresh, [made], drawn, judge)
+        one = replace(fresh, links=(replace(made.link, stages=(made.stage,)),))
+        result = result_of(one, replace(answer, skipped=skipped), 0.0)
+        samples = [d.sample for d in unknown]
+        observed = fresh.observe(config, Artifact("onnx", old), samples)
+        before = Measured(judge.see(observed, samples), observed.complaint)
+        after = Measured(answer.stations[-1].seen)
+        return result, numbers_of(before, unknown), numbers_of(after, unknown)
+
+    def _written(self, old: bytes, new: bytes, answer: RepairResult) -> list[str]:
+        folder = self.request.out
+        os.makedirs(folder, exist_ok=True)
+        patch = Patch(
+            schema="optvet.patch/1", digest=hashlib.sha256(old).hexdigest(), edits=answer.edits
+        )
+        advice = "make room, or choose another folder with --out"
+        write_file(folder / "repaired.onnx", new, advice=advice)
+        write_file(folder / "patch.json", patch.to_json().encode() + b"\n", advice=advice)
+        return ["repaired.onnx", "patch.json"]
+
+    def _answer(self, **about: object) -> RepairResult:
+        faults = [f for f in self.before.findings if f.severity == "fault"]
+        artifact = self.made.artifact
+        data = b"" if artifact is None else artifact.data
+        told: Mapping[str, object] = {
+            "schema": "optvet.repair/1",
+            "source": self.conversion.request.model,
+            "digest": hashlib.sha256(data).hexdigest() if data else "",
+            "converters": self.before.converters,
+            "place": next((f.place for f in faults if f.place is not None), None),
+            "verdict_before": self.before.verdict,
+            "seed": self.request.seed,
+        }
+        return RepairResult.model_validate({**told, **about})
+
+
+def _is_known(drawn: Drawn, random: int) -> bool:
+    """Whether a search for edits saw this input, when there were ``random`` random ones."""
+    if drawn.origin == "size":
+        return False
+    number = drawn.sample.id.rpartition(" ")[2]
+    return drawn.origin != "random" or int(number) <= random
+
+
+def _is_overfitted(before: RepairNumbers, after: RepairNumbers) -> bool:
+    """Whether more inputs are wrong than before, or one that did run no longer does."""
+    lost = after.error is None and before.error is not None and after.wrong > 0
+    return after.wrong > before.wrong or lost

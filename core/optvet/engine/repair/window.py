@@ -1,0 +1,125 @@
+"""The nodes around a fault as a model of their own, on which many edits are tried quickly.
+
+Its inputs are values that are known, so an edit is judged by what it gives there: it explains a
+value that the converted model lacks, or it does not. Runs in worker processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from onnx import ModelProto, ValueInfoProto, helper
+
+from optvet.engine.repair.edits import DoesNotFit, edited
+from optvet.engine.repair.scene import Scene
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.graph.walk import reads
+from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, SetInput
+from optvet.spec.types import Artifact
+
+NODES = 16
+_UPSTREAM = 2
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of the model of a scene.
+
+    Attributes:
+        nodes: Indices of its nodes, in order: the first of the broken region, and some before it.
+    """
+
+    scene: Scene
+    config: RuntimeConfig
+    nodes: tuple[int, ...]
+
+    @cached_property
+    def plain(self) -> Mapping[str, np.ndarray]:
+        """Its values without any edit."""
+        return self._run(self.model(()))
+
+    def model(self, edits: Sequence[Edit]) -> ModelProto:
+        """It as a model, with what ``edits`` name beside it."""
+        whole = self.scene.model
+        nodes = [whole.graph.node[i] for i in self.nodes]
+        made = {name for node in nodes for name in node.output}
+        wanted = {name for node in nodes for name in reads(node)} | set(_named(edits))
+        part = ModelProto(ir_version=whole.ir_version)
+        part.opset_import.extend(whole.opset_import)
+        part.functions.extend(whole.functions)
+        weights = {t.name for t in whole.graph.initializer}
+        part.graph.name = "window"
+        part.graph.initializer.extend(t for t in whole.graph.initializer if t.name in wanted)
+        for node in whole.graph.node:
+            if node.op_type == "Constant" and set(node.output) & wanted:
+                part.graph.node.append(node)
+                made.update(node.output)
+        for name in sorted(wanted - made - weights):
+            value = self.scene.values.get(name)
+            if value is not None:
+                kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+                part.graph.input.append(helper.make_tensor_value_info(name, kind, value.shape))
+        part.graph.node.extend(n for n in nodes if n.op_type != "Constant")
+        outputs = {o.name for o in whole.graph.output} & made
+        part.graph.output.extend(ValueInfoProto(name=name) for name in sorted(outputs))
+        return part
+
+    def depth(self, edits: Sequence[Edit]) -> frozenset[int]:
+        """Places of missing values of the source that are there with ``edits``."""
+        try:
+            model = edited(self.model(edits), edits)
+        except DoesNotFit:
+            return frozenset()
+        found: set[int] = set()
+        for name, value in self._run(model).items():
+            before = self.plain.get(name)
+            if before is not None and before.shape == value.shape:
+                if np.array_equal(before, value, equal_nan=value.dtype.kind == "f"):
+                    continue
+            found.update(self.scene.explained(name, value))
+        return frozenset(found)
+
+    def _run(self, model: ModelProto) -> dict[str, np.ndarray]:
+        made = [name for node in model.graph.node for name in node.output if name]
+        del model.graph.output[:]
+        model.graph.output.extend(ValueInfoProto(name=name) for name in made)
+        feeds = {i.name: self.scene.values[i.name] for i in model.graph.input}
+        try:
+            session = self.config.runtime.load(
+                Artifact("onnx", model.SerializeToString()), self.config.options
+            )
+            return session.run(feeds)
+        except Exception:  # whatever a runtime raises: the edit explains nothing
+            return {}
+
+
+def _named(edits: Iterable[Edit]) -> Iterable[str]:
+    """Values that edits read."""
+    for edit in edits:
+        for operation in edit.operations:
+            if isinstance(operation, SetInput):
+                yield operation.value
+            elif isinstance(operation, InsertNode | ReplaceNode):
+                yield from (name for name in operation.inputs if name)
+
+
+def window_of(scene: Scene, config: RuntimeConfig) -> Window:
+    """The window at the first fault of a scene."""
+    model = scene.model
+    first = scene.region.nodes[:NODES]
+    chosen = set(first)
+    maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
+    edge = set(first[:4])
+    for _ in range(_UPSTREAM):
+        before = {
+            maker[name]
+            for i in edge
+            for name in reads(model.graph.node[i])
+            if name in maker and name not in scene.constants
+        }
+        chosen |= before
+        edge = before
+    return Window(scene, config, tuple(sorted(chosen)))

@@ -1,0 +1,165 @@
+"""A repair: the patch, document ``optvet.patch/1``, and the answer, ``optvet.repair/1``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from optvet.spec.records.base import Record
+from optvet.spec.records.convert import ConversionPlace, ConversionVerdict, ConverterRecord
+
+RepairVerdict = Literal["right", "repaired", "improved", "not-repaired", "refused", "undecided"]
+InputPart = Literal["witnesses", "held_out", "fresh"]
+EditKind = Literal[
+    "parameter", "attribute", "constant", "removal", "insertion", "inputs", "operator", "affine"
+]
+
+
+class PatchTensor(Record):
+    """A tensor: type and shape as of numpy, and its bytes, little-endian, in base64."""
+
+    type: str
+    shape: list[int]
+    data: str
+
+
+class SetWeight(Record):
+    """Give an initializer, or a ``Constant`` node, this value; a new name is a new initializer."""
+
+    operation: Literal["set-weight"] = "set-weight"
+    name: str
+    tensor: PatchTensor
+
+
+class SetAttribute(Record):
+    """Set an attribute of the node that makes the value ``node``; without a value, remove it."""
+
+    operation: Literal["set-attribute"] = "set-attribute"
+    node: str
+    name: str
+    value: int | float | str | list[int] | list[float] | list[str] | None = None
+
+
+class SetInput(Record):
+    """Let the node that makes ``node`` read ``value`` as its input number ``index``."""
+
+    operation: Literal["set-input"] = "set-input"
+    node: str
+    index: int
+    value: str
+
+
+class RemoveNode(Record):
+    """Remove the node that makes ``node``; what reads that value reads ``value``."""
+
+    operation: Literal["remove-node"] = "remove-node"
+    node: str
+    value: str
+
+
+class InsertNode(Record):
+    """Insert a node.
+
+    It gives input ``index`` of the node that makes ``node`` its value; without ``index``, it gives
+    all that read ``node``. ``@`` among ``inputs`` is the value that was there before.
+    """
+
+    operation: Literal["insert-node"] = "insert-node"
+    node: str
+    index: int | None = None
+    operator: str
+    domain: str = ""
+    inputs: list[str]
+    output: str
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+
+class ReplaceNode(Record):
+    """Put another operator in the place of the node that makes ``node``."""
+
+    operation: Literal["replace-node"] = "replace-node"
+    node: str
+    operator: str
+    domain: str = ""
+    inputs: list[str]
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+
+class SetOutputType(Record):
+    """Declare a graph output to be of this type, as of numpy, and of a shape that is not told."""
+
+    operation: Literal["set-output-type"] = "set-output-type"
+    output: str
+    type: str
+
+
+Operation = Annotated[
+    SetWeight | SetAttribute | SetInput | RemoveNode | InsertNode | ReplaceNode | SetOutputType,
+    Field(discriminator="operation"),
+]
+
+
+class Edit(Record):
+    """One change that is made as a whole: its kind, what it is in a line, and its operations."""
+
+    kind: EditKind
+    about: str
+    operations: list[Operation]
+
+
+class Patch(Record):
+    """What repairs a model: edits in order. ``digest`` is that of the model it was made for."""
+
+    schema_: Literal["optvet.patch/1"] = Field("optvet.patch/1", alias="schema")
+    digest: str
+    edits: list[Edit]
+
+
+class RepairNumbers(Record):
+    """A model on the inputs of one kind: how many are wrong, and the largest error of all.
+
+    ``error`` is relative to the source's largest magnitude; None where the model does not run, or
+    gives something of another shape or type. ``noise`` is what rounding explains.
+    """
+
+    inputs: int
+    wrong: int
+    error: float | None = None
+    noise: float | None = None
+
+
+class RepairStep(Record):
+    """An edit that was kept, how many were tried for it, and the largest error after it."""
+
+    about: str
+    tried: int
+    error: float | None = None
+
+
+class RepairResult(Record):
+    """The result of ``repair``.
+
+    ``witnesses`` are inputs that the edits were chosen on, ``held_out`` those that no edit was
+    chosen by, ``fresh`` those that were drawn after the last edit; each before and after. ``place``
+    is where the model broke. ``edits`` are those of the patch; ``needless`` were left out again.
+    """
+
+    schema_: Literal["optvet.repair/1"] = Field("optvet.repair/1", alias="schema")
+    source: str
+    digest: str
+    converters: list[ConverterRecord]
+    verdict: RepairVerdict
+    reason: str = ""
+    place: ConversionPlace | None = None
+    edits: list[Edit] = Field(default_factory=list)
+    needless: list[str] = Field(default_factory=list)
+    steps: list[RepairStep] = Field(default_factory=list)
+    before: dict[InputPart, RepairNumbers] = Field(default_factory=dict)
+    after: dict[InputPart, RepairNumbers] = Field(default_factory=dict)
+    verdict_before: ConversionVerdict
+    verdict_after: ConversionVerdict | None = None
+    tried: int = 0
+    files: list[str] = Field(default_factory=list)
+    seed: int = 0
+    wall_s: float = 0.0

@@ -1,0 +1,27 @@
+"""What can be asked of ``repair``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.request import option
+
+_HOW, _ANSWER = "How to repair", "The answer"
+
+
+class RepairRequest(ConvertRequest):
+    """One question: which edits make this conversion right?"""
+
+    apply: Path | None = option(None, group=_HOW, metavar="PATCH.json")
+    """Only make the edits of a patch that was written before; the source is then a model in
+    ONNX."""
+    tries: int = option(300, group=_HOW, ge=1, le=100000)
+    """Models to try at most."""
+    out: Path = option(Path("repaired"), group=_ANSWER, metavar="DIR")
+    """Folder for `repaired.onnx` and `patch.json`."""
+
+    def conversion(self) -> ConvertRequest:
+        """The conversion that is repaired."""
+        kept = {n: getattr(self, n) for n in ConvertRequest.model_fields if n != "out"}
+        return ConvertRequest(**kept)

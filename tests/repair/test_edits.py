@@ -1,0 +1,177 @@
+"""Edits make changed copies, round through a patch, and say where they do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from onnx import ModelProto
+
+from optvet.engine.repair.edits import BEFORE, DoesNotFit, array_of, edited, tensor_of
+from optvet.spec.records.repair import (
+    Edit,
+    InsertNode,
+    Operation,
+    Patch,
+    RemoveNode,
+    ReplaceNode,
+    SetAttribute,
+    SetInput,
+    SetOutputType,
+    SetWeight,
+)
+
+TEXT = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[2, 3] x) => (float[2, 3] y) <float[3] w = {1, 2, 3}> {
+    a = Relu(x)
+    b = Mul(a, w)
+    c = LeakyRelu<alpha = 0.1>(b)
+    y = Sub(c, a)
+}"""
+
+
+def model() -> ModelProto:
+    return onnx.parser.parse_model(TEXT)
+
+
+def made(*operations: Operation) -> list[Edit]:
+    return [Edit(kind="attribute", about="a change", operations=list(operations))]
+
+
+def nodes(proto: ModelProto) -> list[str]:
+    return [f"{n.output[0]} = {n.op_type}({', '.join(n.input)})" for n in proto.graph.node]
+
+
+def negation(node: str, index: int | None = None) -> InsertNode:
+    return InsertNode(node=node, index=index, operator="Neg", inputs=[BEFORE], output="n")
+
+
+def test_an_edit_changes_a_copy() -> None:
+    one = model()
+    before = one.SerializeToString()
+    edited(one, made(SetAttribute(node="c", name="alpha", value=0.5)))
+    assert one.SerializeToString() == before
+
+
+def test_a_weight_gets_another_value_and_a_new_name_is_a_new_initializer() -> None:
+    value = np.array([4, 5, 6], np.float32)
+    result = edited(model(), made(SetWeight(name="w", tensor=tensor_of(value))))
+    assert onnx.numpy_helper.to_array(result.graph.initializer[0]).tolist() == [4, 5, 6]
+    result = edited(model(), made(SetWeight(name="v", tensor=tensor_of(value))))
+    assert [t.name for t in result.graph.initializer] == ["w", "v"]
+
+
+def test_an_attribute_takes_the_type_that_its_operator_asks_for() -> None:
+    result = edited(model(), made(SetAttribute(node="c", name="alpha", value=1)))
+    assert result.graph.node[2].attribute[0].f == 1.0
+    result = edited(model(), made(SetAttribute(node="c", name="alpha", value=None)))
+    assert not result.graph.node[2].attribute
+
+
+def test_what_reads_a_removed_node_reads_its_input() -> None:
+    result = edited(model(), made(RemoveNode(node="c", value="b")))
+    assert nodes(result) == ["a = Relu(x)", "b = Mul(a, w)", "y = Sub(b, a)"]
+
+
+def test_an_output_stays_where_its_node_is_removed() -> None:
+    result = edited(model(), made(RemoveNode(node="y", value="c")))
+    assert nodes(result)[-1] == "y = Identity(c)"
+
+
+def test_a_node_is_inserted_before_one_input_or_behind_a_value_for_all() -> None:
+    before = edited(model(), made(negation("y", 1)))
+    assert {"n = Neg(a)", "y = Sub(c, n)"} <= set(nodes(before))
+    behind = edited(model(), made(negation("a")))
+    assert {"n = Neg(a)", "b = Mul(n, w)", "y = Sub(c, n)"} <= set(nodes(behind))
+    last = edited(model(), made(negation("y")))
+    assert nodes(last)[-2:] == ["n = Sub(c, a)", "y = Neg(n)"]
+    for each in (before, behind, last):
+        onnx.checker.check_model(each, full_check=True)
+
+
+def test_a_replaced_node_keeps_the_name_of_its_value() -> None:
+    result = edited(model(), made(ReplaceNode(node="c", operator="Elu", inputs=["b"])))
+    assert nodes(result)[2] == "c = Elu(b)"
+
+
+def test_an_output_is_declared_anew() -> None:
+    result = edited(model(), made(SetOutputType(output="y", type="int64")))
+    assert result.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        (RemoveNode(node="z", value="b"), "no node of the model makes 'z'"),
+        (RemoveNode(node="b", value="z"), "no node of the model makes 'z'"),
+        (SetInput(node="b", index=0, value="z"), "no node of the model makes 'z'"),
+        (SetInput(node="a", index=0, value="y"), "depend on itself"),
+        (SetWeight(name="b", tensor=tensor_of(np.zeros(3))), "'b' is computed"),
+        (SetOutputType(output="z", type="int64"), "no output 'z'"),
+        (InsertNode(node="b", index=7, operator="Neg", inputs=["@"], output="n"), "no input 7"),
+    ],
+)
+def test_an_edit_that_does_not_fit_says_so(operation: Operation, message: str) -> None:
+    with pytest.raises(DoesNotFit, match=message):
+        edited(model(), made(operation))
+
+
+ELEMENTS = st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
+
+
+@settings(max_examples=60, deadline=None)
+@given(ELEMENTS.flatmap(lambda t: arrays.arrays(t, arrays.array_shapes(min_dims=0, min_side=0))))
+def test_a_tensor_goes_through_a_patch_unchanged(value: np.ndarray) -> None:
+    patch = Patch(
+        schema="optvet.patch/1", digest="", edits=made(SetWeight(name="w", tensor=tensor_of(value)))
+    )
+    read = Patch.model_validate_json(patch.to_json())
+    (operation,) = read.edits[0].operations
+    assert isinstance(operation, SetWeight)
+    back = array_of(operation.tensor)
+    assert back.dtype == value.dtype
+    assert back.shape == value.shape
+    assert back.tobytes() == np.ascontiguousarray(value).tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                SetAttribute(node="c", name="alpha", value=0.5),
+                RemoveNode(node="c", value="b"),
+                SetInput(node="y", index=1, value="c"),
+                InsertNode(node="y", index=0, operator="Neg", inputs=["@"], output="n1"),
+                InsertNode(node="a", operator="Abs", inputs=["@"], output="n2"),
+                ReplaceNode(node="b", operator="Add", inputs=["a", "w"]),
+            ]
+        ),
+        unique_by=lambda o: o.model_dump_json(),
+        max_size=4,
+    )
+)
+def test_edits_one_by_one_are_the_edits_together_and_leave_a_valid_model(
+    operations: list[Operation],
+) -> None:
+    together: ModelProto | None
+    try:
+        together = edited(model(), made(*operations))
+    except DoesNotFit:
+        return
+    step = model()
+    for operation in operations:
+        step = edited(step, made(operation))
+    assert sorted(nodes(step)) == sorted(nodes(together))
+    onnx.checker.check_model(together, full_check=True)
+
+
+@pytest.mark.parametrize("data", ["%%%", "AAAA"])
+def test_a_tensor_that_is_none_is_refused(data: str) -> None:
+    tensor = tensor_of(np.zeros(2, np.float32)).model_copy(update={"data": data})
+    with pytest.raises(DoesNotFit, match="cannot be read"):
+        array_of(tensor)

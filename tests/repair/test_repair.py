@@ -1,0 +1,222 @@
+"""Faults planted into converted models are repaired, and what is no repair is not taken for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from tests.commands import Run, run
+from tests.repair import planted
+
+from optvet import Artifact, UsageError
+from optvet.engine.discovery import Plugins
+from optvet.engine.repair.run import repair_model
+from optvet.engine.work.sandbox import keep_servers
+from optvet.spec.records.repair import Patch, RepairResult
+from optvet.spec.repair import RepairRequest
+
+__all__ = ["run"]
+
+HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
+GOOD = (
+    HEAD
+    + """g (float[n, 3] x) => (float[n, 3] y)
+<float[3] w = {1, 2, 3}, float[3, 3] m = {1, 2, 0, -1, 3, 1, 0.5, 1, -2}> {
+    a = Mul(x, w)
+    b = MatMul(a, m)
+    c = LeakyRelu<alpha = 0.2>(b)
+    d = Softmax<axis = 1>(c)
+    y = Sub(d, a)
+}"""
+)
+Repair = Callable[..., RepairResult]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _servers() -> None:
+    keep_servers()
+
+
+@pytest.fixture
+def repair(tmp_path: Path) -> Repair:
+    """Repair the text of one model so that it computes what the text of another does."""
+
+    def repair(faulty: str, good: str = GOOD, **options: object) -> RepairResult:
+        for name, text in (("good", good), ("faulty", faulty)):
+            onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+        given = {
+            "model": str(tmp_path / "good.onnx"),
+            "converted": tmp_path / "faulty.onnx",
+            "out": tmp_path / "repaired",
+            **options,
+        }
+        return repair_model(RepairRequest.model_validate(given), Plugins())
+
+    return repair
+
+
+FAULTS = {
+    "a weight": ("w = {1, 2, 3}", "w = {1, 2, 4}", "parameter"),
+    "an attribute": ("alpha = 0.2", "alpha = 0.1", "attribute"),
+    "an axis": ("axis = 1", "axis = 0", "attribute"),
+    "a node too many": ("MatMul(a, m)", "MatMul(a, m)\n e = Abs(b)", "removal"),
+    "a missing node": ("c = LeakyRelu<alpha = 0.2>(b)", "c = Identity(b)", "operator"),
+    "inputs exchanged": ("Sub(d, a)", "Sub(a, d)", "inputs"),
+    "a wrong edge": ("Sub(d, a)", "Sub(d, b)", "inputs"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_repaired_by_the_edit_of_its_kind(name: str, repair: Repair) -> None:
+    old, new, kind = FAULTS[name]
+    faulty = GOOD.replace(old, new)
+    if kind == "removal":
+        faulty = faulty.replace("0.2>(b)", "0.2>(e)")
+    result = repair(faulty)
+    assert result.verdict == "repaired"
+    assert [e.kind for e in result.edits] == [kind]
+    assert result.before["witnesses"].wrong == result.before["witnesses"].inputs > 0
+    assert {part: n.wrong for part, n in result.after.items()} == dict.fromkeys(result.after, 0)
+
+
+def test_two_faults_that_hide_each_other_take_two_edits(repair: Repair) -> None:
+    faulty = GOOD.replace("alpha = 0.2", "alpha = 0.1").replace("w = {1, 2, 3}", "w = {1, 2, 4}")
+    result = repair(faulty)
+    assert result.verdict == "repaired"
+    assert sorted(e.kind for e in result.edits) == ["attribute", "parameter"]
+
+
+def test_a_right_model_is_left_alone(repair: Repair, tmp_path: Path) -> None:
+    result = repair(GOOD)
+    assert (result.verdict, result.edits, result.tried) == ("right", [], 0)
+    assert not (tmp_path / "repaired").exists()
+
+
+def test_what_no_edit_mends_is_not_repaired_and_nothing_is_written(
+    repair: Repair, tmp_path: Path
+) -> None:
+    one = "g (float[n, 3] x) => (float[n, 3] y) { a = Exp(x) b = Sin(a) y = Mul(b, x) }"
+    other = "g (float[n, 3] x) => (float[n, 3] y) { y = Atan(x) }"
+    result = repair(HEAD + other, HEAD + one)
+    assert result.verdict == "not-repaired"
+    assert "no edit" in result.reason
+    assert not (tmp_path / "repaired").exists()
+
+
+def test_a_size_that_was_baked_in_is_opened_and_not_only_set_for_the_witness(
+    repair: Repair,
+) -> None:
+    text = (
+        "g (float[n, 2, 3] x) => (float[n, 6] y) <int64[2] s = {{{}}}> "
+        "{{ a = Reshape(x, s) y = Relu(a) }}"
+    )
+    right = text.format("0, 6").replace("s =", "r =").replace("x, s", "x, r")
+    result = repair(HEAD + text.format("2, 6"), HEAD + right)
+    assert result.verdict == "repaired"
+    assert [e.kind for e in result.edits] == ["constant"]
+
+
+def test_a_patch_replays_to_the_same_model(repair: Repair, run: Run, tmp_path: Path) -> None:
+    old, new, _ = FAULTS["a missing node"]
+    result = repair(GOOD.replace(old, new))
+    assert result.files == ["repaired.onnx", "patch.json"]
+    patch = tmp_path / "repaired" / "patch.json"
+    assert Patch.model_validate_json(patch.read_bytes()).edits == result.edits
+    done = run("repair", tmp_path / "faulty.onnx", "--apply", patch, "--out", tmp_path / "again")
+    assert done.code == 0
+    once = (tmp_path / "repaired" / "repaired.onnx").read_bytes()
+    assert (tmp_path / "again" / "repaired.onnx").read_bytes() == once
+
+
+def test_a_patch_for_another_model_is_refused(repair: Repair, run: Run, tmp_path: Path) -> None:
+    old, new, _ = FAULTS["an attribute"]
+    repair(GOOD.replace(old, new))
+    other = HEAD + "g (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }"
+    onnx.save(onnx.parser.parse_model(other), tmp_path / "other.onnx")
+    patch = tmp_path / "repaired" / "patch.json"
+    done = run("repair", tmp_path / "other.onnx", "--apply", patch, "--out", tmp_path / "again")
+    assert done.code == 2
+    assert "no node of the model makes 'c'" in done.err
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", '{"schema": "optvet.patch/2"}'])
+def test_a_file_that_is_no_patch_is_refused(text: str, run: Run, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(GOOD), tmp_path / "good.onnx")
+    (tmp_path / "patch.json").write_text(text)
+    done = run("repair", tmp_path / "good.onnx", "--apply", tmp_path / "patch.json")
+    assert done.code == 2
+    assert "is no patch" in done.err
+
+
+def test_the_command_shows_edits_and_numbers_and_writes_the_document(
+    run: Run, tmp_path: Path
+) -> None:
+    for name, text in (("good", GOOD), ("faulty", GOOD.replace("= 0.2", "= 0.1"))):
+        onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+    done = run(
+        *("repair", tmp_path / "good.onnx", "--converted", tmp_path / "faulty.onnx"),
+        *("--out", tmp_path / "out", "--json", tmp_path / "answer.json"),
+    )
+    assert done.code == 0
+    assert "REPAIRED" in done.out
+    assert "LeakyRelu c.alpha = 0.2" in done.out
+    assert "held out" in done.out
+    document = json.loads((tmp_path / "answer.json").read_text())
+    assert RepairResult.model_validate(document).verdict == "repaired"
+
+
+def test_a_file_that_is_missing_or_a_chain_beside_it_is_refused(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(GOOD), tmp_path / "good.onnx")
+    given = {"model": str(tmp_path / "good.onnx"), "converted": tmp_path / "none.onnx"}
+    with pytest.raises(UsageError, match="there is no such file"):
+        repair_model(RepairRequest.model_validate(given), Plugins())
+    with pytest.raises(UsageError, match="leave out --via"):
+        repair_model(RepairRequest.model_validate({**given, "via": "x"}), Plugins())
+    (tmp_path / "none.onnx").write_bytes(b"no model")
+    with pytest.raises(UsageError, match="cannot be read as an ONNX model"):
+        repair_model(RepairRequest.model_validate(given), Plugins())
+
+
+TORCH = (
+    "weights rounded",
+    "kernel transposed",
+    "pads of a convolution",
+    "resize",
+    "extra Pad",
+    "Transpose missing",
+    "mean not subtracted",
+    "biases crossed",
+    "three faults",
+)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs optvet[torch]")
+@pytest.mark.parametrize("name", TORCH)
+def test_a_fault_of_a_converted_network_is_repaired_to_the_right_model(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "source.py").write_text(planted.SOURCE)
+    onnx.save(planted.build(name), tmp_path / "faulty.onnx")
+    request = RepairRequest(
+        model=f"{tmp_path}/source.py:source",
+        converted=tmp_path / "faulty.onnx",
+        out=tmp_path / "repaired",
+    )
+    result = repair_model(request, Plugins())
+    assert result.verdict == "repaired"
+    assert result.verdict_after == "right"
+    assert all(n.wrong == 0 for n in result.after.values())
+    x = np.random.default_rng(7).normal(size=(3, 4, 9, 8)).astype(np.float32)
+    runtime = Plugins().reference_runtime()
+    outputs = []
+    for model in (planted.converted(), onnx.load(tmp_path / "repaired" / "repaired.onnx")):
+        session = runtime.load(Artifact("onnx", model.SerializeToString()), runtime.options)
+        outputs.append(next(iter(session.run({"x": x}).values())))
+    assert np.abs(outputs[0] - outputs[1]).max() < 1e-6
