@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         UsesLibraries,
         Wants,
     )
+    from optvet.spec.pythons import NeedsPython, PythonEnvironment
     from optvet.spec.records import (
         BarChart,
         CampaignReport,
@@ -194,6 +195,7 @@ __all__ = [
     "ModelSource",
     "Mutator",
     "NeedsNetwork",
+    "NeedsPython",
     "NodeTime",
     "NothingTested",
     "Optimizer",
@@ -211,6 +213,7 @@ __all__ = [
     "Profile",
     "Profiles",
     "ProfilesKernels",
+    "PythonEnvironment",
     "Ragged",
     "Ran",
     "Reading",
@@ -298,6 +301,7 @@ _HOMES = (
     "optvet.spec.generators",
     "optvet.spec.converters",
     "optvet.spec.factory",
+    "optvet.spec.pythons",
     "optvet.spec.request",
 )
 """Where public names are looked for, one module after the other: those that import little first."""

@@ -35,6 +35,7 @@ _GROUPS = {
     "plugins": "Plugins that are installed.",
     "models": "Models that can be vetted by name.",
     "cache": "What is kept between runs.",
+    "env": "Environments of their own, for plugins whose libraries do not fit into optvet's.",
 }
 """Commands with others below them, each the ``app`` of the module of its name."""
 _LAST = {"campaign": "campaign_tables", "models": "models_generate"}

@@ -10,8 +10,9 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from optvet.cli.env import pythons_of
 from optvet.cli.errors import CLEAN, FINDINGS
-from optvet.cli.options import CacheDir, Debug, cache_folder
+from optvet.cli.options import CacheDir, Debug, Environments, cache_folder
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
@@ -25,13 +26,20 @@ _COLOURS = {"ok": "green", "absent": "dim", "warning": "yellow", "broken": "red"
 def command(
     context: typer.Context,
     cache_dir: CacheDir = None,
+    environments: Environments = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Check the environment: packages, providers, plugins, sandbox, cache; say what to do."""
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
-        found = diagnose(Plugins().all(), cache_folder(cache_dir), Path.cwd(), progress=progress)
+        found = diagnose(
+            Plugins().all(),
+            cache_folder(cache_dir),
+            Path.cwd(),
+            pythons=pythons_of(environments),
+            progress=progress,
+        )
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":

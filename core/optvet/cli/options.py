@@ -44,6 +44,16 @@ CacheDir = Annotated[
         show_default="the user's cache folder",
     ),
 ]
+Environments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--environment",
+        metavar="NAME=PATH",
+        envvar="OPTVET_ENVIRONMENTS",
+        help="Where an environment is: a folder, or a Python in it.",
+        show_default="what optvet env make made",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from optvet import Optimizer, Pass, Runtime, UnknownName, UsageError, __version__
 from optvet.cli.commands import Group, add
+from optvet.cli.env import pythons_of
 from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, table_of, text
@@ -35,7 +36,7 @@ def _plugins(context: typer.Context, json_to: Json = None, debug: Debug = False)
     """List every plugin by family: version, origin, and what is missing where it cannot be used."""
     if context.invoked_subcommand is not None:
         return
-    terminal, plugins = context.ensure_object(Terminal), Plugins()
+    terminal, plugins = context.ensure_object(Terminal), pythons_of(None).among(Plugins())
     found = plugins.all()
     # Of generators all are used that need no argument.
     chosen = {p.family for p in found} - {None, "generator"}
@@ -56,7 +57,7 @@ def _show(
     debug: Debug = False,
 ) -> None:
     """Options of a plugin; of an optimizer, its passes and pipelines too."""
-    terminal, found = context.ensure_object(Terminal), Plugins().all()
+    terminal, found = context.ensure_object(Terminal), pythons_of(None).among(Plugins()).all()
     chosen = [p for p in found if p.name == name]
     if not chosen:
         raise UnknownName("plugin", name, {p.name for p in found}, "(see: optvet plugins)")

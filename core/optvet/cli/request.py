@@ -27,9 +27,10 @@ _SHORT = {
     "dataset_options": "--dataset-option",
     "passes": "--pass",
     "pools": "--pool",
+    "environments": "--environment",
 }
 """Shorter spellings of what is mostly given one at a time."""
-_ENVIRONMENT = {"cache_dir": "OPTVET_CACHE"}
+_ENVIRONMENT = {"cache_dir": "OPTVET_CACHE", "environments": "OPTVET_ENVIRONMENTS"}
 
 
 def takes(

@@ -11,6 +11,7 @@ import difflib
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
@@ -24,7 +25,7 @@ from optvet.engine import contract, processes
 from optvet.engine.processes import LocalExecutor
 from optvet.spec import hooks
 from optvet.spec.converters import Converter
-from optvet.spec.errors import PluginError, UnknownName
+from optvet.spec.errors import PluginError, UnknownName, UsageError
 from optvet.spec.executor import Executor
 from optvet.spec.generators import Generator, Mutator, Pool
 from optvet.spec.protocols import (
@@ -38,6 +39,7 @@ from optvet.spec.protocols import (
     SetsEnvironment,
     Wants,
 )
+from optvet.spec.pythons import NeedsPython
 
 Family = Literal[
     "optimizer",
@@ -83,6 +85,7 @@ class Loaded:
         idle: The only problem is that the module has no plugin; nothing in it failed.
         built_in: Whether it comes with optvet.
         displaced: A built-in plugin has the same name, and is used instead.
+        elsewhere: The environment of its own that it needs, and that is not at hand; else empty.
     """
 
     family: Family | None
@@ -95,6 +98,7 @@ class Loaded:
     idle: bool = False
     built_in: bool = False
     displaced: bool = False
+    elsewhere: str = ""
 
 
 class Plugins:
@@ -156,6 +160,19 @@ class Plugins:
         other = copy.copy(self)
         return other.register(family, plugin)
 
+    def with_environments(self, names: AbstractSet[str]) -> Plugins:
+        """A copy of this registry in which plugins of these environments can be used."""
+        other = copy.copy(self)
+        other._entries = [
+            replace(e, problem=None) if e.elsewhere in names and e.elsewhere else e
+            for e in self._entries
+        ]
+        return other
+
+    def home_of(self, plugin: object) -> str:
+        """The environment of its own that a plugin is used in; empty for optvet's."""
+        return next((e.elsewhere for e in self._entries if e.plugin is plugin), "")
+
     def all(self) -> list[Loaded]:
         """Every plugin object and every failure, sorted by family and name."""
         order = [*_HOOKS, None]
@@ -195,6 +212,8 @@ class Plugins:
         entry = self._of(family).get(name)
         if entry is None:
             raise UnknownName(family, name, self.names(family), "(see: optvet plugins)")
+        if entry.problem is not None and entry.elsewhere:
+            raise UsageError(f"{family} {name!r} cannot be used: {entry.problem}")
         if entry.problem is not None:
             raise PluginError(f"{family} {name!r} ({entry.origin}) cannot be used: {entry.problem}")
         if family == "optimizer" and checked and name not in self._checked:
@@ -288,6 +307,7 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
     name = getattr(plugin, "name", type(plugin).__name__)
     lacks: tuple[str, ...] = ()
     problem = version = None
+    elsewhere = ""
     if not isinstance(plugin, protocol):
         missing = [m for m in _members(protocol) if not hasattr(plugin, m)]
         problem = f"does not provide {', '.join(missing)}"
@@ -302,6 +322,12 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
             version = plugin.version()
         except Exception as error:
             problem = _words(error)
+            if isinstance(error, ImportError) and isinstance(plugin, NeedsPython):
+                elsewhere = plugin.python_environment.name
+                problem = (
+                    f"it needs the environment {elsewhere!r}, which is missing; make it: "
+                    f"optvet env make {elsewhere}"
+                )
         else:
             problem = contract.mismatch("version()", version, str, "a text")
     return Loaded(
@@ -312,6 +338,7 @@ def _entry(family: Family, protocol: type, plugin: Any, origin: str) -> Loaded:
         version if isinstance(version, str) else None,
         problem,
         lacks,
+        elsewhere=elsewhere,
     )
 
 

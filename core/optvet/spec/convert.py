@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from optvet.spec.request import Chain, Names, Texts, bytes_of, option, seconds_of
+
+
+def _places(value: object) -> object:
+    """Folders or interpreters by name; in TOML also as a table with the key ``python``."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: place["python"] if isinstance(place, Mapping) and set(place) == {"python"} else place
+        for name, place in value.items()
+    }
+
+
+Places = Annotated[dict[str, Path], BeforeValidator(_places)]
 
 _HOW, _INPUTS, _LIMITS, _ANSWER = "How to convert", "Inputs", "Limits", "The answer"
 
@@ -33,6 +47,10 @@ class ConvertRequest(BaseModel):
     """What runs the converted model."""
     cross_check: Names = option((), group=_HOW, metavar="R1,R2,…", shown="the next best one")
     """Runtimes that a wrong model is run on before a converter is blamed."""
+
+    environments: Places = option({}, group=_HOW, metavar="NAME=PATH")
+    """Where an environment of its own is, as `tf=/opt/tf`: a folder, or a Python in it; by default
+    what `optvet env make` made."""
 
     dataset: Texts = option((), group=_INPUTS, metavar="NAME[:PATH]", shown="random")
     """Where the inputs of a source in ONNX come from; other sources bring their own."""

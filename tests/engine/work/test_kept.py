@@ -8,7 +8,7 @@ import pytest
 
 from optvet import VetRequest
 from optvet.engine.campaign import job
-from optvet.engine.work.sandbox import Limits, Sandbox, keep_servers, kept
+from optvet.engine.work.sandbox import Interpreter, Limits, Sandbox, keep_servers, kept
 from optvet.engine.work.sandbox.forks import Servers
 from optvet.spec.records import VetResult
 
@@ -85,8 +85,13 @@ def test_jobs_of_one_worker_share_a_server(
     started: list[Servers] = []
 
     class Counted(Servers):
-        def __init__(self, preload: tuple[str, ...], limits: Limits) -> None:
-            super().__init__(preload, limits)
+        def __init__(
+            self,
+            preload: tuple[str, ...],
+            limits: Limits,
+            interpreter: Interpreter | None = None,
+        ) -> None:
+            super().__init__(preload, limits, interpreter)
             started.append(self)
 
     monkeypatch.setattr(kept, "Servers", Counted)

@@ -31,7 +31,6 @@ from optvet.spec.records.vet import Control, CrossCheck, Skipped
 from optvet.spec.types import Artifact, Failure
 
 _MESSAGE_CHARS = 4000
-_ENDS: dict[str, str] = {"onnx": ".onnx"}
 Found = tuple[Blame, bool, list[CrossCheck], ConversionPlace | None]
 State = Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
 
@@ -68,7 +67,7 @@ def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> Conversi
         converters=[
             ConverterRecord(
                 name=link.converter.name,
-                version=link.converter.version(),
+                version=conversion.version_of(link.converter),
                 options=link.options.model_dump(mode="json"),
             )
             for link in conversion.links
@@ -95,7 +94,7 @@ def _source(conversion: Conversion, answer: Answer) -> SourceRecord:
         format=source.artifact.format,
         digest=source.digest,
         runtime=source.runtime.name,
-        version=source.runtime.version(),
+        version=conversion.version_of(source.runtime),
         inputs={n: f"{v.dtype}{list(v.shape)}" for n, v in feeds.items()},
     )
 
@@ -230,7 +229,7 @@ def _kept(conversion: Conversion, answer: Answer) -> list[str | None]:
             files.append(None)
             continue
         station = answer.stations[number - 1]
-        suffix = artifact.path.suffix if artifact.path else _ENDS.get(artifact.format, "")
+        suffix = artifact.path.suffix if artifact.path else f".{artifact.format}"
         name = f"{number}-{station.converter}-{station.stage.name}{suffix}"
         _write(artifact, out / name)
         files.append(name)

@@ -39,7 +39,20 @@ _NODES = 12
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
 
 
-def locate(
+def source_inside(
+    config: RuntimeConfig, source: Artifact, sample: Sample
+) -> tuple[SourceInside, ...]:
+    """What the source computes, plainly and moved by roundoffs; empty where it does not show that.
+
+    Called in a worker.
+    """
+    if not shows_inside(config, source):
+        return ()
+    enter("run")
+    return tuple(inside_of(config, source, sample.feeds, seed) for seed in (None, *SEEDS))
+
+
+def locate_beside(
     source_config: RuntimeConfig,
     source: Artifact,
     config: RuntimeConfig,
@@ -47,14 +60,26 @@ def locate(
     sample: Sample,
     outputs: Sequence[int],
 ) -> ConversionPlace:
-    """The place in an ONNX model whose ``outputs``, by number, are wrong. Called in a worker."""
+    """As ``locate``, where source and target run in one worker, without sending what is inside."""
+    return locate(source_inside(source_config, source, sample), config, artifact, sample, outputs)
+
+
+def locate(
+    recorded: Sequence[SourceInside],
+    config: RuntimeConfig,
+    artifact: Artifact,
+    sample: Sample,
+    outputs: Sequence[int],
+) -> ConversionPlace:
+    """The place in an ONNX model whose ``outputs``, by number, are wrong. Called in a worker.
+
+    ``recorded`` is what ``source_inside`` gave.
+    """
+    if not recorded:
+        return ConversionPlace(note="the source's runtime does not show what it computes inside")
     model = onnx.load_from_string(artifact.data)
-    runtime = source_config.runtime
-    if not shows_inside(source_config, source):
-        return ConversionPlace(note=f"{runtime.name} does not show what it computes inside")
+    inside, *moved = recorded
     enter("run")
-    inside = inside_of(source_config, source, sample.feeds, None)
-    moved = [inside_of(source_config, source, sample.feeds, seed) for seed in SEEDS]
     fed = fed_to(artifact, sample.feeds)
     # What the source merely copies is an input of the converted model.
     every = {**fed, **record_values(artifact.data, fed, config)}

@@ -33,7 +33,9 @@ class NoiseMeter:
     """Measures noise of one source, each sample once.
 
     Attributes:
+        sandbox: Where the source runs.
         reference: Outputs of the source by sample.
+        here: Where ONNX models run.
         converted: A converted model in ONNX, and what it gave; None if there is none.
     """
 
@@ -41,6 +43,7 @@ class NoiseMeter:
     config: RuntimeConfig
     source: Artifact
     reference: Mapping[str, Outputs]
+    here: Sandbox
     converted: tuple[RuntimeConfig, Artifact, Mapping[str, Outputs | Failure]] | None = None
     known: dict[str, Noise] = field(default_factory=dict)
 
@@ -79,7 +82,7 @@ class NoiseMeter:
         given = self.source if self.source.format == "onnx" else None
         artifact = given or (None if self.converted is None else self.converted[1])
         if artifact is not None:
-            outcome = self.sandbox.call(steps.graph_facts, artifact, role="referee")
+            outcome = self.here.call(steps.graph_facts, artifact, role="referee")
             if outcome.value is not None:
                 return outcome.value
         return steps.GraphFacts(64, frozenset())
@@ -91,7 +94,7 @@ class NoiseMeter:
             return {}
         config, artifact, runs = self.converted
         about = (config, artifact, samples, list(SEEDS))
-        moved = _answer(self.sandbox.call(steps.moved_weights, *about, role="referee")).value
+        moved = _answer(self.here.call(steps.moved_weights, *about, role="referee")).value
         found: dict[str, list[Outputs]] = {}
         for s in samples:
             plain = runs.get(s.id)

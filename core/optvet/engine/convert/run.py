@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -16,11 +17,12 @@ from optvet.engine.convert.chain import Link, links_of, sources_of
 from optvet.engine.convert.inputs import Drawn, inputs_of
 from optvet.engine.convert.interface import matched
 from optvet.engine.convert.judge import Judge, Seen, judged_with
-from optvet.engine.convert.locate import locate, place_in_message
+from optvet.engine.convert.locate import locate, locate_beside, place_in_message, source_inside
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.steps import Observed
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
@@ -66,22 +68,39 @@ def opened(
     request: ConvertRequest, plugins: Plugins, *, more: Sequence[str] = ()
 ) -> Iterator[Conversion]:
     """A question with its workers, which import ``more`` modules once."""
+    pythons = Pythons(request.environments, environments_root())
+    plugins = pythons.among(plugins)
     links = links_of(request, plugins)
     sources = sources_of(request, links[0].converter, plugins)
     formats = dict.fromkeys(s.format for link in links for s in link.stages)
     runtimes: list[Runtime] = [source.runtime for source in sources]
     if "onnx" in formats:
         runtimes.append(plugins.reference_runtime())
-    libraries = [name for link in links for name in link.converter.preload]
-    preload = (*preload_for(None, *runtimes), *libraries, f"{__package__}.steps", *more)
+    converters = [link.converter for link in links]
+    homes = dict.fromkeys(("", *map(plugins.home_of, (*converters, *runtimes))))
     jobs = request.jobs or min(8, os.cpu_count() or 1)
     limits = Limits(request.timeout, request.memory)
-    with (
-        tempfile.TemporaryDirectory(prefix="optvet-convert-") as folder,
-        Sandbox(jobs=jobs, limits=limits, preload=tuple(dict.fromkeys(preload))) as sandbox,
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optvet-convert-"))
+        sandboxes = {}
+        for home in homes:
+            at_home = [r for r in runtimes if plugins.home_of(r) == home]
+            libraries = [n for c in converters if plugins.home_of(c) == home for n in c.preload]
+            preload = (*preload_for(None, *at_home), *libraries, f"{__package__}.steps", *more)
+            interpreter = pythons.interpreter_of(home, plugins) if home else None
+            sandboxes[home] = stack.enter_context(
+                Sandbox(
+                    jobs=jobs,
+                    limits=limits,
+                    preload=tuple(dict.fromkeys(preload)),
+                    interpreter=interpreter,
+                )
+            )
+        here = sandboxes.pop("")
         ways = [
-            Conversion(request, plugins, sandbox, source, tuple(links), Path(folder), [], [])
+            Conversion(
+                request, plugins, here, source, tuple(links), Path(folder), [], [], sandboxes
+            )
             for source in sources
         ]
         yield _loadable(ways)
@@ -123,7 +142,11 @@ def prepared(
             "be compared; make it repeatable, by eval() or by a seed"
         )
     meter = NoiseMeter(
-        conversion.sandbox, conversion.reference, conversion.source.artifact, outputs
+        conversion.sandbox_of(conversion.source.runtime),
+        conversion.reference,
+        conversion.source.artifact,
+        outputs,
+        conversion.sandbox,
     )
     kept = [d for d in drawn if d.sample.id in outputs]
     conversion.output_names.extend(outputs[samples[0].id])
@@ -224,11 +247,23 @@ def _located(
         about = (artifact, seen.message)
         return conversion.sandbox.call(place_in_message, *about, role="referee").value
     wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]
-    about_values = (*source, config, artifact, sample, wrong)
-    outcome = conversion.sandbox.call(locate, *about_values, role="referee")
+    about_values = (config, artifact, sample, wrong)
+    if conversion.plugins.home_of(source[0].runtime):
+        recorded = conversion.sandbox_of(source[0].runtime).call(
+            source_inside, *source, sample, role="referee"
+        )
+        if recorded.value is None:
+            return ConversionPlace(note=_not_looked_for(recorded.failure))
+        outcome = conversion.sandbox.call(locate, recorded.value, *about_values, role="referee")
+    else:
+        outcome = conversion.sandbox.call(locate_beside, *source, *about_values, role="referee")
     if outcome.failure is not None:
-        return ConversionPlace(note=f"not looked for: {describe(outcome.failure)[:300]}")
+        return ConversionPlace(note=_not_looked_for(outcome.failure))
     return outcome.value
+
+
+def _not_looked_for(failure: Failure | None) -> str:
+    return f"not looked for: {describe(failure)[:300] if failure else 'no answer'}"
 
 
 def _config(conversion: Conversion, made: Made, last: bool) -> RuntimeConfig | None:

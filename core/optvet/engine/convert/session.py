@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,9 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.engine.work.warned import warnings_in
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import SourceFacts
+from optvet.spec.converters import Converter, SourceFacts
 from optvet.spec.errors import InfrastructureError, InputError, PluginError
+from optvet.spec.protocols import Runtime
 from optvet.spec.types import Artifact, Failure, Sample
 
 
@@ -29,6 +30,7 @@ from optvet.spec.types import Artifact, Failure, Sample
 class Conversion:
     """One question: a source, its chain, and where steps run.
 
+    ``sandbox`` runs what needs no environment of its own, ``abroad`` the rest, by environment.
     ``folder`` is where converters write; ``warnings`` are the lines that they wrote to stderr.
     ``output_names`` are the outputs of the source, known after it ran.
     """
@@ -41,6 +43,25 @@ class Conversion:
     folder: Path
     warnings: list[str]
     output_names: list[str]
+    abroad: Mapping[str, Sandbox] = field(default_factory=dict)
+
+    def sandbox_of(self, plugin: object) -> Sandbox:
+        """Where the library of a plugin is."""
+        return self.abroad.get(self.plugins.home_of(plugin), self.sandbox)
+
+    def version_of(self, plugin: Converter | Runtime) -> str:
+        """The version of its library.
+
+        Raises:
+            PluginError: It cannot be told.
+        """
+        if not self.plugins.home_of(plugin):
+            return plugin.version()
+        outcome = self.sandbox_of(plugin).call(steps.version, plugin)
+        if outcome.value is None:
+            assert outcome.failure is not None
+            raise PluginError(f"{plugin.name!r} cannot be used: {describe(outcome.failure)}")
+        return outcome.value
 
     @property
     def reference(self) -> RuntimeConfig:
@@ -51,7 +72,8 @@ class Conversion:
         """How the source is called."""
         if self.source.artifact.format == "onnx":
             return facts_of_onnx(self.request, self.plugins, self.reference, self.sandbox)
-        outcome = self.sandbox.call(steps.describe, self.reference, self.source.artifact)
+        sandbox = self.sandbox_of(self.source.runtime)
+        outcome = sandbox.call(steps.describe, self.reference, self.source.artifact)
         refuse_misuse(outcome.failure)
         if outcome.value is None:
             assert outcome.failure is not None
@@ -94,7 +116,7 @@ class Conversion:
         """The artifacts of one converter, made in a process of its own."""
         place = self.folder / f"{number}-{link.converter.name}"
         place.mkdir()
-        outcome = self.sandbox.call(
+        outcome = self.sandbox_of(link.converter).call(
             steps.convert, link.converter, source, link.options, place, fresh=True
         )
         refuse_misuse(outcome.failure)
@@ -113,7 +135,7 @@ class Conversion:
         again: bool = False,
     ) -> Future[Outcome[Observed]]:
         """Begin to observe an artifact; ``again`` in a new process with poisoned memory."""
-        return self.sandbox.submit(
+        return self.sandbox_of(config.runtime).submit(
             steps.observe, config, artifact, list(samples), not again, again, fresh=again
         )
 
@@ -134,8 +156,9 @@ class Conversion:
             return Observed("", outcome.failure)
         runs: dict[str, Outputs | Failure] = {}
         complaint = ""
+        sandbox = self.sandbox_of(config.runtime)
         for sample in samples:
-            alone = self.sandbox.call(steps.observe, config, artifact, [sample], True, fresh=True)
+            alone = sandbox.call(steps.observe, config, artifact, [sample], True, fresh=True)
             if alone.value is not None and alone.value.load is None:
                 runs |= alone.value.runs
                 complaint = alone.value.complaint

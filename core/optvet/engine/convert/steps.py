@@ -35,7 +35,7 @@ from optvet.spec.errors import (
     PluginError,
     UsageError,
 )
-from optvet.spec.protocols import Feeds, Session
+from optvet.spec.protocols import Feeds, Runtime, Session
 from optvet.spec.types import Artifact, Failure, Sample
 
 _OURS = (UsageError, PluginError, InfrastructureError)
@@ -58,6 +58,11 @@ class Observed:
     complaint: str = ""
     load: Failure | None = None
     runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
+
+
+def version(plugin: Converter | Runtime) -> str:
+    """The version of a plugin's library."""
+    return plugin.version()
 
 
 def describe(config: RuntimeConfig, source: Artifact) -> SourceFacts:

@@ -16,6 +16,7 @@ from optvet.engine.environment.extras import missing_extra, wanted_extra
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Collision, Unmet
+from optvet.spec.records import EnvironmentEntry
 from optvet.spec.records.doctor import Check, Status
 
 
@@ -140,12 +141,32 @@ def one_paragraph(text: str, limit: int = 300) -> str:
     return line if len(line) <= limit else f"{line[:limit]}…"
 
 
+def check_environments(entries: Sequence[EnvironmentEntry]) -> list[Check]:
+    """Environments of their own: which are not made, and which do not work."""
+    checks = []
+    for entry in entries:
+        who = f"{entry.name}, for {', '.join(entry.plugins)}"
+        if entry.python is None:
+            cure = f"optvet env make {entry.name}"
+            status: Status = "absent"
+            words = f"not made: {who}"
+        elif entry.problem:
+            words, _, cure = entry.problem.rpartition("; ")
+            status = "broken"
+        else:
+            words, cure, status = f"{who}: {entry.python}", "", "ok"
+        checks.append(Check(name="environments", status=status, message=words, cure=cure))
+    return checks
+
+
 def check_plugins(plugins: Sequence[Loaded]) -> list[Check]:
     """Plugins that cannot be used: a library is missing, or the plugin is broken."""
     checks: list[Check] = []
     absent: dict[str, list[str]] = {}
     wanted: dict[str, list[str]] = {}
     for plugin in plugins:
+        if plugin.elsewhere:
+            continue  # The check of its environment says what is missing.
         who = f"{plugin.family or 'plugin'} {plugin.name}"
         extra = missing_extra(plugin)
         if extra is not None:

@@ -20,6 +20,7 @@ from optvet.engine.environment import checks, packages
 from optvet.engine.environment.extras import canonical
 from optvet.engine.environment.machine import check_cache, check_sandbox, environment
 from optvet.engine.environment.packages import name_of
+from optvet.engine.environment.pythons import Pythons, environments_root, listed
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Installation, Ran
@@ -43,6 +44,7 @@ def diagnose(
     folder: Path,
     *,
     installed: Sequence[Distribution] | None = None,
+    pythons: Pythons | None = None,
     progress: Progress = lambda text, done, total: None,
 ) -> Diagnosis:
     """Make all checks; takes seconds, since every library is imported once.
@@ -52,6 +54,7 @@ def diagnose(
         cache: The cache folder.
         folder: The working directory, in which programs are started.
         installed: Distributions to check; by default all that Python finds.
+        pythons: Where environments of their own are; by default where they are made.
         progress: Called with what is being checked.
     """
     found = list(distributions()) if installed is None else list(installed)
@@ -84,6 +87,7 @@ def diagnose(
         found_by_plugins = ask_plugins(plugins, installation, progress)
     every = [
         *merged(general, found_by_plugins),
+        *checks.check_environments(listed(plugins, pythons or Pythons({}, environments_root()))),
         *checks.check_plugins(plugins),
         check_cache(cache),
     ]

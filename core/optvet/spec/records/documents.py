@@ -21,6 +21,7 @@ from optvet.spec.records.hunt import HuntSummary
 from optvet.spec.records.listing import (
     CacheCleared,
     CacheContents,
+    EnvironmentList,
     ModelDescriptions,
     ModelList,
     PluginDescriptions,
@@ -60,6 +61,7 @@ DOCUMENTS: dict[str, type[Record]] = {
     "model": ModelDescriptions,
     "pull": PulledModels,
     "generated": GeneratedModels,
+    "environments": EnvironmentList,
     "cache": CacheContents,
     "cache-clear": CacheCleared,
 }

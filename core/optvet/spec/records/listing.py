@@ -112,6 +112,28 @@ class PulledModels(Record):
     models: list[PulledModel]
 
 
+class EnvironmentEntry(Record):
+    """An environment of its own.
+
+    ``python`` is its interpreter; None if it was not made. ``problem`` says why it cannot be used,
+    and what to do; empty if it can.
+    """
+
+    name: str
+    requirements: list[str]
+    plugins: list[str]
+    python: str | None
+    problem: str
+
+
+class EnvironmentList(Record):
+    """Environments that plugins declare: what ``optvet env list --json`` writes."""
+
+    schema_: Literal["optvet.environments/1"] = Field("optvet.environments/1", alias="schema")
+    root: str
+    environments: list[EnvironmentEntry]
+
+
 class CacheKind(Record):
     """How many results of one kind there are, and how large they are."""
 

@@ -41,16 +41,21 @@ A process that vets one model after the other keeps its servers for the next san
 
 Callers use ``pool``. ``remote`` and ``forks`` are the caller's side of a worker and of the server;
 ``server`` and ``worker`` run in these processes; ``messages`` is the protocol between them.
+
+Tasks may run under the ``interpreter`` of another environment: its server imports optvet and the
+plugins from here (``guest``), and everything else from there.
 """
 
 from __future__ import annotations
 
+from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.kept import keep_servers
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.pool import Sandbox
 from optvet.engine.work.sandbox.worker import enter, entered, poison_memory
 
 __all__ = [
+    "Interpreter",
     "Limits",
     "Outcome",
     "Role",

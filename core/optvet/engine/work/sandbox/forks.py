@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from optvet.engine.work.sandbox.interpreter import OWN_VARIABLES, Interpreter, command
 from optvet.engine.work.sandbox.messages import STATUS, memory_file
 from optvet.engine.work.sandbox.outcome import Limits
 from optvet.spec.errors import InfrastructureError
@@ -29,9 +30,12 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Server:
     """One process from which workers are forked."""
 
-    def __init__(self, preload: tuple[str, ...], limits: Limits) -> None:
+    def __init__(
+        self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
+    ) -> None:
         self.limits = limits
         self.ready = False
+        self._abroad = interpreter is not None
         self._stopped = False
         self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
         with contextlib.ExitStack() as stack:
@@ -39,18 +43,18 @@ class Server:
             stack.callback(theirs.close)
             log = memory_file(stack)
             self._log_fd = os.dup(log)
-            code = (
-                f"import sys; sys.path[:] = {sys.path!r}; "
-                "from optvet.engine.work.sandbox import server; server.serve("
-                f"{theirs.fileno()}, {preload!r}, {limits.memory_bytes}, {os.getpid()})"
+            serve = (
+                f"server.serve({theirs.fileno()}, {preload!r}, {limits.memory_bytes}, "
+                f"{os.getpid()})"
             )
+            environment = _environment(os.environ, () if interpreter is None else OWN_VARIABLES)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                command(interpreter, serve),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env={**_environment(os.environ), _MARK: self._mark},
+                env={**environment, _MARK: self._mark},
                 start_new_session=True,  # Ctrl-C is for the caller, who then closes the sandbox.
             )
 
@@ -84,7 +88,8 @@ class Server:
         Raises:
             OSError: The server has died.
         """
-        request = b"f" + pickle.dumps((_folder(), sys.path, keeps_memory))
+        path = None if self._abroad else sys.path
+        request = b"f" + pickle.dumps((_folder(), path, keeps_memory))
         socket.send_fds(self._socket, [request], fds)
 
     def kill(self, pid: int) -> None:
@@ -141,8 +146,10 @@ class Server:
 class Servers:
     """The server in use; a dead one is replaced."""
 
-    def __init__(self, preload: tuple[str, ...], limits: Limits) -> None:
-        self._preload, self._limits = preload, limits
+    def __init__(
+        self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
+    ) -> None:
+        self._preload, self._limits, self._interpreter = preload, limits, interpreter
         self._lock = threading.Lock()
         self._stopped = False
         self._all: list[Server] = []
@@ -202,7 +209,7 @@ class Servers:
                 self._retire(server)
 
     def _start(self) -> Server:
-        server = Server(self._preload, self._limits)
+        server = Server(self._preload, self._limits, self._interpreter)
         self._all.append(server)
         return server
 
@@ -227,9 +234,10 @@ def _folder() -> str:
         return "/"
 
 
-def _environment(base: Mapping[str, str]) -> dict[str, str]:
+def _environment(base: Mapping[str, str], without: Sequence[str]) -> dict[str, str]:
     """``base`` with the thread counts of OpenMP, OpenBLAS and MKL set to 1 unless it sets them."""
-    return {**dict.fromkeys(_THREADS, "1"), **base}
+    kept = {name: value for name, value in base.items() if name not in without}
+    return {**dict.fromkeys(_THREADS, "1"), **kept}
 
 
 def _sweep(mark: bytes) -> None:

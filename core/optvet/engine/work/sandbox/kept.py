@@ -10,10 +10,11 @@ import threading
 from collections import OrderedDict
 
 from optvet.engine.work.sandbox.forks import Servers
+from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.outcome import Limits
 
-_Key = tuple[tuple[str, ...], int]
-"""The modules, and the limit of memory: the other limits are those of workers alone."""
+_Key = tuple[tuple[str, ...], int, Interpreter | None]
+"""The modules, the limit of memory (the others are those of workers alone), and the interpreter."""
 
 IDLE_BYTES = 1 << 30
 """Memory of the servers that wait, of all kinds together."""
@@ -27,19 +28,28 @@ class KeptServers:
         self._lock = threading.Lock()
         self._idle: OrderedDict[_Key, Servers] = OrderedDict()
 
-    def take(self, preload: tuple[str, ...], limits: Limits) -> Servers:
+    def take(
+        self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
+    ) -> Servers:
         """A server that waits, or a new one."""
         with self._lock:
-            kept = self._idle.pop((preload, limits.memory_bytes), None)
-        return kept or Servers(preload, limits)
+            kept = self._idle.pop((preload, limits.memory_bytes, interpreter), None)
+        return kept or Servers(preload, limits, interpreter)
 
-    def put_back(self, preload: tuple[str, ...], limits: Limits, servers: Servers) -> None:
+    def put_back(
+        self,
+        preload: tuple[str, ...],
+        limits: Limits,
+        servers: Servers,
+        interpreter: Interpreter | None = None,
+    ) -> None:
         """Keep ``servers``, which runs no task; those used longest ago end if memory is short."""
+        key = (preload, limits.memory_bytes, interpreter)
         gone = []
         with self._lock:
-            if (namesake := self._idle.pop((preload, limits.memory_bytes), None)) is not None:
+            if (namesake := self._idle.pop(key, None)) is not None:
                 gone.append(namesake)
-            self._idle[preload, limits.memory_bytes] = servers
+            self._idle[key] = servers
             while self._idle and self._bytes() > self._most_bytes:
                 gone.append(self._idle.popitem(last=False)[1])
         for one in gone:
@@ -68,16 +78,25 @@ def keep_servers() -> None:
     _kept = _kept or KeptServers()
 
 
-def take_servers(preload: tuple[str, ...], limits: Limits) -> Servers:
+def take_servers(
+    preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
+) -> Servers:
     """A server for one sandbox."""
-    return Servers(preload, limits) if _kept is None else _kept.take(preload, limits)
+    if _kept is None:
+        return Servers(preload, limits, interpreter)
+    return _kept.take(preload, limits, interpreter)
 
 
 def leave_servers(
-    preload: tuple[str, ...], limits: Limits, servers: Servers, *, idle: bool
+    preload: tuple[str, ...],
+    limits: Limits,
+    servers: Servers,
+    *,
+    idle: bool,
+    interpreter: Interpreter | None = None,
 ) -> None:
     """End ``servers``, or keep it for the next sandbox if it runs no task."""
     if _kept is None or not idle:
         servers.stop()
     else:
-        _kept.put_back(preload, limits, servers)
+        _kept.put_back(preload, limits, servers, interpreter)

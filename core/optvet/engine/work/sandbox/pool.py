@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from optvet.engine.work.sandbox.forks import Server, Servers
+from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.kept import leave_servers, take_servers
 from optvet.engine.work.sandbox.messages import text_of
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
@@ -51,6 +52,7 @@ class Sandbox:
         limits: Limits of each task.
         preload: Modules imported once in the server. A module that cannot be imported is skipped:
             the task that needs it fails. If an import kills the server, none is preloaded.
+        interpreter: Python of another environment, in which tasks run; by default this one.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Sandbox:
         jobs: int = 2,
         limits: Limits = _DEFAULT_LIMITS,
         preload: Sequence[str] = (),
+        interpreter: Interpreter | None = None,
     ) -> None:
         self.limits = limits
         self._jobs = max(1, jobs)
@@ -69,6 +72,7 @@ class Sandbox:
         self._running = 0
         self._owner = os.getpid()
         self._preload = tuple(preload)
+        self._interpreter = interpreter
         self._servers: Servers | None = None
         self._gate = _Gate()
         atexit.register(self.close)
@@ -108,7 +112,9 @@ class Sandbox:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
             # Not before the first task: if all answers are cached, no process is needed.
-            self._servers = self._servers or take_servers(self._preload, self.limits)
+            self._servers = self._servers or take_servers(
+                self._preload, self.limits, self._interpreter
+            )
             self._tasks.put(task)
             # A thread for each task up to the number of jobs: few tasks, few processes.
             if len(self._threads) < self._jobs:
@@ -160,7 +166,13 @@ class Sandbox:
         if idle:  # Workers end with their threads, before anybody else gets the server.
             self._join()
         if self._servers is not None:
-            leave_servers(self._preload, self.limits, self._servers, idle=idle)
+            leave_servers(
+                self._preload,
+                self.limits,
+                self._servers,
+                idle=idle,
+                interpreter=self._interpreter,
+            )
         self._join()
 
     def _join(self) -> None:

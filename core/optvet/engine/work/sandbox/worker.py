@@ -74,14 +74,18 @@ def idle(seconds: float) -> None:
 
 
 def work(
-    fds: Sequence[int], folder: str, path: Sequence[str], memory_bytes: int, server: int
+    fds: Sequence[int],
+    folder: str,
+    path: Sequence[str] | None,
+    memory_bytes: int,
+    server: int,
 ) -> None:
     """Serve tasks until the caller ends.
 
     Args:
         fds: Descriptors of the socket, of the files for stdout, stderr, and for the stage.
         folder: The current folder of tasks.
-        path: Their ``sys.path``.
+        path: Their ``sys.path``; None in another environment, which has its own.
         memory_bytes: As in ``Limits``.
         server: Process id of the server.
     """
@@ -91,7 +95,8 @@ def work(
     global _stage_fd, _stderr_fd
     _stage_fd, _stderr_fd = stage_fd, stderr_fd
     warnings.formatwarning = _warning_line
-    sys.path[:] = path
+    if path is not None:
+        sys.path[:] = path
     with contextlib.suppress(OSError):
         os.chdir(folder)
     channel = socket.socket(fileno=socket_fd)

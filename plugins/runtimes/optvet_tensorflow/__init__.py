@@ -1,0 +1,156 @@
+"""Keras, TensorFlow and TFLite as sources of conversions, and their converters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from optvet import (
+    Artifact,
+    Converter,
+    Feeds,
+    Runtime,
+    Session,
+    SourceFacts,
+    SourceInside,
+    hookimpl,
+    version_of,
+)
+from optvet_tensorflow.converters import (
+    KerasExport,
+    LiteToOnnx,
+    Tf2Onnx,
+    ToLite,
+    tensorflow_version,
+)
+from optvet_tensorflow.frozen import GRAPH, Frozen, values_of
+from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
+from optvet_tensorflow.lite import TFLITE, LiteSession, bytes_of, facts_of, inside_of
+from optvet_tensorflow.program import TF, Program, program_of, tensorflow
+
+
+class NoOptions(BaseModel):
+    """There is nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TensorFlowRuntime:
+    """Keras models, modules, functions and frozen graphs, on the CPU."""
+
+    name = "tensorflow"
+    accepts = frozenset({TF, GRAPH})
+    source_formats: Mapping[str, str] = {".py": TF, ".keras": TF, ".h5": TF, "": TF}
+    preload: Sequence[str] = PRELOAD
+    libraries: Mapping[str, str] = {"tensorflow": "tensorflow"}
+    python_environment = ENVIRONMENT
+    options: NoOptions = NoOptions()
+    deployed: NoOptions = NoOptions()
+
+    def version(self) -> str:
+        """Version of TensorFlow."""
+        return tensorflow_version()
+
+    def source_facts(self, artifact: Artifact, options: NoOptions) -> SourceFacts:
+        """Inputs of the factory; of a file, drawn ones."""
+        return program_of(artifact).facts
+
+    def load(self, artifact: Artifact, options: NoOptions) -> Session:
+        """The model, ready to be called."""
+        if artifact.format == GRAPH:
+            return Frozen.of(artifact).loaded()
+        return ProgramSession(program_of(artifact))
+
+    def load_perturbed(
+        self, artifact: Artifact, options: NoOptions, seed: int, inside: bool
+    ) -> Session:
+        """The model's graph with weights, or the result of every operator, moved by a roundoff."""
+        return Frozen.made_from(program_of(artifact)).moved(seed, inside)
+
+    def inside(
+        self, artifact: Artifact, feeds: Feeds, options: NoOptions, seed: int | None
+    ) -> SourceInside:
+        """What every operator of the model's graph gives."""
+        return values_of(Frozen.made_from(program_of(artifact)), feeds, seed)
+
+
+class ProgramSession:
+    """A model that is called."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """All tensors that are returned, in order, with numbers for names."""
+        returned = self._program(*(feeds[s.name] for s in self._program.specs))
+        leaves = [v for v in tensorflow().nest.flatten(returned) if v is not None]
+        return {f"output_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+
+
+class LiteRuntime:
+    """TFLite models by the interpreter of LiteRT."""
+
+    name = "tflite"
+    plain = False
+    accepts = frozenset({TFLITE})
+    source_formats: Mapping[str, str] = {".tflite": TFLITE, ".py": TFLITE}
+    preload: Sequence[str] = PRELOAD
+    libraries: Mapping[str, str] = {"ai-edge-litert": "ai_edge_litert"}
+    python_environment = ENVIRONMENT
+    options: NoOptions = NoOptions()
+    deployed: NoOptions = NoOptions()
+    preference = 10
+
+    def version(self) -> str:
+        """Version of LiteRT."""
+        return version_of("ai-edge-litert", extra=EXTRA)
+
+    def source_facts(self, artifact: Artifact, options: NoOptions) -> SourceFacts:
+        """Inputs of the factory; of a file, drawn ones."""
+        return facts_of(artifact)
+
+    def load(self, artifact: Artifact, options: NoOptions) -> Session:
+        """The model, ready to be called."""
+        return LiteSession(bytes_of(artifact), as_declared=not artifact.data, plain=self.plain)
+
+    def inside(
+        self, artifact: Artifact, feeds: Feeds, options: NoOptions, seed: int | None
+    ) -> SourceInside:
+        """What every operator of the model gives; with a seed, on inputs moved by a roundoff."""
+        if seed is not None:
+            feeds = _moved(feeds, np.random.default_rng(seed))
+        return inside_of(bytes_of(artifact), feeds, as_declared=not artifact.data)
+
+
+class LiteReference(LiteRuntime):
+    """TFLite models by LiteRT's reference kernels."""
+
+    name = "tflite_reference"
+    plain = True
+    source_formats: Mapping[str, str] = {}
+    preference = 0
+
+
+def _moved(feeds: Feeds, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    moved = {}
+    for name, value in feeds.items():
+        if value.dtype.kind == "f":
+            step = value.dtype.type(np.finfo(value.dtype).eps)
+            sign = rng.choice((-1, 1), value.shape).astype(value.dtype)
+            value = np.asarray(value * (1 + step * sign), value.dtype)
+        moved[name] = value
+    return moved
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """What runs TensorFlow's and TFLite's models."""
+    return [TensorFlowRuntime(), LiteRuntime(), LiteReference()]
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """Converters from TensorFlow and TFLite."""
+    return [Tf2Onnx(), KerasExport(), ToLite(), LiteToOnnx()]

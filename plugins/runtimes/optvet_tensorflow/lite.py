@@ -1,0 +1,195 @@
+"""TFLite models: how they are loaded, called and looked into."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from optvet import Artifact, InputError, SourceFacts, SourceInside, SourceValue, load_factory
+
+TFLITE = "tflite"
+_PLAIN = "BUILTIN_REF"
+
+
+def bytes_of(artifact: Artifact) -> bytes:
+    """The model: of a converter, of a file, or what a factory returns.
+
+    Raises:
+        InputError: It is no model.
+    """
+    if artifact.data:
+        return artifact.data
+    assert artifact.path is not None
+    if artifact.handle is None:
+        return artifact.path.read_bytes()
+    made = load_factory(artifact).model
+    if not isinstance(made, bytes):
+        raise InputError(
+            f"{artifact.path.name}:{artifact.handle.name}() returned a {type(made).__name__}, "
+            "expected the bytes of a TFLite model"
+        )
+    return made
+
+
+def facts_of(artifact: Artifact) -> SourceFacts:
+    """Inputs of the factory, or drawn ones, under the names that the model gives them."""
+    details = _interpreter(bytes_of(artifact)).get_input_details()
+    names = [d["name"] for d in details]
+    if artifact.handle is None:
+        return SourceFacts({d["name"]: _drawn(d) for d in details})
+    facts = load_factory(artifact).facts
+
+    def under(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if len(given) != len(names):
+            raise InputError(
+                f"{len(given)} example inputs, but the model has {len(names)}: {', '.join(names)}"
+            )
+        by_name = given
+        if set(given) != set(names):
+            by_name = dict(zip(sorted(names, key=_natural), given.values(), strict=True))
+        return {name: by_name[name] for name in names}
+
+    dynamic = {
+        d["name"]: {a: f"{d['name']}_{a}" for a, s in enumerate(d["shape_signature"]) if s < 0}
+        for d in details
+    }
+    return SourceFacts(under(facts.inputs), tuple(under(o) for o in facts.others), dynamic)
+
+
+def _drawn(detail: Mapping[str, Any]) -> np.ndarray:
+    rng, kind = np.random.default_rng(0), np.dtype(detail["dtype"])
+    shape = tuple(int(size) for size in detail["shape"])
+    if kind.kind == "f":
+        return np.asarray(rng.normal(size=shape)).astype(kind)
+    return rng.integers(0, 2, shape).astype(kind)
+
+
+class LiteSession:
+    """A TFLite model, whose inputs are resized to what it is given.
+
+    Args:
+        data: The model.
+        as_declared: Give outputs in the order of the file; else in that of their names, which is
+            the order of the source that a converter was given.
+        plain: Use the reference kernels.
+    """
+
+    def __init__(self, data: bytes, *, as_declared: bool, plain: bool = False) -> None:
+        self._data, self._plain = data, plain
+        self._interpreter = _interpreter(data, plain)
+        details = self._interpreter.get_output_details()
+        ordered = details if as_declared else sorted(details, key=lambda d: _natural(d["name"]))
+        self._outputs = [d["index"] for d in ordered]
+        self._declared = as_declared
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs in order, with numbers for names."""
+        _feed(self._interpreter, feeds)
+        self._interpreter.invoke()
+        return {
+            f"output_{i}": np.array(self._interpreter.get_tensor(index))
+            for i, index in enumerate(self._outputs)
+        }
+
+
+def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -> SourceInside:
+    """What every operator of the model computes."""
+    interpreter = _interpreter(data, whole=True)
+    _feed(interpreter, feeds)
+    interpreter.invoke()
+    fed = {d["index"] for d in interpreter.get_input_details()}
+    places: dict[int, int] = {}
+    values: list[SourceValue] = []
+    made: set[int] = set(fed)
+    for op in interpreter._get_ops_details():
+        if op["op_name"] == "DELEGATE":
+            continue
+        reads = [int(i) for i in op["inputs"] if i >= 0]
+        for index in map(int, op["outputs"]):
+            name = _name_of(interpreter, index)
+            try:
+                value = np.array(interpreter.get_tensor(index))
+            except ValueError:  # A temporary, or a state, of an operator.
+                continue
+            values.append(
+                SourceValue(
+                    f"TFL_{op['op_name']}",
+                    value,
+                    tuple(places[i] for i in reads if i in places),
+                    constant=not made.intersection(reads),
+                    module=name,
+                )
+            )
+            places[index] = len(values) - 1
+        if made.intersection(reads):
+            made.update(map(int, op["outputs"]))
+    details = interpreter.get_output_details()
+    ordered = details if as_declared else sorted(details, key=lambda d: _natural(d["name"]))
+    return SourceInside(tuple(values), tuple(places.get(d["index"]) for d in ordered))
+
+
+def _name_of(interpreter: Any, index: int) -> str:
+    details = interpreter._get_tensor_details(index, 0)
+    return str(details["name"]) if details else ""
+
+
+def _interpreter(data: bytes, plain: bool = False, whole: bool = False) -> Any:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    kind = OpResolverType.AUTO
+    if plain:
+        kind = OpResolverType.BUILTIN_REF
+    elif whole:
+        kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    with warnings.catch_warnings():
+        # That keeping all tensors takes memory.
+        warnings.simplefilter("ignore", UserWarning)
+        return Interpreter(
+            model_content=data,
+            num_threads=1,
+            experimental_op_resolver_type=kind,
+            experimental_preserve_all_tensors=whole,
+        )
+
+
+def _feed(interpreter: Any, feeds: Mapping[str, np.ndarray]) -> None:
+    by_index = _placed(interpreter, feeds)
+    for index, value in by_index.items():
+        interpreter.resize_tensor_input(index, value.shape)
+    interpreter.allocate_tensors()
+    kinds = {d["index"]: d["dtype"] for d in interpreter.get_input_details()}
+    for index, value in by_index.items():
+        interpreter.set_tensor(index, _typed(value, np.dtype(kinds[index])))
+
+
+def _typed(value: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+    """Another width of the same kind of number, as the model declares it."""
+    same = value.dtype.kind == kind.kind or {value.dtype.kind, kind.kind} <= {"i", "u"}
+    return value.astype(kind) if same and value.dtype.kind not in "OSU" else value
+
+
+def _placed(interpreter: Any, feeds: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
+    """The inputs by index: by name, by the name in the signature, or else in order of names."""
+    details = interpreter.get_input_details()
+    by_name = {d["name"]: d["index"] for d in details}
+    if len(feeds) != len(details):
+        names = ", ".join(by_name)
+        raise ValueError(f"the model takes {len(details)} inputs ({names}), not {len(feeds)}")
+    if set(by_name) == set(feeds):
+        return {by_name[name]: value for name, value in feeds.items()}
+    for signature in interpreter.get_signature_list():
+        runner = interpreter.get_signature_runner(signature)
+        known = {name: d["index"] for name, d in runner.get_input_details().items()}
+        if set(known) == set(feeds):
+            return {known[name]: value for name, value in feeds.items()}
+    ordered: Sequence[str] = sorted(by_name, key=_natural)
+    return {by_name[n]: v for n, v in zip(ordered, feeds.values(), strict=True)}
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts ``output_2`` before ``output_10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

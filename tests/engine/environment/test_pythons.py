@@ -1,0 +1,124 @@
+"""Environments of their own: how they are declared, found, made and refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from optvet import InfrastructureError, PythonEnvironment, UsageError
+from optvet.engine.discovery import Plugins
+from optvet.engine.environment import pythons
+from optvet.engine.environment.pythons import MADE, Pythons, declared, listed, make, problem_of
+
+
+def wheel(folder: Path, name: str) -> Path:
+    """A distribution of one module, as pip installs it."""
+    file = folder / f"{name}-1.0-py3-none-any.whl"
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(f"{name}.py", "ANSWER = 42\n")
+        archive.writestr(
+            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        )
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return file
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PythonEnvironment:
+    """An environment that is made without the network."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr(pythons, "WORKER_LIBRARIES", ())
+    return PythonEnvironment("small", (str(wheel(tmp_path, "tiny_library")),), ("tiny_library",))
+
+
+def test_an_environment_is_made_and_works(small: PythonEnvironment, tmp_path: Path) -> None:
+    said: list[str] = []
+    target = tmp_path / "made" / "small"
+    python = make(small, target, force=False, say=said.append)
+    done = subprocess.run(
+        [python, "-I", "-c", "import tiny_library; print(tiny_library.ANSWER)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "42\n"
+    assert [*target.parent.iterdir()] == [target]
+    assert json.loads((target / MADE).read_text())["name"] == "small"
+    assert (target / "bin" / "pip").read_text().startswith(f"#!{target}/bin/python")
+    assert problem_of(python, small) == ""
+    assert len(said) == 2
+
+
+def test_what_exists_is_replaced_only_if_that_is_asked(
+    small: PythonEnvironment, tmp_path: Path
+) -> None:
+    target = tmp_path / "small"
+    make(small, target, force=False, say=lambda words: None)
+    (target / "mark").touch()
+    with pytest.raises(UsageError, match="exists; replace it with: optvet env make small --force"):
+        make(small, target, force=False, say=lambda words: None)
+    make(small, target, force=True, say=lambda words: None)
+    assert not (target / "mark").exists()
+
+
+def test_a_folder_of_other_things_is_never_replaced(
+    small: PythonEnvironment, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.txt").write_text("all of it")
+    with pytest.raises(UsageError, match="is no environment that optvet made"):
+        make(small, tmp_path / "work", force=True, say=lambda words: None)
+    assert (tmp_path / "work" / "thesis.txt").read_text() == "all of it"
+
+
+def test_where_pip_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    wanted = PythonEnvironment("none", ("no-such-library-anywhere==1",))
+    with pytest.raises(InfrastructureError, match="pip cannot install no-such-library-anywhere==1"):
+        make(wanted, tmp_path / "in" / "none", force=False, say=lambda words: None)
+    assert [*(tmp_path / "in").iterdir()] == []
+
+
+def test_an_interpreter_without_the_libraries_is_told_so() -> None:
+    wanted = PythonEnvironment("some", (), ("no_such_module",))
+    assert "lacks no_such_module" in problem_of(Path(sys.executable), wanted)
+    assert "does not work" in problem_of(Path("/bin/true"), wanted)
+
+
+def test_a_chosen_place_is_a_folder_or_an_interpreter(tmp_path: Path) -> None:
+    env = tmp_path / "env" / "bin"
+    env.mkdir(parents=True)
+    (env / "python").symlink_to(sys.executable)
+    for place in (tmp_path / "env", env / "python"):
+        assert Pythons({"tf": place}, tmp_path).python_of("tf") == env / "python"
+    with pytest.raises(UsageError, match="neither an interpreter of Python nor the folder"):
+        Pythons({"tf": tmp_path}, tmp_path).python_of("tf")
+    assert Pythons({}, tmp_path).python_of("tf") is None
+
+
+def test_plugins_of_an_environment_can_be_used_where_it_is_made(tmp_path: Path) -> None:
+    known = declared(Plugins().all())
+    assert all("==" in line for line in known["tf"].requirements)
+    absent = {e.name for e in Plugins().all() if e.elsewhere == "tf"}
+    if not absent:
+        pytest.skip("its libraries are in this environment")
+    with pytest.raises(UsageError, match="make it: optvet env make tf"):
+        Pythons({}, tmp_path).among(Plugins()).converter(sorted(absent)[0])
+    (tmp_path / "tf").mkdir()
+    (tmp_path / "tf" / MADE).touch()
+    usable = Pythons({}, tmp_path).among(Plugins())
+    assert absent <= {e.name for e in usable.all() if e.problem is None}
+    (entry,) = listed(Plugins().all(), Pythons({}, tmp_path / "empty"))
+    assert entry.problem == "it is not made; make it: optvet env make tf"
+
+
+def test_an_environment_that_nobody_declares_is_unknown(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown environment 'tff'; did you mean 'tf'"):
+        Pythons({"tff": tmp_path}, tmp_path).among(Plugins())
