@@ -1,6 +1,6 @@
-"""How many conversion faults of a folder are found, and with the right stage.
+"""How many conversion faults of a folder are found, with the right stage, and repaired.
 
-    python benchmarks/conversion.py FOLDER [--only ID ...] [--json FILE]
+    python benchmarks/conversion.py FOLDER [--only ID ...] [--json FILE] [--no-repair]
 
 FOLDER has ``manifest.json``, ``common.py`` and the case modules. Each case becomes a source of
 ``optvet convert``; its inputs are those of the case and those that optvet makes. Cases whose
@@ -27,9 +27,11 @@ from conversion_source import PLANTED, SOURCE, PlantedConverter, options_of
 from optvet import OptvetError
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
+from optvet.spec.repair import RepairRequest
 
 CONVERTERS = {
     "torch.onnx dynamo=True": "torch_dynamo",
@@ -63,6 +65,8 @@ class Scored:
     culprit: str
     message: str
     seconds: float
+    repair: str = ""
+    edits: tuple[str, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -72,10 +76,18 @@ class Scored:
     @property
     def place(self) -> bool:
         """Whether operator or parameter are those of the label, as far as its words tell."""
+        return self._names(self.culprit)
+
+    @property
+    def located(self) -> bool:
+        """The same, or of what the edits that repaired it are made at."""
+        return self.place or self._names(" ".join(self.edits))
+
+    def _names(self, text: str) -> bool:
         _, _, label = self.expected
         if self.converter.startswith("planted") and re.search(r"\w\.\w", label):
-            return label in re.findall(r"[\w.]+", self.culprit)
-        return bool(_words_of(label) & _words_of(self.culprit))
+            return label in re.findall(r"[\w.]+", text)
+        return bool(_words_of(label) & _words_of(text))
 
     @property
     def right(self) -> tuple[bool, bool]:
@@ -90,6 +102,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--no-repair", action="store_true")
     options = parser.parse_args()
     found = machine.environment()
     for name in ("torch", "onnxscript", "sklearn", "skl2onnx", "onnxmltools", "xgboost"):
@@ -107,7 +120,8 @@ def main() -> None:
                 continue
             about = (str(options.folder.resolve()), case["module"], case["id"])
             how = child.submit(options_of, *about).result()
-            scored.append(_scored(case, options.folder.resolve(), Path(scratch), how))
+            place = (options.folder.resolve(), Path(scratch))
+            scored.append(_scored(case, *place, how, not options.no_repair))
             print(_line(scored[-1]), flush=True)
     _totals(scored, missing)
     if options.json:
@@ -118,7 +132,9 @@ def _converter(case: Mapping[str, Any]) -> str | None:
     return CONVERTERS.get(case["converter"])
 
 
-def _scored(case: Mapping[str, Any], folder: Path, scratch: Path, how: Mapping[str, Any]) -> Scored:
+def _scored(
+    case: Mapping[str, Any], folder: Path, scratch: Path, how: Mapping[str, Any], mend: bool
+) -> Scored:
     name, plugins = _converter(case), Plugins()
     assert name is not None
     if name == PLANTED:
@@ -129,16 +145,36 @@ def _scored(case: Mapping[str, Any], folder: Path, scratch: Path, how: Mapping[s
     about = {"benchmarks": str(Path(__file__).parent), "folder": str(folder)}
     file.write_text(SOURCE.format(module=case["module"], id=case["id"], **about))
     started = time.perf_counter()
+    repair: tuple[str, tuple[str, ...]] = ("", ())
+    given = {"model": f"{file}:source", "via": (name,), "converter_options": dict(how)}
     try:
-        request = ConvertRequest(model=f"{file}:source", via=(name,), converter_options=dict(how))
+        request = ConvertRequest.model_validate(given)
         result = convert_model(request, plugins)
     except OptvetError as error:
         told = ("error", "error", "-", "-", f"{type(error).__name__}: {error}")
     else:
         told = _told(result)
+        if mend and result.verdict == "faulty" and result.stages[-1].format == "onnx":
+            repair = _repaired(given, plugins, scratch)
     expected = (case["symptom"], case["stage"], case["culprit"])
     seconds = time.perf_counter() - started
-    return Scored(case["id"], case["converter"], bool(case["control"]), expected, *told, seconds)
+    return Scored(
+        case["id"], case["converter"], bool(case["control"]), expected, *told, seconds, *repair
+    )
+
+
+def _repaired(
+    given: Mapping[str, Any], plugins: Plugins, scratch: Path
+) -> tuple[str, tuple[str, ...]]:
+    """The verdict of a repair, judged on inputs of its own too, and its edits."""
+    request = RepairRequest.model_validate({**given, "out": scratch / "repaired"})
+    try:
+        result = repair_model(request, plugins)
+    except OptvetError as error:
+        return f"error: {type(error).__name__}: {error}", ()
+    wrong = sum(n.wrong for n in result.after.values())
+    over = result.verdict == "repaired" and wrong > 0
+    return "over-fitted" if over else result.verdict, tuple(e.about for e in result.edits)
 
 
 def _told(result: ConversionResult) -> tuple[str, str, str, str, str]:
@@ -175,9 +211,9 @@ def _line(s: Scored) -> str:
     expected = f"{s.expected[0]}/{s.expected[1]}"
     words = " ".join(s.message.split())[:110]
     found = f"{s.symptom}/{s.stage}"
-    return (
-        f"{marks} {s.id:42} {expected:32} {found:32} {s.seconds:5.1f} s  {s.culprit[:90]}  {words}"
-    )
+    repair = f"\n        {s.repair}: {'; '.join(s.edits)[:200]}" if s.repair else ""
+    about = f"{s.seconds:5.1f} s  {s.culprit[:90]}  {words}{repair}"
+    return f"{marks} {s.id:42} {expected:32} {found:32} {about}"
 
 
 def _totals(scored: Sequence[Scored], missing: Sequence[str]) -> None:
@@ -191,6 +227,14 @@ def _totals(scored: Sequence[Scored], missing: Sequence[str]) -> None:
             f"{sum(s.place for s in faults)} with the right operator or parameter; "
             f"{sum(s.found for s in controls)} of {len(controls)} controls reported"
         )
+        tried = [s for s in faults if s.repair]
+        if tried:
+            print(
+                f"    {sum(s.repair == 'repaired' for s in tried)} of {len(tried)} repaired, "
+                f"{sum(s.repair == 'improved' for s in tried)} improved, "
+                f"{sum(s.repair == 'over-fitted' for s in tried)} over-fitted; "
+                f"{sum(s.located for s in tried)} located by convert or by an edit"
+            )
     if missing:
         names = ", ".join(sorted(set(missing)))
         print(f"not run, since its converter is not here: {len(missing)} ({names})")

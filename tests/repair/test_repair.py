@@ -166,7 +166,7 @@ def test_the_command_shows_edits_and_numbers_and_writes_the_document(
     )
     assert done.code == 0
     assert "REPAIRED" in done.out
-    assert "LeakyRelu c.alpha = 0.2" in done.out
+    assert "LeakyRelu.alpha = 0.2 at c" in done.out
     assert "held out" in done.out
     document = json.loads((tmp_path / "answer.json").read_text())
     assert RepairResult.model_validate(document).verdict == "repaired"

@@ -30,7 +30,7 @@ from optvet.graph.structure import foreign_nodes
 from optvet.graph.text import node_text
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
 from optvet.graph.weights import constants_of
-from optvet.spec.converters import SourceInside
+from optvet.spec.converters import SourceInside, SourceValue
 from optvet.spec.records.convert import ConversionPlace, DifferingParameter
 from optvet.spec.types import Artifact, Sample
 
@@ -121,9 +121,30 @@ def _described(
         line="" if first is None else first.line,
         nodes=nodes,
         node="" if entry is None else entry.op_type,
-        parameters=_parameters(model, inside),
+        parameters=_parameters(model, inside) or _turned(model, inside, first, entry),
         attributes=attributes,
     )
+
+
+def _turned(
+    model: ModelProto, inside: SourceInside, first: SourceValue | None, entry: NodeProto | None
+) -> list[DifferingParameter]:
+    """Weights of the first wrong node that are their parameter with axes of one size exchanged."""
+    if first is None or entry is None or first.alike != entry.op_type:
+        return []
+    constants = constants_of(model)
+    found = []
+    for name in entry.input:
+        parameter = inside.parameters.get(name)
+        weight = numpy_helper.to_array(constants[name]) if name in constants else None
+        if parameter is None or weight is None or weight.shape != parameter.shape:
+            continue
+        if not np.array_equal(weight, parameter, equal_nan=weight.dtype.kind == "f"):
+            off = np.abs(weight.astype(np.float64) - parameter.astype(np.float64)).max()
+            top = float(np.abs(parameter.astype(np.float64)).max())
+            error = float(off) / top if top else None
+            found.append(DifferingParameter(name=name, weight=name, error=error, how="transposed"))
+    return found
 
 
 def differing_attributes(

@@ -95,5 +95,7 @@ def short(value: Any) -> str:
     """A value in a few words."""
     if isinstance(value, np.ndarray) and value.size > 8:
         return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, float):
+        return f"{value:g}"
     text = str(value.tolist() if isinstance(value, np.ndarray) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -48,6 +48,10 @@ def attributes(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
                 yield from _as_in_source(scene, node, operator)
 
 
+def _words(node: NodeProto, name: str, value: str) -> str:
+    return f"{node.op_type}.{name} = {value} at {node.output[0]}"
+
+
 def other_attributes(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
     """Every attribute in other values that it may have, one at a time."""
     for index in nodes:
@@ -56,9 +60,8 @@ def other_attributes(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate
 
 def _as_in_source(scene: Scene, node: NodeProto, operator: SourceValue) -> Iterator[Candidate]:
     found = attribute_differences(scene.model, node, operator.attributes)
-    about = f"{node.op_type} {node.output[0]}"
     each = [
-        (f"{about}.{name} = {short(wanted)}", attribute(node.output[0], name, wanted))
+        (_words(node, name, short(wanted)), attribute(node.output[0], name, wanted))
         for name, (_, wanted) in found.items()
     ]
     if len(each) > 1:
@@ -76,10 +79,10 @@ def _searched(scene: Scene, node: NodeProto) -> Iterator[Candidate]:
         now = attribute_of(node, name, None)
         now = now.decode(errors="replace") if isinstance(now, bytes) else now
         for value in _alternatives(scene, node, name, about.type, now, constants):
-            words = f"{node.op_type} {node.output[0]}.{name} = {short(value)}"
+            words = _words(node, name, short(value))
             yield proposed("attribute", words, attribute(node.output[0], name, value))
         if now is not None and not about.required:
-            words = f"{node.op_type} {node.output[0]}.{name} removed"
+            words = _words(node, name, "its default")
             yield proposed("attribute", words, attribute(node.output[0], name, None))
 
 

@@ -52,11 +52,11 @@ def _edges(scene: Scene, nodes: tuple[int, ...]) -> Iterator[tuple[str, int | No
             value = scene.values.get(name)
             if value is not None and name not in scene.constants:
                 yield node.output[0], place, value
-    for index in nodes[:_EDGES]:
-        for name in scene.node_of(index).output:
-            value = scene.values.get(name)
-            if value is not None:
-                yield name, None, value
+    behind = [name for index in nodes[:_EDGES] for name in scene.node_of(index).output]
+    for name in dict.fromkeys((*behind, scene.output)):
+        value = scene.values.get(name)
+        if value is not None:
+            yield name, None, value
 
 
 def _words(operator: str, about: object, node: str, index: int | None) -> str:

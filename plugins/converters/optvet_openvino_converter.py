@@ -1,0 +1,176 @@
+"""OpenVINO's converters: from ONNX, and from modules and exported programs of PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import (
+    Artifact,
+    ConversionStage,
+    Converter,
+    Feeds,
+    Runtime,
+    Session,
+    hookimpl,
+    load_factory,
+    version_of,
+)
+
+# An import of OpenVINO sends an event unless this package cannot be imported.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+IR = "openvino-ir"
+_EXTRA = "optvet[openvino]"
+
+
+class ConverterOptions(BaseModel):
+    """How ``openvino.convert_model`` and ``openvino.save_model`` are called."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimize: bool = True
+    """From ONNX: whether the model transformations of ``convert_model`` follow the import."""
+    compress_to_fp16: bool = False
+    """Whether a stage follows that stores weights in half precision, as ``save_model`` does."""
+
+
+class OpenVinoConverter:
+    """A model in OpenVINO's own format: an XML file with its weights beside it."""
+
+    name = "openvino"
+    consumes = frozenset({"onnx", "torch", "torch-program"})
+    produces = IR
+    # In the server that forks, which does not import this module, its telemetry would start.
+    preload: Sequence[str] = ()
+    libraries: Mapping[str, str] = {"openvino": "openvino"}
+    options: ConverterOptions = ConverterOptions()
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        return version_of("openvino", extra=_EXTRA)
+
+    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+        """Import, transform, compress."""
+        found = [ConversionStage("import", "convert", IR)]
+        if options.optimize:
+            found.append(ConversionStage("transform", "optimize", IR))
+        if options.compress_to_fp16:
+            found.append(ConversionStage("compress", "lossy", IR, tolerance=1e-2))
+        return found
+
+    def convert(
+        self, source: Artifact, options: ConverterOptions, folder: Path
+    ) -> Iterator[Artifact]:
+        """The imported model, and the transformed one, which of PyTorch's models is the same."""
+        openvino = _openvino()
+        if source.format == "onnx":
+            file = folder / "source.onnx"
+            file.write_bytes(source.data)
+            yield _saved(_core().read_model(source.data), folder / "import.xml")
+            model = openvino.convert_model(str(file))
+        else:
+            model = _from_torch(source)
+            yield _saved(model, folder / "import.xml")
+        if options.optimize:
+            yield _saved(model, folder / "transform.xml")
+        if options.compress_to_fp16:
+            yield _saved(model, folder / "compress.xml", compress=True)
+
+
+def _from_torch(source: Artifact) -> Any:
+    import torch
+
+    openvino = _openvino()
+    if source.format == "torch-program":
+        return openvino.convert_model(torch.export.load(str(source.path)))
+    made = load_factory(source, torch.manual_seed)
+    made.model.eval()
+    example = dict(made.arguments) if made.named else tuple(made.arguments.values())
+    with torch.no_grad():
+        return openvino.convert_model(made.model, example_input=example)
+
+
+def _saved(model: Any, path: Path, *, compress: bool = False) -> Artifact:
+    _openvino().save_model(model, str(path), compress_to_fp16=compress)
+    return Artifact(IR, path=path)
+
+
+class RuntimeOptions(BaseModel):
+    """Properties of the compiled model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threads: int = Field(default=1, ge=0)
+    """Threads of one inference; 0 lets OpenVINO choose."""
+
+
+class OpenVinoIrRuntime:
+    """Files of OpenVINO on CPU, computed in float32."""
+
+    name = "openvino_ir"
+    accepts = frozenset({IR})
+    preload: Sequence[str] = ()
+    libraries: Mapping[str, str] = {"openvino": "openvino"}
+    options: RuntimeOptions = RuntimeOptions()
+    deployed: RuntimeOptions = RuntimeOptions(threads=0)
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        return version_of("openvino", extra=_EXTRA)
+
+    def load(self, artifact: Artifact, options: RuntimeOptions) -> Session:
+        """The compiled model."""
+        properties = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "EXECUTION_MODE_HINT": "ACCURACY",
+            "INFERENCE_NUM_THREADS": options.threads,
+        }
+        if not options.threads:
+            del properties["INFERENCE_NUM_THREADS"]
+        return IrSession(_core().compile_model(str(artifact.path), "CPU", properties))
+
+
+class IrSession:
+    """A compiled model; inputs by their names, else by their places."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs in order, with numbers for names."""
+        ports = self._compiled.inputs
+        names = [next((n for n in p.get_names() if n in feeds), None) for p in ports]
+        rest = [name for name in feeds if name not in names]
+        if len(rest) < names.count(None):
+            raise ValueError(f"the model has {len(ports)} inputs, the source {len(feeds)}")
+        given = [np.array(feeds[n if n is not None else rest.pop(0)]) for n in names]
+        values = self._compiled(given)
+        return {f"output_{i}": np.array(values[p]) for i, p in enumerate(self._compiled.outputs)}
+
+
+def _openvino() -> Any:
+    import openvino
+
+    return openvino
+
+
+def _core() -> Any:
+    return _openvino().Core()
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """OpenVINO."""
+    return [OpenVinoConverter()]
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """What runs the files that the converter writes."""
+    return [OpenVinoIrRuntime()]

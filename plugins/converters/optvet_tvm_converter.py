@@ -1,0 +1,184 @@
+"""TVM's importers: from ONNX, and from modules and exported programs of PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import (
+    Artifact,
+    ConversionStage,
+    Converter,
+    Feeds,
+    Runtime,
+    Session,
+    hookimpl,
+    load_factory,
+    version_of,
+)
+
+RELAX = "tvm-relax"
+_EXTRA = "optvet[tvm]"
+# What an executable cannot be built without, in TVM's order; nothing here optimizes.
+_LOWERING = (
+    "DispatchSampling DispatchSortScan LegalizeOps ToNonDataflow RemovePurityChecking "
+    "CallTIRRewrite LowerAllocTensor LowerRuntimeBuiltin ComputePrimValue VMShapeLower "
+    "AttachGlobalSymbol"
+).split()
+
+
+class ConverterOptions(BaseModel):
+    """What follows the import."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimize: bool = True
+    """Whether a stage follows that optimizes, TVM's pipeline ``zero``."""
+
+
+class TvmConverter:
+    """A module of Relax, as JSON."""
+
+    name = "tvm"
+    consumes = frozenset({"onnx", "torch", "torch-program"})
+    produces = RELAX
+    preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
+    libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
+    options: ConverterOptions = ConverterOptions()
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        return version_of("apache-tvm", extra=_EXTRA)
+
+    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+        """Import, optimize."""
+        found = [ConversionStage("import", "convert", RELAX)]
+        return [*found, ConversionStage("optimize", "optimize", RELAX)][: 1 + options.optimize]
+
+    def convert(
+        self, source: Artifact, options: ConverterOptions, folder: Path
+    ) -> Iterator[Artifact]:
+        """The imported module, and the optimized one."""
+        import tvm
+        from tvm import relax
+
+        if source.format == "onnx":
+            from tvm.relax.frontend.onnx import from_onnx
+
+            module = from_onnx(onnx.load_from_string(source.data))
+        else:
+            from tvm.relax.frontend.torch import from_exported_program
+
+            module = from_exported_program(_program(source))
+        yield _saved(tvm, module, folder / "import.json")
+        if options.optimize:
+            with tvm.target.Target("llvm"):
+                module = relax.get_pipeline("zero")(module)
+            yield _saved(tvm, module, folder / "optimize.json")
+
+
+def _program(source: Artifact) -> Any:
+    import torch
+
+    if source.format == "torch-program":
+        return torch.export.load(str(source.path))
+    made = load_factory(source, torch.manual_seed)
+    made.model.eval()
+    dynamic = {
+        name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC)
+        for name, axes in made.facts.dynamic.items()
+    }
+    shapes = tuple(dynamic.get(name) for name in made.arguments) if dynamic else None
+    with torch.no_grad():
+        if made.named:
+            named = dict(zip(made.arguments, shapes, strict=True)) if shapes else None
+            return torch.export.export(made.model, (), dict(made.arguments), dynamic_shapes=named)
+        return torch.export.export(
+            made.model, tuple(made.arguments.values()), dynamic_shapes=shapes
+        )
+
+
+def _saved(tvm: Any, module: Any, path: Path) -> Artifact:
+    path.write_text(tvm.ir.save_json(module))
+    return Artifact(RELAX, path=path)
+
+
+class RuntimeOptions(BaseModel):
+    """How kernels are run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threads: int = Field(default=1, ge=0)
+    """Threads within a kernel; 0 lets TVM choose."""
+
+
+class RelaxRuntime:
+    """TVM's virtual machine on CPU, with a module that is lowered as it is."""
+
+    name = "tvm_relax"
+    accepts = frozenset({RELAX})
+    preload: Sequence[str] = ("tvm",)
+    libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
+    options: RuntimeOptions = RuntimeOptions()
+    deployed: RuntimeOptions = RuntimeOptions(threads=0)
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        return version_of("apache-tvm", extra=_EXTRA)
+
+    def load(self, artifact: Artifact, options: RuntimeOptions) -> Session:
+        """A virtual machine of the module."""
+        import tvm
+        from tvm import relax
+
+        threads = options.threads or os.cpu_count() or 1
+        tvm.get_global_func("runtime.config_threadpool")(1, threads)
+        assert artifact.path is not None
+        module = tvm.ir.load_json(artifact.path.read_text())
+        names = [str(p.name) for p in module["main"].params]
+        target = tvm.target.Target("llvm")
+        with target, tvm.transform.PassContext(opt_level=3):
+            for name in _LOWERING:
+                room = relax.backend if name.startswith("Dispatch") else relax.transform
+                module = getattr(room, name)()(module)
+            executable = relax.build(module, target, relax_pipeline=None)
+        return RelaxSession(relax.VirtualMachine(executable, tvm.cpu())["main"], names)
+
+
+class RelaxSession:
+    """The function of a module; inputs by their names, else by their places."""
+
+    def __init__(self, main: Any, names: Sequence[str]) -> None:
+        self._main, self._names = main, names
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs in order, with numbers for names."""
+        import tvm
+
+        rest = [name for name in feeds if name not in self._names]
+        if len(rest) < len([n for n in self._names if n not in feeds]):
+            words = f"the module has {len(self._names)} inputs, the source {len(feeds)}"
+            raise ValueError(words)
+        given = [feeds[n if n in feeds else rest.pop(0)] for n in self._names]
+        result = self._main(*[tvm.runtime.tensor(np.array(v, order="C")) for v in given])
+        listed = [result] if hasattr(result, "numpy") or isinstance(result, int) else list(result)
+        arrays = [np.array(v.numpy() if hasattr(v, "numpy") else v) for v in listed]
+        return {f"output_{i}": value for i, value in enumerate(arrays)}
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """TVM."""
+    return [TvmConverter()]
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """What runs the modules that the converter writes."""
+    return [RelaxRuntime()]

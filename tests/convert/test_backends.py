@@ -1,0 +1,97 @@
+"""OpenVINO and TVM as converters, from ONNX and from PyTorch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from optvet.engine.convert.run import convert_model
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.sandbox import keep_servers
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.records.convert import ConversionResult
+from optvet.testing import check_converter
+
+LIBRARIES = {"openvino": "openvino", "tvm": "tvm"}
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3] a, float[3, 4] b) => (float[2, 4] y, float[2, 3] z) {
+    z = Sigmoid(a)
+    m = MatMul(z, b)
+    y = Softmax<axis = -1>(m)
+}"""
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.last = nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = torch.relu(self.norm(self.conv(x)))
+        return torch.softmax(self.last(y.mean((2, 3))), 1)
+
+
+example_inputs = (torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(0)),)
+
+
+def net():
+    torch.manual_seed(1)
+    return Net()
+"""
+
+
+@pytest.fixture(params=LIBRARIES)
+def via(request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    if find_spec(LIBRARIES[name]) is None:
+        pytest.skip(f"needs optvet[{name}]")
+    keep_servers()
+    return name
+
+
+def convert(model: str, via: str, **options: object) -> ConversionResult:
+    given = {"model": model, "via": via, "edges": False, **options}
+    return convert_model(ConvertRequest.model_validate(given), Plugins())
+
+
+def test_a_model_in_onnx_stays_what_it_is(via: str, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    result = convert(str(tmp_path / "model.onnx"), via)
+    assert result.verdict == "right", result.findings
+    assert {s.state for s in result.stages} <= {"same", "drift"}
+
+
+def test_the_converter_conforms(via: str, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    check_converter(Plugins().converter(via), tmp_path / "model.onnx", format="onnx")
+
+
+def test_a_network_of_pytorch_stays_what_it_is(via: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs optvet[torch]")
+    (tmp_path / "source.py").write_text(SOURCE)
+    result = convert(f"{tmp_path / 'source.py'}:net", via)
+    assert result.verdict == "right", (result.findings, result.reason)
+
+
+def test_what_an_importer_does_not_know_is_refused(via: str, tmp_path: Path) -> None:
+    text = MODEL.replace("Sigmoid(a)", "Frobnicate(a)")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    with pytest.raises(Exception, match="Frobnicate"):
+        convert(str(tmp_path / "model.onnx"), via)
+
+
+def test_a_chain_goes_on_from_onnx(via: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs optvet[torch]")
+    (tmp_path / "source.py").write_text(SOURCE)
+    result = convert(f"{tmp_path / 'source.py'}:net", f"torch_script,{via}")
+    assert result.verdict == "right", (result.findings, result.reason)
+    assert len({s.converter for s in result.stages}) == 2
