@@ -1,15 +1,17 @@
 """How many conversion faults of a folder are found, with the right stage, and repaired.
 
-    python benchmarks/conversion.py FOLDER [--only ID ...] [--json FILE] [--no-repair]
+    python benchmarks/conversion.py FOLDER [--only ID ...] [--environment NAME=PATH] [--json FILE]
+                                           [--no-repair]
 
 FOLDER has ``manifest.json``, ``common.py`` and the case modules. Each case becomes a source of
 ``optvet convert``; its inputs are those of the case and those that optvet makes. Cases whose
-converter is not installed here are counted apart.
+converter, or its environment (``optvet env list``), is not here are counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import re
@@ -17,18 +19,20 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import conversion_source
 import machine
 from conversion_source import PLANTED, SOURCE, PlantedConverter, options_of
 
 from optvet import OptvetError
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.repair.run import repair_model
-from optvet.engine.work.sandbox import keep_servers
+from optvet.engine.work.sandbox import Sandbox, keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.repair import RepairRequest
@@ -39,6 +43,10 @@ CONVERTERS = {
     "skl2onnx": "skl2onnx",
     "onnxmltools (XGBoost)": "onnxmltools",
     "onnxmltools (LightGBM)": "onnxmltools",
+    "tf2onnx": "tf2onnx",
+    "keras Model.export(onnx)": "keras_export",
+    "TFLiteConverter": "tflite",
+    "tf2onnx --tflite": "tflite2onnx",
     "planted in torch.onnx dynamo=False": PLANTED,
 }
 SYMPTOMS = {
@@ -103,7 +111,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-repair", action="store_true")
+    parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=PATH")
     options = parser.parse_args()
+    named = (each.partition("=") for each in options.environment)
+    chosen = {name: Path(place) for name, _, place in named}
     found = machine.environment()
     for name in ("torch", "onnxscript", "sklearn", "skl2onnx", "onnxmltools", "xgboost"):
         found[name] = machine.library_version(name)
@@ -112,20 +123,56 @@ def main() -> None:
     cases = [c for c in cases if not options.only or c["id"] in options.only]
     scored, missing = [], []
     keep_servers()
-    child = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    with child, tempfile.TemporaryDirectory(prefix="optvet-conversion-") as scratch:
+    asked = Asked(Pythons(chosen, environments_root()))
+    with asked, tempfile.TemporaryDirectory(prefix="optvet-conversion-") as scratch:
         for case in cases:
-            if _converter(case) is None:
+            if not asked.is_here(case):
                 missing.append(case["converter"])
                 continue
-            about = (str(options.folder.resolve()), case["module"], case["id"])
-            how = child.submit(options_of, *about).result()
-            place = (options.folder.resolve(), Path(scratch))
-            scored.append(_scored(case, *place, how, not options.no_repair))
+            folder = options.folder.resolve()
+            how = {"converter_options": asked.options_of(case, folder), "environments": chosen}
+            scored.append(_scored(case, folder, Path(scratch), how, not options.no_repair))
             print(_line(scored[-1]), flush=True)
     _totals(scored, missing)
     if options.json:
         options.json.write_text(json.dumps([asdict(s) for s in scored], indent=1))
+
+
+class Asked(contextlib.ExitStack):
+    """Processes in which cases are asked for the options of their converters."""
+
+    def __init__(self, pythons: Pythons) -> None:
+        super().__init__()
+        self._pythons, self._plugins = pythons, pythons.among(Plugins())
+        self._here = self.enter_context(
+            ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        )
+        self._elsewhere: dict[str, Sandbox] = {}
+
+    def is_here(self, case: Mapping[str, Any]) -> bool:
+        """Whether the converter of the case can be used here."""
+        return _converter(case) in (PLANTED, *self._plugins.names("converter"))
+
+    def options_of(self, case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """Options of the converter that the case asks for."""
+        name = _converter(case)
+        about = (str(folder), case["module"], case["id"])
+        home = "" if name in (None, PLANTED) else self._home_of(str(name))
+        if not home:
+            return self._here.submit(options_of, *about).result()
+        if home not in self._elsewhere:
+            python = self._pythons.interpreter_of(home, self._plugins)
+            lent = (*python.lent, ("conversion_source", conversion_source.__file__))
+            self._elsewhere[home] = self.enter_context(
+                Sandbox(jobs=1, interpreter=replace(python, lent=lent))
+            )
+        outcome = self._elsewhere[home].call(options_of, *about, fresh=True)
+        if outcome.value is None:
+            raise SystemExit(f"{case['id']}: {outcome.failure}")
+        return outcome.value
+
+    def _home_of(self, converter: str) -> str:
+        return self._plugins.home_of(self._plugins.converter(converter))
 
 
 def _converter(case: Mapping[str, Any]) -> str | None:
@@ -146,7 +193,7 @@ def _scored(
     file.write_text(SOURCE.format(module=case["module"], id=case["id"], **about))
     started = time.perf_counter()
     repair: tuple[str, tuple[str, ...]] = ("", ())
-    given = {"model": f"{file}:source", "via": (name,), "converter_options": dict(how)}
+    given = {"model": f"{file}:source", "via": (name,), **how}
     try:
         request = ConvertRequest.model_validate(given)
         result = convert_model(request, plugins)

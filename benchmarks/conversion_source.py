@@ -127,7 +127,60 @@ def _booster(cases: Any, convert: Any, model: Any, x: Any = None, *_: Any, **__:
     raise _Noted(Given(model, [(cases.T if x is None else x,)], {}, {"opset": 15}))
 
 
-_NOTES = {"observe": _module, "skl": _estimator, "boost": _booster}
+def _of_tensorflow(
+    cases: Any,
+    source: Any,
+    samples: Any,
+    via: str,
+    *,
+    tol: float = 0.0,
+    concrete: bool = False,
+    settings: Any = None,
+) -> None:
+    """``observe`` of a Keras model, or of a function of tensors."""
+    import tensorflow as tf
+
+    inputs = [tuple(s) for s in samples]
+    if via == cases.LITE:
+        options = {"concrete": True} if concrete else {}
+        raise _Noted(Given(source, inputs, {}, options | _lite_options(settings or {})))
+    if via == cases.EXPORT:
+        raise _Noted(Given(source, inputs))
+    if via == cases.TF2:
+        raise _Noted(Given(source, inputs, {}, {"opset": 18}))
+    model = source if isinstance(source, cases.keras.Model) else None
+    called = source if model is None else lambda x: model(x, training=False)
+    signature = [tf.TensorSpec(a.shape, a.dtype, name=f"x{i}") for i, a in enumerate(inputs[0])]
+    function = tf.function(called, input_signature=signature)
+    lite = cases.to_tflite(function, model, settings=settings)
+    raise _Noted(Given(lite, inputs, {}, {"opset": 18}))
+
+
+def _lite_options(settings: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of ``TFLiteConverter`` as options of its plugin."""
+    options: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "optimizations":
+            options["optimize"] = bool(value)
+        elif name == "target_spec":
+            types = [t.name for t in value.supported_types]
+            options["float16"] = types == ["float16"]
+            options["select_tf_ops"] = "SELECT_TF_OPS" in str(value.supported_ops)
+        elif name == "representative_dataset":
+            options["calibrate"] = value is not None
+        elif name == "allow_custom_ops":
+            options[name] = bool(value)
+        else:
+            options.setdefault("attributes", {})[name] = value
+    return options
+
+
+def _observed(cases: Any, *args: Any, **more: Any) -> None:
+    """``observe``, by the framework of the module."""
+    (_of_tensorflow if hasattr(cases, "keras") else _module)(cases, *args, **more)
+
+
+_NOTES = {"observe": _observed, "skl": _estimator, "boost": _booster}
 
 
 class NoOptions(BaseModel):

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Artifact, ConversionStage, Unsupported, version_of
+from optvet import Artifact, ConversionStage, Unsupported, UsageError, version_of
 from optvet_tensorflow.frozen import GRAPH, Frozen
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, bytes_of
@@ -47,8 +47,17 @@ class LiteOptions(BaseModel):
     """Keep operators that TFLite has no equivalent of as those of TensorFlow."""
     allow_custom_ops: bool = False
     """Keep operators that nothing has an equivalent of."""
+    calibrate: bool = False
+    """Quantize activations too, by the ranges that they have on the source's inputs."""
+    attributes: dict[str, bool | int | float | str] = {}
+    """Attributes of the converter, set as they are."""
     tolerance: float | None = Field(default=None, gt=0)
     """The relative error that quantization may cause; without one it is judged like any stage."""
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether weights or activations become smaller."""
+        return self.optimize or self.float16 or self.calibrate
 
 
 @dataclass
@@ -226,7 +235,7 @@ class ToLite:
     def stages(self, options: LiteOptions) -> Sequence[ConversionStage]:
         """Conversion, and quantization where it is asked for."""
         stages = [ConversionStage("convert", "convert", TFLITE)]
-        if options.optimize or options.float16:
+        if options.quantizes:
             stages.append(ConversionStage("quantize", "lossy", TFLITE, options.tolerance))
         return stages
 
@@ -234,7 +243,7 @@ class ToLite:
         """The model in float32, and the quantized one."""
         program = program_of(source)
         yield Artifact(TFLITE, _lite(program, options, quantized=False))
-        if options.optimize or options.float16:
+        if options.quantizes:
             yield Artifact(TFLITE, _lite(program, options, quantized=True))
 
 
@@ -247,6 +256,10 @@ def _lite(program: Program, options: LiteOptions, *, quantized: bool) -> bytes:
         tracked = program.model if program.is_keras else None
         converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], tracked)
     converter.allow_custom_ops = options.allow_custom_ops
+    for name, value in options.attributes.items():
+        if not hasattr(converter, name):
+            raise UsageError(f"attributes: TFLiteConverter has no {name!r}; check its spelling")
+        setattr(converter, name, value)
     if options.select_tf_ops:
         kinds = tf.lite.OpsSet
         converter.target_spec.supported_ops = [kinds.TFLITE_BUILTINS, kinds.SELECT_TF_OPS]
@@ -254,7 +267,14 @@ def _lite(program: Program, options: LiteOptions, *, quantized: bool) -> bytes:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if options.float16:
             converter.target_spec.supported_types = [tf.float16]
+        if options.calibrate:
+            converter.representative_dataset = lambda: _calibration(program)
     return bytes(converter.convert())
+
+
+def _calibration(program: Program) -> Iterator[list[Any]]:
+    for feeds in (program.facts.inputs, *program.facts.others):
+        yield list(feeds.values())
 
 
 def tensorflow_version() -> str:
