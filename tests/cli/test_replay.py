@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.parser
 import pytest
 
 from optvet.engine.discovery import Plugins
@@ -197,3 +198,22 @@ def test_many_bundles_and_folders_of_bundles_are_replayed_with_a_table(
     shutil.rmtree(more / "broken")
     assert run("replay", bundle, tmp_path / "more").code == 1
     assert run("replay", tmp_path / "more").out.startswith("STILL THERE")
+
+
+def test_a_shape_that_says_more_stays_there_until_it_does_not(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("onnxsim", reason="infers shapes")
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[A] y) { y = Abs(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "open.onnx")
+    words = ("--optimizer", "onnxsim", "--pipeline", "shape_inference", "--out", tmp_path / "out")
+    ran = run("vet", tmp_path / "open.onnx", *words, "--fail-on", "metadata-change", "-q")
+    assert ran.code == 1, ran.out
+    (bundle,) = (tmp_path / "out").iterdir()
+    assert run("replay", bundle).code == 1
+    script = [sys.executable, str(bundle / "repro.py")]
+    said = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (said.returncode, "stronger shapes" in said.stdout) == (1, True), said.stderr
+    model = onnx.load(bundle / "model.onnx")
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(model, bundle / "model.onnx")
+    assert run("replay", bundle).code == 0
+    assert subprocess.run(script, capture_output=True, check=False).returncode == 0

@@ -262,7 +262,11 @@ _METADATA = """\
         sides = [(v.name, v.type) for v in (*graph.input, *graph.output)]
         listed = {v.name for v in graph.input} & {t.name for t in graph.initializer}
         dims = [(n, d.denotation) for n, t in sides for d in t.tensor_type.shape.dim]
+        known = [(n, t.tensor_type) for n, t in sides if t.tensor_type.HasField("shape")]
+        shapes = [(n, [d.dim_value or "?" for d in t.shape.dim]) for n, t in known]
         return {
+            "weaker shapes": shapes,
+            "stronger shapes": shapes,
             "ir_version": m.ir_version,
             "opset_import": sorted(
                 (o.domain, o.version) for o in m.opset_import if o.domain in used

@@ -387,6 +387,12 @@ def _allowed(expected: np.ndarray, tolerance: float) -> float:
     return float(f"{tolerance * finite.max(initial=0.0):.1e}")
 
 
+_SHAPES = (
+    "[(v.name, [d.dim_value for d in v.type.tensor_type.shape.dim]) "
+    "for v in (*m.graph.input, *m.graph.output)]"
+)
+
+
 def _about(context: ReproContext) -> str:
     known = {
         "ir_version": "m.ir_version",
@@ -401,8 +407,11 @@ def _about(context: ReproContext) -> str:
         "replaceable weights": "len(set(listed) & set(weights)) if m.ir_version >= 4 else 0",
         "weights missing among the inputs": "len(set(weights) - set(listed)) if m.ir_version < 4 "
         "else 0",
+        **dict.fromkeys(("weaker shapes", "stronger shapes"), _SHAPES),
     }
-    wanted = {key: known[key] for key in context.about if key in known} or known
+    wanted = {key: known[key] for key in context.about if key in known} or {
+        key: value for key, value in known.items() if value != _SHAPES
+    }
     return "\n".join(f'        "{key}": {value},' for key, value in wanted.items())
 
 

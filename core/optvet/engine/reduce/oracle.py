@@ -46,6 +46,8 @@ from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
+from optvet.graph.interface import shape_changes
+from optvet.graph.structure import Facts
 from optvet.spec.errors import UsageError
 from optvet.spec.requirement import Required
 from optvet.spec.symptoms import NOTES, Symptom
@@ -424,9 +426,20 @@ def _structural(
             return None
         observation = Observation(note, "build", structure.growth(before, after))
         return ObservedFault(observation, Signature(note, "build"))
-    lost = structure.lost_metadata(before, after)
+    lost = structure.lost_metadata(before, after) or _other_shapes(before, after)
     keys = set(wanted.words.split("; ")) if wanted is not None else set(lost)
     if not lost or not keys <= lost.keys():
         return None
     observation = Observation(note, "build", structure.in_words(lost))
     return ObservedFault(observation, Signature(note, "build", "; ".join(sorted(keys))))
+
+
+def _other_shapes(before: Facts, after: Facts) -> dict[str, tuple[str, str]]:
+    """Declared shapes of inputs and outputs that say less, or more, as changed metadata."""
+    found = {}
+    for direction, changed in shape_changes(before, after).items():
+        pairs = [(what, *words.split(" became ")) for what, words in changed.items()]
+        if pairs:
+            was = "; ".join(f"{what} {old}" for what, old, _ in pairs)
+            found[f"{direction} shapes"] = (was, "; ".join(new for _, _, new in pairs))
+    return found
