@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 from tests.commands import Run, run
 from tests.repair import planted
+from tests.repair.lossy import Lossy
 
 from optvet import Artifact, UsageError
 from optvet.engine.discovery import Plugins
@@ -182,6 +183,20 @@ def test_a_file_that_is_missing_or_a_chain_beside_it_is_refused(tmp_path: Path) 
     (tmp_path / "none.onnx").write_bytes(b"no model")
     with pytest.raises(UsageError, match="cannot be read as an ONNX model"):
         repair_model(RepairRequest.model_validate(given), Plugins())
+
+
+def test_what_an_optimizer_breaks_is_repaired(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(GOOD), tmp_path / "good.onnx")
+    given = {"model": str(tmp_path / "good.onnx"), "optimizer": "lossy", "out": tmp_path / "out"}
+    plugins = Plugins().register("optimizer", Lossy())
+    result = repair_model(RepairRequest.model_validate(given), plugins)
+    assert result.verdict == "repaired"
+    assert sorted(e.kind for e in result.edits) == ["attribute", "parameter"]
+    given["pipeline"] = "lose"
+    result = repair_model(RepairRequest.model_validate(given), plugins)
+    assert [e.about for e in result.edits] == ["LeakyRelu.alpha = 0.2 at c"]
+    with pytest.raises(UsageError, match="leave out --via and --converted"):
+        repair_model(RepairRequest.model_validate({**given, "via": "lossy"}), plugins)
 
 
 TORCH = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.request import option
@@ -13,6 +14,12 @@ _HOW, _ANSWER = "How to repair", "The answer"
 class RepairRequest(ConvertRequest):
     """One question: which edits make this conversion right?"""
 
+    optimizer: str | None = option(None, group=_HOW, metavar="NAME")
+    """Repair what an optimizer makes of a model in ONNX; then there is no `--via`."""
+    pipeline: str = option("default", group=_HOW, metavar="PASSES")
+    """Its passes, or the name of one of its pipelines."""
+    optimizer_options: dict[str, Any] = option({}, group=_HOW, metavar="KEY=VALUE")
+    """Options of the optimizer."""
     apply: Path | None = option(None, group=_HOW, metavar="PATCH.json")
     """Only make the edits of a patch that was written before; the source is then a model in
     ONNX."""

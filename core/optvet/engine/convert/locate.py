@@ -28,7 +28,7 @@ from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import record_values
 from optvet.graph.structure import foreign_nodes
 from optvet.graph.text import node_text
-from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
+from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside, SourceValue
 from optvet.spec.records.convert import ConversionPlace, DifferingParameter
@@ -121,9 +121,18 @@ def _described(
         line="" if first is None else first.line,
         nodes=nodes,
         node="" if entry is None else entry.op_type,
-        parameters=_parameters(model, inside) or _turned(model, inside, first, entry),
+        parameters=_near(model, region, _parameters(model, inside))
+        or _turned(model, inside, first, entry),
         attributes=attributes,
     )
+
+
+def _near(
+    model: ModelProto, region: Region, found: list[DifferingParameter]
+) -> list[DifferingParameter]:
+    """Those that the broken region reads, if it reads any: others may have been changed rightly."""
+    read = {name for i in region.nodes for name in reads(model.graph.node[i])}
+    return [p for p in found if p.weight in read] or found
 
 
 def _turned(

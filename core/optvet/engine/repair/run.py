@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from optvet.engine.convert.answer import result_of
 from optvet.engine.convert.inputs import Drawn
 from optvet.engine.convert.judge import Judge
+from optvet.engine.convert.optimized import OptimizerAsConverter
 from optvet.engine.convert.run import Made, converted_by, judged, opened, prepared
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
@@ -22,6 +23,7 @@ from optvet.engine.repair.search import Propose, Search, loaded
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import ConversionResult
@@ -52,7 +54,8 @@ def repair_model(
     """
     started = time.perf_counter()
     more = (proposals.__module__,)
-    with opened(request.conversion(), plugins, more=more) as conversion:
+    asked, plugins = _asked(request, plugins)
+    with opened(asked, plugins, more=more) as conversion:
         _refuse_other_formats(conversion)
         progress("running the source", 0, None)
         drawn, judge, skipped = prepared(conversion)
@@ -68,6 +71,21 @@ def repair_model(
         else:
             result = repair.result([d for d in drawn if d.sample.id in seen], wrong)
         return result.model_copy(update={"wall_s": time.perf_counter() - started})
+
+
+def _asked(request: RepairRequest, plugins: Plugins) -> tuple[ConvertRequest, Plugins]:
+    """The conversion to repair; that of an optimizer is a converter made of it."""
+    asked = request.conversion()
+    if request.optimizer is None:
+        return asked, plugins
+    if request.via or request.converted is not None:
+        raise UsageError("--optimizer is what is repaired; leave out --via and --converted")
+    optimizer = plugins.optimizer(request.optimizer)
+    converter = OptimizerAsConverter(optimizer, request.pipeline, request.optimizer_options)
+    return (
+        asked.model_copy(update={"via": (converter.name,)}),
+        plugins.extended("converter", converter),
+    )
 
 
 def _refuse_other_formats(conversion: Conversion) -> None:

@@ -21,7 +21,7 @@ from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, SetInput
 from optvet.spec.types import Artifact
 
 NODES = 16
-_UPSTREAM = 2
+_UPSTREAM = 4
 
 
 @dataclass(frozen=True)

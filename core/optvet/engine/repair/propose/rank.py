@@ -63,14 +63,16 @@ def proposals(
 def _ranked(windows: Sequence[Window]) -> Iterator[Candidate]:
     first = windows[0]
     region = first.scene.region.nodes[:_NODES]
-    before = tuple(i for i in first.nodes if i not in first.scene.region.nodes)
+    # A node before the region may be wrong too: its value is known, but in another layout.
+    before = tuple(i for i in first.nodes[::-1] if i not in first.scene.region.nodes)
     started = time.monotonic()
     seen: set[str] = set()
     for propose in _PROPOSE:
-        # A node before the region may be one too many: its value is known, in another layout.
-        nodes = (
-            (*region, *before[::-1]) if propose in (removals, inputs, other_attributes) else region
-        )
+        nodes = region
+        if propose in (removals, inputs, other_attributes):
+            nodes = (*region, *before)
+        elif propose is insertions:
+            nodes = (*region[:2], *before)
         found = []
         for candidate in propose(first.scene, nodes):
             key = repr([e.operations for e in candidate.edits])

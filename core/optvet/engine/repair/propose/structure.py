@@ -12,7 +12,7 @@ from optvet.engine.repair.scene import Scene
 from optvet.graph.walk import domain_of, opset_versions, schema_of
 from optvet.spec.records.repair import Operation, RemoveNode, SetInput, SetOutputType
 
-_EDGES = 4
+_EDGES = 5
 """Nodes in front of which, and behind which, something is inserted."""
 _RANK = 4
 _OTHERS = 24
