@@ -25,7 +25,7 @@ from typing import Any
 
 import conversion_source
 import machine
-from conversion_source import PLANTED, SOURCE, PlantedConverter, options_of
+from conversion_source import PLANTED, SOURCE, PlantedConverter, files_of, options_of
 
 from optvet import OptvetError
 from optvet.engine.convert.run import convert_model
@@ -49,6 +49,8 @@ CONVERTERS = {
     "tf2onnx --tflite": "tflite2onnx",
     "planted in torch.onnx dynamo=False": PLANTED,
 }
+WORDS = ("onnx2torch", "openvino", "tvm")
+"""Converters whose name is part of what the manifest calls them."""
 SYMPTOMS = {
     "refused": "convert-error",
     "crash": "convert-error",
@@ -131,6 +133,7 @@ def main() -> None:
                 continue
             folder = options.folder.resolve()
             how = {"converter_options": asked.options_of(case, folder), "environments": chosen}
+            how |= asked.files_of(case, folder, scratch)
             scored.append(_scored(case, folder, Path(scratch), how, not options.no_repair))
             print(_line(scored[-1]), flush=True)
     _totals(scored, missing)
@@ -171,12 +174,24 @@ class Asked(contextlib.ExitStack):
             raise SystemExit(f"{case['id']}: {outcome.failure}")
         return outcome.value
 
+    def files_of(self, case: Mapping[str, Any], folder: Path, scratch: str) -> dict[str, Any]:
+        """The model as a file, if its converter takes ONNX and it is that."""
+        name = _converter(case)
+        if name in (None, PLANTED) or self._home_of(str(name)):
+            return {}
+        if "onnx" not in self._plugins.converter(str(name)).consumes:
+            return {}
+        about = (str(folder), case["module"], case["id"], scratch)
+        return self._here.submit(files_of, *about).result()
+
     def _home_of(self, converter: str) -> str:
         return self._plugins.home_of(self._plugins.converter(converter))
 
 
 def _converter(case: Mapping[str, Any]) -> str | None:
-    return CONVERTERS.get(case["converter"])
+    words = case["converter"].lower()
+    named = next((name for name in WORDS if name in words), None)
+    return CONVERTERS.get(case["converter"], named)
 
 
 def _scored(

@@ -1,8 +1,9 @@
 """Cases of a folder of conversion faults as sources that ``optvet convert`` takes.
 
 A case module makes a model and calls a function that converts and compares it (``observe``, ``skl``
-or ``boost``). Here these functions note what they are given, and do nothing. This module is
-imported in worker processes: it executes code of the cases.
+or ``boost``). Here these functions note what they are given, and do nothing. Of a module that calls
+none of them, the model is looked for in what it gives to ``differential``. This module is imported
+in worker processes: it executes code of the cases.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 from pydantic import BaseModel, ConfigDict
 
 from optvet import Artifact, ConversionStage
@@ -71,6 +74,8 @@ def given(folder: str, module: str, id: str) -> Given:
     for name, note in _NOTES.items():
         if hasattr(cases, name):
             setattr(cases, name, lambda *a, _note=note, **k: _note(cases, *a, **k))
+    if hasattr(cases, "differential"):
+        cases.differential = _compared
     try:
         importlib.import_module("common").CASES[id].observe()
     except _Noted as noted:
@@ -81,6 +86,24 @@ def given(folder: str, module: str, id: str) -> Given:
 def options_of(folder: str, module: str, id: str) -> dict[str, Any]:
     """Options of the converter that the case asks for; it is executed for that."""
     return given(folder, module, id).options
+
+
+def files_of(folder: str, module: str, id: str, target: str) -> dict[str, Any]:
+    """A model in ONNX as a file in ``target``, with its inputs: parts of a request.
+
+    Empty for a model of another kind, which is made where it is used.
+    """
+    case = given(folder, module, id)
+    if not isinstance(case.model, onnx.ModelProto):
+        return {}
+    place = Path(target) / id
+    place.mkdir(parents=True)
+    onnx.save(case.model, place / "model.onnx")
+    weights = {t.name for t in case.model.graph.initializer}
+    names = [i.name for i in case.model.graph.input if i.name not in weights]
+    for i, values in enumerate(case.inputs):
+        np.savez(place / f"{i}.npz", **dict(zip(names, values, strict=True)))
+    return {"model": str(place / "model.onnx"), "dataset": (f"files:{place}",)}
 
 
 def _module(
@@ -94,9 +117,11 @@ def _module(
     dyn: Any = None,
     tol: float = 0.0,
 ) -> None:
-    """``observe`` of a module in PyTorch."""
+    """``observe`` of a module in PyTorch, or of a model in ONNX."""
     import torch
 
+    if isinstance(module, onnx.ModelProto):
+        raise _Noted(Given(module, [tuple(s) for s in args]))
     model = module if isinstance(module, torch.nn.Module) else cases.Fn(module)
     plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
     names = [
@@ -178,6 +203,26 @@ def _lite_options(settings: dict[str, Any]) -> dict[str, Any]:
 def _observed(cases: Any, *args: Any, **more: Any) -> None:
     """``observe``, by the framework of the module."""
     (_of_tensorflow if hasattr(cases, "keras") else _module)(cases, *args, **more)
+
+
+def _compared(reference: Any, convert: Any, load: Any, samples: Any, **_: Any) -> None:
+    """``differential`` of a model that the functions given to it remember."""
+    import torch
+
+    for value in _remembered((convert, reference, load), 4):
+        if isinstance(value, (torch.nn.Module, onnx.ModelProto)):
+            raise _Noted(Given(value, [tuple(s) for s in samples]))
+    raise LookupError("neither a module of PyTorch nor a model in ONNX is found in it")
+
+
+def _remembered(values: Any, depth: int) -> Iterator[Any]:
+    """Values of variables that functions read from around them, and of their defaults."""
+    for value in values:
+        yield value
+        if depth and inspect.isfunction(value):
+            around = inspect.getclosurevars(value).nonlocals
+            defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+            yield from _remembered((*around.values(), *defaults), depth - 1)
 
 
 _NOTES = {"observe": _observed, "skl": _estimator, "boost": _booster}

@@ -91,7 +91,8 @@ def _from_torch(source: Artifact) -> Any:
         return openvino.convert_model(torch.export.load(str(source.path)))
     made = load_factory(source, torch.manual_seed)
     made.model.eval()
-    example = dict(made.arguments) if made.named else tuple(made.arguments.values())
+    given = {name: torch.as_tensor(value) for name, value in made.arguments.items()}
+    example = given if made.named else tuple(given.values())
     with torch.no_grad():
         return openvino.convert_model(made.model, example_input=example)
 

@@ -95,13 +95,12 @@ def _program(source: Artifact) -> Any:
         for name, axes in made.facts.dynamic.items()
     }
     shapes = tuple(dynamic.get(name) for name in made.arguments) if dynamic else None
+    given = {name: torch.as_tensor(value) for name, value in made.arguments.items()}
     with torch.no_grad():
         if made.named:
-            named = dict(zip(made.arguments, shapes, strict=True)) if shapes else None
-            return torch.export.export(made.model, (), dict(made.arguments), dynamic_shapes=named)
-        return torch.export.export(
-            made.model, tuple(made.arguments.values()), dynamic_shapes=shapes
-        )
+            named = dict(zip(given, shapes, strict=True)) if shapes else None
+            return torch.export.export(made.model, (), given, dynamic_shapes=named)
+        return torch.export.export(made.model, tuple(given.values()), dynamic_shapes=shapes)
 
 
 def _saved(tvm: Any, module: Any, path: Path) -> Artifact:

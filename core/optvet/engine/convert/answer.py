@@ -39,7 +39,8 @@ State = Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
 class Answer:
     """All that is known at the end; lists have one item per stage.
 
-    ``refused`` is the index of the stage that refused, and why. ``random`` are outputs of the
+    ``refused`` is the index of the stage that refused, and why, ``refused_place`` an operator that
+    it names. ``random`` are outputs of the
     source that differ from run to run.
     """
 
@@ -50,6 +51,7 @@ class Answer:
     runtimes: Sequence[str]
     complaints: Sequence[str]
     refused: tuple[int, Failure | None] | None
+    refused_place: ConversionPlace | None = None
     blames: Sequence[Found] = ()
     skipped: dict[str, Failure] = field(default_factory=dict)
 
@@ -140,6 +142,7 @@ def _refusal(answer: Answer, index: int, failure: Failure | None) -> ConversionF
         culprit=station.name,
         confirmed=True,
         message=cut(describe(failure), _MESSAGE_CHARS) if failure else "",
+        place=answer.refused_place,
     )
 
 

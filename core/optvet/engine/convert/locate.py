@@ -202,6 +202,19 @@ def _text(value: Any) -> str:
     return str(list(value) if isinstance(value, (list, tuple)) else value)
 
 
+def place_in_source(source: Artifact, message: str) -> ConversionPlace | None:
+    """The operators of an ONNX source that ``message`` names; the only one that it has."""
+    model = onnx.load_from_string(source.data)
+    constants = constants_of(model)
+    words = set(re.findall(r"\w+", message))
+    nodes = [n for n in model.graph.node if n.op_type != "Constant"]
+    named = [n for n in nodes if n.op_type in words] or (nodes if len(nodes) == 1 else [])
+    if not named:
+        return None
+    shown = [node_text(n, constants) for n in named[:_NODES]]
+    return ConversionPlace(operator=named[0].op_type, node=named[0].op_type, nodes=shown)
+
+
 def place_in_message(artifact: Artifact, message: str) -> ConversionPlace | None:
     """The node that an error names, or the operators that no operator set defines."""
     model = onnx.load_from_string(artifact.data)

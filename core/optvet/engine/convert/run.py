@@ -17,7 +17,13 @@ from optvet.engine.convert.chain import Link, links_of, sources_of
 from optvet.engine.convert.inputs import Drawn, inputs_of
 from optvet.engine.convert.interface import matched
 from optvet.engine.convert.judge import Judge, Seen, judged_with
-from optvet.engine.convert.locate import locate, locate_beside, place_in_message, source_inside
+from optvet.engine.convert.locate import (
+    locate,
+    locate_beside,
+    place_in_message,
+    place_in_source,
+    source_inside,
+)
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.steps import Observed
@@ -215,6 +221,9 @@ def judged(
         complaints=["" if o is None else o.complaint for o in observed],
         refused=next(((i, m.refused) for i, m in enumerate(made) if m.refused), None),
     )
+    if answer.refused is not None and answer.refused[1] is not None:
+        named = _in_source(conversion, answer.refused[1].message)
+        answer = replace(answer, refused_place=named)
     blames = blamed(stations, drawn) if made[-1].artifact is not None else []
     found = [
         (
@@ -237,11 +246,11 @@ def _located(
 ) -> ConversionPlace | None:
     """Where inside the guilty artifact it breaks; None where its format does not show that."""
     artifact, sample = made.artifact, blame.drawn[0].sample
-    if artifact is None or artifact.format != "onnx" or not artifact.data or config is None:
-        return None
     seen = stations[blame.last].seen.get(sample.id)
-    if seen is None or seen.right:
+    if artifact is None or seen is None or seen.right or config is None:
         return None
+    if artifact.format != "onnx" or not artifact.data:
+        return _in_source(conversion, seen.message)
     source = (conversion.reference, conversion.source.artifact)
     if seen.state == "fails":
         about = (artifact, seen.message)
@@ -264,6 +273,14 @@ def _located(
 
 def _not_looked_for(failure: Failure | None) -> str:
     return f"not looked for: {describe(failure)[:300] if failure else 'no answer'}"
+
+
+def _in_source(conversion: Conversion, message: str) -> ConversionPlace | None:
+    """The operator of a source in ONNX that a message names."""
+    source = conversion.source.artifact
+    if source.format != "onnx":
+        return None
+    return conversion.sandbox.call(place_in_source, source, message, role="referee").value
 
 
 def _config(conversion: Conversion, made: Made, last: bool) -> RuntimeConfig | None:
