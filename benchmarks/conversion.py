@@ -255,6 +255,7 @@ def _words_of(text: str) -> set[str]:
     """Names of operators and parameters in a text, in lower case and without namespaces."""
     found = re.findall(r"[A-Za-z][A-Za-z0-9_.:]*", text)
     parts = {part.strip("_").lower() for name in found for part in re.split(r"[.:]+", name)}
+    parts |= {re.sub(r"_\d+$", "", part) for part in parts}  # Keras numbers layers of one name.
     whole = {name.lower() for name in found}
     return {w.removesuffix("s") for w in parts | whole if len(w) > 2} - _COMMON
 

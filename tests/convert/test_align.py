@@ -10,6 +10,7 @@ from onnx import ModelProto
 from optvet import SourceInside, SourceValue
 from optvet.engine.convert.align import (
     Tolerances,
+    broken_operators,
     broken_region,
     differing_weights,
     equal_up_to_layout,
@@ -49,6 +50,24 @@ def region(text: str, values: dict[str, np.ndarray]) -> tuple[list[str], str | N
 WRONG = RELU * 3
 TEXT = """g (float[2,3] x) => (float[2] y) <float k = {3}, int64[1] a = {1}>
 { r = Relu(x)  d = Mul(r, k)  y = ReduceSum <keepdims=0> (d, a) }"""
+
+
+def test_the_first_operator_is_blamed_where_values_alone_are_known() -> None:
+    target = SourceInside(
+        (value("RELU", RELU.T), value("MUL", WRONG, 0), value("SUM", WRONG.sum(1), 1)), (2,)
+    )
+    found = broken_operators(target, SOURCE, Tolerances([1e-6] * 3), [X], 2, 2)
+    assert (found.nodes, found.entry, found.first) == ((1, 2), 1, 1)
+
+
+def test_a_computed_constant_that_the_source_lacks_is_part_of_the_region() -> None:
+    unpacked = SourceValue("DEQUANTIZE", np.array([3.0], np.float32), constant=True)
+    target = SourceInside(
+        (value("RELU", RELU), unpacked, value("MUL", WRONG, 0, 1), value("SUM", WRONG.sum(1), 2)),
+        (3,),
+    )
+    found = broken_operators(target, SOURCE, Tolerances([1e-6] * 3), [X], 2, 3)
+    assert (found.nodes, found.entry) == ((1, 2, 3), 1)
 
 
 def test_the_first_operator_that_is_lacking_is_blamed() -> None:

@@ -77,6 +77,15 @@ def remainder():
 remainder.example_inputs = (np.array([-7, 7, -8, 8], "int32"), np.array([2, 2, 3, -3], "int32"))
 
 
+def positive():
+    import tensorflow as tf
+
+    return lambda a: tf.where(a > 0)
+
+
+positive.example_inputs = (rng.normal(size=(2, 3)).astype("float32"),)
+
+
 def lite():
     import tensorflow as tf
 
@@ -179,6 +188,32 @@ def test_a_wrong_operator_is_found_in_the_graph(
 def test_constants_that_become_inputs_are_blamed_on_freezing(source: Path) -> None:
     finding = only_finding(converted(source, "normalized", "keras_export"))
     assert (finding.symptom, finding.kind) == ("run-failure", "load")
+    assert finding.place is not None
+    asked = {p.name: p.how for p in finding.place.parameters}
+    assert len(asked) == 2
+    assert all("normalization" in n and how == "an input" for n, how in asked.items())
+
+
+@pytest.mark.usefixtures("made")
+def test_weights_that_are_never_set_are_found_in_a_tflite_model(source: Path) -> None:
+    finding = only_finding(converted(source, "cnn", "tflite", converter_options={"concrete": True}))
+    assert (finding.symptom, finding.culprit) == ("wrong-output", "tflite/convert")
+    assert finding.place is not None
+    assert any("TFL_READ_VARIABLE" in node for node in finding.place.nodes)
+
+
+@pytest.mark.usefixtures("made")
+def test_a_refusal_names_the_operator(source: Path) -> None:
+    result = converted(source, "recurrent", "tflite")
+    assert result.verdict == "refused"
+    (finding,) = result.findings
+    assert finding.place is not None
+    assert finding.place.operator == "tf.TensorListReserve"
+
+
+@pytest.mark.usefixtures("made")
+def test_an_output_without_elements_is_no_failure(source: Path) -> None:
+    assert converted(source, "positive", "tflite").verdict == "right"
 
 
 @pytest.mark.usefixtures("made")
@@ -186,6 +221,8 @@ def test_quantized_weights_are_a_fault_unless_a_tolerance_is_declared(source: Pa
     options = {"float16": True}
     finding = only_finding(converted(source, "cnn", "tflite", converter_options=options))
     assert (finding.symptom, finding.kind) == ("wrong-output", "lossy")
+    assert finding.place is not None
+    assert finding.place.operator == "Conv2D"
     declared = converted(source, "cnn", "tflite", converter_options={**options, "tolerance": 0.01})
     assert declared.verdict == "right"
 

@@ -122,7 +122,8 @@ def _finding(finding: ConversionFinding) -> Table:
         for name, (now, wanted) in finding.place.attributes.items():
             grid.add_row("", text(f"{name} is {now}, in the source {wanted}"))
         for weight in finding.place.parameters[:_WARNINGS]:
-            grid.add_row("", text(f"{weight.name} differs by {number(weight.error)}"))
+            how = f"differs by {number(weight.error)}" if weight.error else f"is {weight.how}"
+            grid.add_row("", text(f"{weight.name} {how}"))
         for node in finding.place.nodes[:_NODES]:
             grid.add_row("", text(node_line(node), "dim"))
     if finding.witness is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from optvet import Artifact, InputError, SourceFacts, SourceInside, SourceValue, load_factory
 
 TFLITE = "tflite"
-_PLAIN = "BUILTIN_REF"
+_NO_VALUES = ("DELEGATE", "VAR_HANDLE")
 
 
 def bytes_of(artifact: Artifact) -> bytes:
@@ -79,34 +79,34 @@ class LiteSession:
     """
 
     def __init__(self, data: bytes, *, as_declared: bool, plain: bool = False) -> None:
-        self._data, self._plain = data, plain
-        self._interpreter = _interpreter(data, plain)
+        self._interpreter = _interpreter(data, "BUILTIN_REF" if plain else "AUTO")
         details = self._interpreter.get_output_details()
         ordered = details if as_declared else sorted(details, key=lambda d: _natural(d["name"]))
         self._outputs = [d["index"] for d in ordered]
-        self._declared = as_declared
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs in order, with numbers for names."""
         _feed(self._interpreter, feeds)
         self._interpreter.invoke()
-        return {
-            f"output_{i}": np.array(self._interpreter.get_tensor(index))
-            for i, index in enumerate(self._outputs)
-        }
+        details = {d["index"]: d for d in self._interpreter.get_output_details()}
+        return {f"output_{i}": self._value(details[index]) for i, index in enumerate(self._outputs)}
+
+    def _value(self, detail: Mapping[str, Any]) -> np.ndarray:
+        """A tensor; LiteRT does not hand out one without elements."""
+        if 0 in detail["shape"]:
+            return np.zeros(detail["shape"], detail["dtype"])
+        return np.array(self._interpreter.get_tensor(detail["index"]))
 
 
 def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -> SourceInside:
     """What every operator of the model computes."""
-    interpreter = _interpreter(data, whole=True)
-    _feed(interpreter, feeds)
-    interpreter.invoke()
+    interpreter = _run_whole(data, feeds)
     fed = {d["index"] for d in interpreter.get_input_details()}
     places: dict[int, int] = {}
     values: list[SourceValue] = []
     made: set[int] = set(fed)
     for op in interpreter._get_ops_details():
-        if op["op_name"] == "DELEGATE":
+        if op["op_name"] in _NO_VALUES:
             continue
         reads = [int(i) for i in op["inputs"] if i >= 0]
         for index in map(int, op["outputs"]):
@@ -132,26 +132,38 @@ def inside_of(data: bytes, feeds: Mapping[str, np.ndarray], as_declared: bool) -
     return SourceInside(tuple(values), tuple(places.get(d["index"]) for d in ordered))
 
 
+def _run_whole(data: bytes, feeds: Mapping[str, np.ndarray]) -> Any:
+    """An interpreter that has kept all values of a run.
+
+    Delegates hide what they compute; but what only they can run is shown as far as it is.
+    """
+    for kind in ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "AUTO"):
+        interpreter = _interpreter(data, kind, whole=True)
+        _feed(interpreter, feeds)
+        try:
+            interpreter.invoke()
+        except RuntimeError as error:
+            failure = error
+        else:
+            return interpreter
+    raise failure
+
+
 def _name_of(interpreter: Any, index: int) -> str:
     details = interpreter._get_tensor_details(index, 0)
     return str(details["name"]) if details else ""
 
 
-def _interpreter(data: bytes, plain: bool = False, whole: bool = False) -> Any:
+def _interpreter(data: bytes, kernels: str = "AUTO", whole: bool = False) -> Any:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    kind = OpResolverType.AUTO
-    if plain:
-        kind = OpResolverType.BUILTIN_REF
-    elif whole:
-        kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     with warnings.catch_warnings():
         # That keeping all tensors takes memory.
         warnings.simplefilter("ignore", UserWarning)
         return Interpreter(
             model_content=data,
             num_threads=1,
-            experimental_op_resolver_type=kind,
+            experimental_op_resolver_type=OpResolverType[kernels],
             experimental_preserve_all_tensors=whole,
         )
 

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -21,6 +22,7 @@ from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside
 
+K = TypeVar("K")
 _FACTOR = 32.0
 """How many times its spread under perturbation a value may be off: kernels are others."""
 _ROUNDOFFS = 8.0
@@ -95,20 +97,31 @@ def known_values(
     ``values`` has the model's inputs too: what is one of them in another shape is known.
     """
     given = [values[i.name] for i in model.graph.input if i.name in values]
+    target, seen, neutral = _pairs(values, source, allowed, given)
+    return Known(target, seen, neutral | _neutral(model))
+
+
+def _pairs(
+    values: Mapping[K, np.ndarray],
+    source: SourceInside,
+    allowed: Tolerances,
+    given: Sequence[np.ndarray],
+) -> tuple[dict[K, int], frozenset[int], frozenset[K]]:
+    """Which values the source has, at which places; and which are one of ``given``."""
     by_size: dict[tuple[int, str], list[int]] = {}
     for i, each in enumerate(source.values):
         by_size.setdefault((each.value.size, _sort(each.value)), []).append(i)
-    target: dict[str, int] = {}
+    target: dict[K, int] = {}
     seen: set[int] = set()
-    neutral = set(_neutral(model))
+    inputs: set[K] = set()
     for name, value in values.items():
         if any(_sort(g) == _sort(value) and equal_up_to_layout(g, value, 0.0) for g in given):
-            neutral.add(name)
+            inputs.add(name)
         for i in by_size.get((value.size, _sort(value)), ()):
             if equal_up_to_layout(source.values[i].value, value, allowed.values[i]):
                 target.setdefault(name, i)
                 seen.add(i)
-    return Known(target, frozenset(seen), frozenset(neutral))
+    return target, frozenset(seen), frozenset(inputs)
 
 
 def _sort(value: np.ndarray) -> str:
@@ -182,6 +195,39 @@ def broken_region(
         next((i for i in nodes if _is_fed(model.graph.node[i], sound)), None),
         *_lacking(source, known, place),
     )
+
+
+def broken_operators(
+    target: SourceInside,
+    source: SourceInside,
+    allowed: Tolerances,
+    given: Sequence[np.ndarray],
+    place: int,
+    output: int,
+) -> Region:
+    """As ``broken_region``, of a converted model whose values alone are known.
+
+    Args:
+        target: The values of the converted model.
+        source: Those of the source.
+        allowed: How far these may be off.
+        given: The inputs of both.
+        place: The wrong output among the values of the source.
+        output: The same among those of the converted model.
+    """
+    values = dict(enumerate(v.value for v in target.values))
+    pairs, seen, inputs = _pairs(values, source, allowed, given)
+    # A constant that is computed may be a weight that is read, or unpacked, wrongly.
+    sound = pairs.keys() | inputs
+    todo, wanted = [output], set[int]()
+    while todo:
+        i = todo.pop()
+        if i not in wanted and (i not in sound or i == output):
+            wanted.add(i)
+            todo += target.values[i].reads
+    nodes = tuple(sorted(wanted))
+    entry = next((i for i in nodes if sound.issuperset(target.values[i].reads)), None)
+    return Region(nodes, entry, *_lacking(source, Known({}, seen, frozenset()), place))
 
 
 def _is_fed(node: NodeProto, sound: set[str]) -> bool:

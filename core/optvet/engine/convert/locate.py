@@ -17,6 +17,7 @@ from optvet.engine.convert.align import (
     Known,
     Region,
     Tolerances,
+    broken_operators,
     broken_region,
     differing_weights,
     known_values,
@@ -26,16 +27,19 @@ from optvet.engine.convert.interface import fed_to
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import record_values
+from optvet.graph.interface import graph_inputs
 from optvet.graph.structure import foreign_nodes
 from optvet.graph.text import node_text
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, reads, schema_of
 from optvet.graph.weights import constants_of
-from optvet.spec.converters import SourceInside, SourceValue
+from optvet.spec.converters import ShowsInside, SourceInside, SourceValue
 from optvet.spec.records.convert import ConversionPlace, DifferingParameter
 from optvet.spec.types import Artifact, Sample
 
 SEEDS = range(3)
 _NODES = 12
+_HIDDEN = "the source's runtime does not show what it computes inside"
+_MLIR = re.compile(r"'([a-z]\w{0,40}\.\w{1,80})' op\b")
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
 
 
@@ -76,7 +80,7 @@ def locate(
     ``recorded`` is what ``source_inside`` gave.
     """
     if not recorded:
-        return ConversionPlace(note="the source's runtime does not show what it computes inside")
+        return ConversionPlace(note=_HIDDEN)
     model = onnx.load_from_string(artifact.data)
     inside, *moved = recorded
     enter("run")
@@ -215,15 +219,55 @@ def place_in_source(source: Artifact, message: str) -> ConversionPlace | None:
     return ConversionPlace(operator=named[0].op_type, node=named[0].op_type, nodes=shown)
 
 
-def place_in_message(artifact: Artifact, message: str) -> ConversionPlace | None:
-    """The node that an error names, or the operators that no operator set defines."""
+def target_inside(config: RuntimeConfig, artifact: Artifact, sample: Sample) -> SourceInside:
+    """What a converted model computes that its own runtime looks into. Called in a worker."""
+    assert isinstance(config.runtime, ShowsInside)
+    enter("run")
+    return config.runtime.inside(artifact, sample.feeds, config.options, None)
+
+
+def locate_in(
+    recorded: Sequence[SourceInside],
+    target: SourceInside,
+    given: Sequence[np.ndarray],
+    outputs: Sequence[int],
+) -> ConversionPlace:
+    """As ``locate``, where the values of the converted model are given, and not its graph."""
+    if not recorded:
+        return ConversionPlace(note=_HIDDEN)
+    inside, *moved = recorded
+    number = outputs[0]
+    ends = [i.outputs[number] if number < len(i.outputs) else None for i in (inside, target)]
+    if ends[0] is None or ends[1] is None:
+        return ConversionPlace(note="the outputs are not known inside the models")
+    allowed = Tolerances.of(inside, moved)
+    region = broken_operators(target, inside, allowed, given, ends[0], ends[1])
+    first = None if region.first is None else inside.values[region.first]
+    entry = None if region.entry is None else target.values[region.entry]
+    shown = [target.values[i] for i in region.nodes[:_NODES]]
+    return ConversionPlace(
+        operator="" if first is None else first.operator,
+        module="" if first is None else first.module,
+        line="" if first is None else first.line,
+        nodes=[f"{value.module or '_'} = {value.operator}" for value in shown],
+        node="" if entry is None else entry.operator,
+    )
+
+
+def place_in_message(
+    artifact: Artifact, message: str, inputs: Sequence[str] = ()
+) -> ConversionPlace | None:
+    """The node that an error names, or the operators that no operator set defines.
+
+    Or else what the model asks for as an input although it is none of ``inputs``.
+    """
     model = onnx.load_from_string(artifact.data)
     constants = constants_of(model)
     unknown = list(foreign_nodes(model))
     quoted = set(_QUOTED.findall(message)) | set(re.findall(r"Name:\s?'?([^'\s]+)", message))
     named = unknown or [n for n in model.graph.node if n.name and n.name in quoted]
     if not named:
-        return None
+        return _asked_for(model, inputs)
     origin = {p.key: p.value for p in named[0].metadata_props}
     line = next((v for k, v in origin.items() if k.endswith("stack_trace")), "")
     places = re.findall(r'File "([^"]+)", line (\d+)', line)
@@ -232,4 +276,27 @@ def place_in_message(artifact: Artifact, message: str) -> ConversionPlace | None
         node=named[0].op_type,
         module=next((v for k, v in origin.items() if k.endswith("name_scopes")), ""),
         line=":".join(places[-1]) if places else "",
+    )
+
+
+def place_in_refusal(message: str) -> ConversionPlace | None:
+    """The operator that a compiler built on MLIR names in its error, as ``'dialect.Name' op``."""
+    found = _MLIR.search(message)
+    return None if found is None else ConversionPlace(operator=found[1])
+
+
+def _asked_for(model: ModelProto, inputs: Sequence[str]) -> ConversionPlace | None:
+    """Inputs of the model that the source does not have, and the nodes that read them."""
+    names = [info.name for info in graph_inputs(model)]
+    unknown = [name for name in names if name not in inputs]
+    if len(names) <= len(inputs) or not unknown:
+        return None
+    readers = [n for n in model.graph.node if set(unknown) & set(reads(n))]
+    constants = constants_of(model)
+    return ConversionPlace(
+        nodes=[node_text(n, constants) for n in readers[:_NODES]],
+        node=readers[0].op_type if readers else "",
+        parameters=[
+            DifferingParameter(name=n, weight=n, error=None, how="an input") for n in unknown
+        ],
     )

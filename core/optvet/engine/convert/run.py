@@ -17,14 +17,8 @@ from optvet.engine.convert.chain import Link, links_of, sources_of
 from optvet.engine.convert.inputs import Drawn, inputs_of
 from optvet.engine.convert.interface import matched
 from optvet.engine.convert.judge import Judge, Seen, judged_with
-from optvet.engine.convert.locate import (
-    locate,
-    locate_beside,
-    place_in_message,
-    place_in_source,
-    source_inside,
-)
 from optvet.engine.convert.noise import NoiseMeter
+from optvet.engine.convert.places import located, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.steps import Observed
 from optvet.engine.discovery import Plugins
@@ -38,7 +32,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested, OptvetError
 from optvet.spec.protocols import Runtime
-from optvet.spec.records.convert import ConversionPlace, ConversionResult
+from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.vet import CrossCheck
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -222,7 +216,7 @@ def judged(
         refused=next(((i, m.refused) for i, m in enumerate(made) if m.refused), None),
     )
     if answer.refused is not None and answer.refused[1] is not None:
-        named = _in_source(conversion, answer.refused[1].message)
+        named = refused_place(conversion, answer.refused[1].message)
         answer = replace(answer, refused_place=named)
     blames = blamed(stations, drawn) if made[-1].artifact is not None else []
     found = [
@@ -230,57 +224,11 @@ def judged(
             blame,
             _is_confirmed(judge, observed, blame),
             _cross_checked(conversion, made[blame.last], configs[blame.last], blame, judge),
-            _located(conversion, made[blame.last], configs[blame.last], stations, blame),
+            located(conversion, made, configs, stations, blame),
         )
         for blame in blames
     ]
     return replace(answer, blames=found)
-
-
-def _located(
-    conversion: Conversion,
-    made: Made,
-    config: RuntimeConfig | None,
-    stations: Sequence[Station],
-    blame: Blame,
-) -> ConversionPlace | None:
-    """Where inside the guilty artifact it breaks; None where its format does not show that."""
-    artifact, sample = made.artifact, blame.drawn[0].sample
-    seen = stations[blame.last].seen.get(sample.id)
-    if artifact is None or seen is None or seen.right or config is None:
-        return None
-    if artifact.format != "onnx" or not artifact.data:
-        return _in_source(conversion, seen.message)
-    source = (conversion.reference, conversion.source.artifact)
-    if seen.state == "fails":
-        about = (artifact, seen.message)
-        return conversion.sandbox.call(place_in_message, *about, role="referee").value
-    wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]
-    about_values = (config, artifact, sample, wrong)
-    if conversion.plugins.home_of(source[0].runtime):
-        recorded = conversion.sandbox_of(source[0].runtime).call(
-            source_inside, *source, sample, role="referee"
-        )
-        if recorded.value is None:
-            return ConversionPlace(note=_not_looked_for(recorded.failure))
-        outcome = conversion.sandbox.call(locate, recorded.value, *about_values, role="referee")
-    else:
-        outcome = conversion.sandbox.call(locate_beside, *source, *about_values, role="referee")
-    if outcome.failure is not None:
-        return ConversionPlace(note=_not_looked_for(outcome.failure))
-    return outcome.value
-
-
-def _not_looked_for(failure: Failure | None) -> str:
-    return f"not looked for: {describe(failure)[:300] if failure else 'no answer'}"
-
-
-def _in_source(conversion: Conversion, message: str) -> ConversionPlace | None:
-    """The operator of a source in ONNX that a message names."""
-    source = conversion.source.artifact
-    if source.format != "onnx":
-        return None
-    return conversion.sandbox.call(place_in_source, source, message, role="referee").value
 
 
 def _config(conversion: Conversion, made: Made, last: bool) -> RuntimeConfig | None:
