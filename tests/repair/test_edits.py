@@ -99,7 +99,7 @@ def test_a_replaced_node_keeps_the_name_of_its_value() -> None:
 
 
 def test_an_output_is_declared_anew() -> None:
-    result = edited(model(), made(SetOutputType(output="y", type="int64")))
+    result = edited(model(), made(SetOutputType(output="y", type="int64", axes=2)))
     assert result.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
 
 
@@ -111,7 +111,7 @@ def test_an_output_is_declared_anew() -> None:
         (SetInput(node="b", index=0, value="z"), "no node of the model makes 'z'"),
         (SetInput(node="a", index=0, value="y"), "depend on itself"),
         (SetWeight(name="b", tensor=tensor_of(np.zeros(3))), "'b' is computed"),
-        (SetOutputType(output="z", type="int64"), "no output 'z'"),
+        (SetOutputType(output="z", type="int64", axes=2), "no output 'z'"),
         (InsertNode(node="b", index=7, operator="Neg", inputs=["@"], output="n"), "no input 7"),
     ],
 )

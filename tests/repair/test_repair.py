@@ -86,6 +86,14 @@ def test_a_fault_is_repaired_by_the_edit_of_its_kind(name: str, repair: Repair) 
     assert {part: n.wrong for part, n in result.after.items()} == dict.fromkeys(result.after, 0)
 
 
+def test_a_cast_that_is_missing_is_inserted_at_the_output(repair: Repair) -> None:
+    text = "g (int64[n, 3] x) => ({} y) {{ f = Cast<to = 1>(x) s = Mul(f, f) {} }}"
+    good = text.format("int64[n, 3]", "y = Cast<to = 7>(s)")
+    result = repair(HEAD + text.format("float[n, 3]", "y = Identity(s)"), HEAD + good)
+    assert result.verdict == "repaired"
+    assert "Cast" in result.edits[0].about
+
+
 def test_two_faults_that_hide_each_other_take_two_edits(repair: Repair) -> None:
     faulty = GOOD.replace("alpha = 0.2", "alpha = 0.1").replace("w = {1, 2, 3}", "w = {1, 2, 4}")
     result = repair(faulty)

@@ -220,6 +220,9 @@ def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
         if output.name == operation.output:
             kind = TypeProto()
             kind.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(operation.type))
+            kind.tensor_type.shape.SetInParent()
+            for _ in range(operation.axes):
+                kind.tensor_type.shape.dim.add()
             output.type.CopyFrom(kind)
             return
     raise DoesNotFit(f"the model has no output {operation.output!r}")

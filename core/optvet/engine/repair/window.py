@@ -76,7 +76,7 @@ class Window:
         found: set[int] = set()
         for name, value in self._run(model).items():
             before = self.plain.get(name)
-            if before is not None and before.shape == value.shape:
+            if before is not None and (before.shape, before.dtype) == (value.shape, value.dtype):
                 if np.array_equal(before, value, equal_nan=value.dtype.kind == "f"):
                     continue
             found.update(self.scene.explained(name, value))

@@ -87,11 +87,12 @@ class ReplaceNode(Record):
 
 
 class SetOutputType(Record):
-    """Declare a graph output to be of this type, as of numpy, and of a shape that is not told."""
+    """Declare a graph output to be of this type, as of numpy, with so many axes of any size."""
 
     operation: Literal["set-output-type"] = "set-output-type"
     output: str
     type: str
+    axes: int = Field(ge=0)
 
 
 Operation = Annotated[

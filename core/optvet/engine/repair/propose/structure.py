@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,7 @@ def _transposes(
     for order in itertools.permutations(range(value.ndim)):
         if order != tuple(range(value.ndim)):
             operations = inserted(scene, node, index, "Transpose", (), {"perm": list(order)})
+            operations += _declared(scene, node, index, value.dtype, value.ndim)
             yield proposed("insertion", _words("Transpose", list(order), node, index), *operations)
 
 
@@ -88,7 +90,17 @@ def _layouts(scene: Scene, node: str, index: int | None, value: np.ndarray) -> I
             continue
         for operator, more in _shape_changes(scene, value.shape, shape):
             operations = inserted(scene, node, index, operator, [more])
+            operations += _declared(scene, node, index, value.dtype, len(shape))
             yield proposed("insertion", _words(operator, more[1], node, index), *operations)
+
+
+def _declared(
+    scene: Scene, node: str, index: int | None, kind: np.dtype[Any], axes: int
+) -> list[Operation]:
+    """The declaration of a graph output, if it is that which the edit changes."""
+    if index is not None or node not in {o.name for o in scene.model.graph.output}:
+        return []
+    return [SetOutputType(output=node, type=kind.name, axes=axes)]
 
 
 def _reads(scene: Scene, place: int) -> tuple[int, ...]:
@@ -121,8 +133,7 @@ def _casts(scene: Scene, node: str, index: int | None, value: np.ndarray) -> Ite
             continue
         to = int(onnx.helper.np_dtype_to_tensor_dtype(kind))
         operations = inserted(scene, node, index, "Cast", (), {"to": to})
-        if index is None and node in {o.name for o in scene.model.graph.output}:
-            operations.append(SetOutputType(output=node, type=kind.name))
+        operations += _declared(scene, node, index, kind, value.ndim)
         yield proposed("insertion", _words("Cast", kind, node, index), *operations)
 
 
