@@ -205,9 +205,10 @@ _INTERFACE = """\
     weights = {t.name for t in (*model.graph.initializer, *after.graph.initializer)}@LOST@
     for side in ("input", "output"):
         was, now = getattr(model.graph, side), getattr(after.graph, side)
-        was, now = ([str(v) for v in values if v.name not in weights] for values in (was, now))
-        if was != now:
-            return f"was {was}, is {now}"
+        was, now = ([v for v in values if v.name not in weights] for values in (was, now))
+        if [str(v) for v in was] != [str(v) for v in now]:
+            show = onnx.helper.printable_value_info
+            return f"was {', '.join(map(show, was))}, is {', '.join(map(show, now))}"
 """
 _OUTPUTS = """\
     print("running the optimized model", flush=True)
