@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from optvet.engine.convert.answer import result_of
 from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.inside import shows_inside
 from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.optimized import OptimizerAsConverter
 from optvet.engine.convert.run import Made, converted_by, judged, opened, prepared
@@ -125,6 +126,10 @@ class _Repair:
         artifact, config = self.made.artifact, self.conversion.runtime_for("onnx", last=True)
         if artifact is None or config is None:
             return self._answer(verdict="not-repaired", reason="there is no converted model")
+        reference, source = self.conversion.reference, self.conversion.source.artifact
+        if not shows_inside(reference, source):
+            reason = f"{reference.runtime.name} does not show what it computes inside"
+            return self._answer(verdict="not-repaired", reason=f"{reason}: no edit is proposed")
         number = max(1, min(_WITNESSES, len(wrong) // 2))
         gate = Gate(self.conversion, self.judge, config, *parts(drawn, wrong, number))
         self.judge.meter.of([d.sample for d in drawn])
