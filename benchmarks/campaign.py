@@ -4,9 +4,10 @@ The parts:
 
 scaling     Trained models of the zoo under several optimizers, each time in a store and cache of
             its own: one after the other in this process, without a store (the bare sum of the
-            trials); as a campaign with one job at a time (the overhead); with two (the scaling);
-            and the last once more, answered from the store. Processor time stands beside: where
-            two jobs take no more of it than one, only the machine limits the scaling.
+            trials); that in two processes at once, which share nothing: how much two processors
+            of this machine do in the time of one; as a campaign with one job at a time (the
+            overhead); with two (the scaling); and the last once more, answered from the store.
+            Processor time stands beside. Modules are compiled before.
 bookkeeping What claiming, starting and answering a job that does nothing takes here.
 deaths      60 jobs of which every 20th aborts, 5 hang and 5 eat memory: how many are lost, whether
             each is blamed on its pass and its stage, and the processor time of the campaign's own
@@ -124,8 +125,12 @@ def children_s() -> float:
 def scaling(place: Path, models: tuple[str, ...]) -> None:
     """The overhead over the bare sum, and what a second job brings."""
     amount = len(models) * len(OPTIMIZERS)
-    plain = in_process(place, models)
+    campaign(place, models[:1], jobs=1)  # compiles modules
+    plain = in_processes(place, models, 1)
     print(f"{amount} jobs, bare sum          {plain}", flush=True)
+    both = in_processes(place, models, 2)
+    words = f"two processors do {2 * plain.wall_s / both.wall_s:.2f} times as much as one"
+    print(f"{amount} jobs, twice at once     {both}  {words}", flush=True)
     one = campaign(place, models, jobs=1)
     words = f"{one.wall_s / plain.wall_s - 1:+.0%} over the bare sum (at most +15 %)"
     print(f"{amount} jobs, campaign, 1 job   {one}  {words}", flush=True)
@@ -136,23 +141,27 @@ def scaling(place: Path, models: tuple[str, ...]) -> None:
     print(f"{amount} jobs, from the store    {again}  (at most 5)", flush=True)
 
 
-def in_process(place: Path, models: tuple[str, ...]) -> Took:
-    """What ``bare`` takes, in a process of its own."""
-    before = children_s()
-    pid = os.fork()
-    if pid == 0:
-        (place / "bare").write_text(repr(bare(place, models)))
-        os._exit(0)  # The servers that it kept end with it.
-    os.waitpid(pid, 0)
-    return Took(float((place / "bare").read_text()), 0.0, children_s() - before)
+def in_processes(place: Path, models: tuple[str, ...], count: int) -> Took:
+    """What ``bare`` takes in ``count`` processes at once, each with its own cache; the mean."""
+    before, files, pids = children_s(), [place / f"bare-{n}" for n in range(count)], []
+    for file in files:
+        fetch(models, file.with_suffix(".cache"))
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            file.write_text(repr(bare(models, file.with_suffix(".cache"))))
+            os._exit(0)  # The servers that it kept end with it.
+    for pid in pids:
+        os.waitpid(pid, 0)
+    wall_s = sum(float(file.read_text()) for file in files) / count
+    for file in files:
+        shutil.rmtree(file.with_suffix(".cache"))
+    return Took(wall_s, 0.0, children_s() - before)
 
 
-def bare(place: Path, models: tuple[str, ...]) -> float:
+def bare(models: tuple[str, ...], cache: Path) -> float:
     """Seconds of all vets, one after the other, by one process that is warm."""
     keep_servers()  # As a campaign's worker does.
     plugins = Plugins()
-    cache = place / "cache-bare"
-    fetch(models, cache)
     started = time.perf_counter()
     for optimizer in OPTIMIZERS:
         for model in models:
