@@ -114,6 +114,15 @@ def test_a_job_that_is_given_back_waits_again(store: Store) -> None:
     assert attempts(store) == [("c000", "released")]
 
 
+def test_what_an_owner_has_claimed_waits_again_when_it_leaves(store: Store) -> None:
+    campaign = add_campaign(store, plan_of(2))
+    join(store, HERE)
+    claim(store, campaign.id, HERE)
+    leave(store, HERE)
+    assert states(store, campaign) == {**dict.fromkeys(states(store, campaign), 0), "queued": 2}
+    assert attempts(store) == [("c000", "released")]
+
+
 def test_errors_of_optvet_are_failures_and_run_again_on_request(store: Store) -> None:
     campaign = add_campaign(store, plan_of(2))
     join(store, HERE)

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def answered(store: Path) -> int:
     if not (store / DATABASE).is_file():
         return 0
     try:
-        with sqlite3.connect(store / DATABASE) as database:
+        with closing(sqlite3.connect(store / DATABASE)) as database:
             query = "SELECT count(*) FROM jobs WHERE state = 'done'"
             return int(database.execute(query).fetchone()[0])
     except sqlite3.OperationalError:

@@ -213,9 +213,12 @@ def running_jobs(store: Store, clock: Clock = time.time) -> list[tuple[sqlite3.R
     return [(row, not _is_dead(row, clock())) for row in store.database.execute(query)]
 
 
-def leave(store: Store, owner: Owner) -> None:
-    """Remove ``owner``, which has no claims any more."""
+def leave(store: Store, owner: Owner, clock: Clock = time.time) -> None:
+    """Remove ``owner``; jobs that it has claimed and not finished are queued again."""
     with store.transaction() as database:
+        query = "SELECT key FROM jobs WHERE state = 'running' AND owner = ?"
+        for (job,) in database.execute(query, (owner.id,)).fetchall():
+            _queue(database, job, "released", clock())
         database.execute("DELETE FROM owners WHERE id = ?", (owner.id,))
 
 

@@ -223,12 +223,7 @@ def run_campaign(
         with _owner(store) as owner, _started(start) as workers:
             costs = Costs.of(trials(store, campaign))
             bundling = Bundling(folder_of(store).absolute() if shares_disk else None, draw)
-            runner = _Runner(store, campaign, workers, owner, on_event, costs, bundling)
-            try:
-                runner.run()
-            finally:
-                left = [about.trial.key for about in runner.running.values()]
-                release(store, owner, left)
+            _Runner(store, campaign, workers, owner, on_event, costs, bundling).run()
     finish(store, campaign)
     collect_garbage(store, int(campaign.settings.get("store_size", STORE_BYTES)))
 
