@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,6 +145,9 @@ def test_models_are_named_by_file_folder_glob_and_source(models: Path, place: Pa
 def test_the_studies_that_come_with_optvet_can_be_read(name: str) -> None:
     if name == "otx" and "tvm" not in PLUGINS.names("optimizer"):
         pytest.skip("the study is about TVM; install optvet[tvm]")
+    for library in ("onnxsim", "onnxslim", "onnxscript") if name == "offline" else ():
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"the study is about {library}; install optvet[{library}]")
     source = read_campaign(Path(__file__).parents[2] / "studies" / f"{name}.toml", PLUGINS)
     assert source.name == name
     asked = list(requests_of(source, PLUGINS))

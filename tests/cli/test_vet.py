@@ -698,6 +698,7 @@ def test_requirements_come_from_a_configuration_and_from_python(
 def test_several_models_and_optimizers_are_vetted_with_one_table(
     run: Run, clean: Path, faulty: Path, tmp_path: Path
 ) -> None:
+    pytest.importorskip("onnxslim", reason="needs optvet[onnxslim]")
     names = ["--optimizer", "onnxoptimizer", "--optimizer", "onnxslim"]
     ran = run("vet", clean, tmp_path / "f*.onnx", *names, "--json", tmp_path / "all.json")
     assert ran.code == 1
