@@ -100,6 +100,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3), np.float32))
     ((_, patch),) = blocks(ROOT / "docs" / "repair.md", "json")
     (tmp_path / "patch.json").write_text(patch)
+    (matrix,) = (toml for _, toml in blocks(page, "toml") if "onnxmltools" in toml)
+    (tmp_path / "matrix.toml").write_text(matrix)
     ((_, forest), (_, net), *_) = blocks(ROOT / "docs" / "converters.md", "python")
     (tmp_path / "forest.py").write_text(forest)
     (tmp_path / "net.py").write_text(net)

@@ -54,6 +54,9 @@ def _case(trial: ReportedTrial, made: Sequence[ReportedFinding]) -> ET.Element:
         _add_outcome(case, "failure", kinds, "; ".join(f.title for f in counted), _texts(counted))
     elif trial.status in ("error", "failed"):
         _add_outcome(case, "error", trial.status, trial.why, trial.error)
+    elif trial.status == "refused":
+        # The converter does not take the source: that is no fault of either.
+        ET.SubElement(case, "skipped", {"message": trial.why})
     elif trial.status == "undecided":
         _add_outcome(case, "error", "undecided", trial.reason, trial.reason)
     elif trial.status in ("queued", "running"):

@@ -30,10 +30,14 @@ class MarkdownReporter:
         return "\n".join(_lines(report)) + "\n"
 
 
+_WITHOUT_VERDICT = ("refused", "undecided", "error", "failed")
+
+
 def _lines(report: CampaignReport) -> Iterator[str]:
     yield f"## optvet: {_cell(report.name)}\n"
     yield f"{_outcome(report)}\n"
-    names = ("clean", "drift", "faulty", "undecided", "error", "failed", "queued", "running")
+    judged = ("clean", "drift", "right", "faulty")
+    names = (*judged, *_WITHOUT_VERDICT, "queued", "running")
     asked: dict[str, Counter[str]] = {}
     for trial in report.trials:
         asked.setdefault(trial.question, Counter())[trial.status] += 1
@@ -43,7 +47,7 @@ def _lines(report: CampaignReport) -> Iterator[str]:
     yield from _findings("Findings", [f for f in report.findings if f.counts])
     yield from _findings("Known findings", [f for f in report.findings if f.known])
     yield from _findings("Notes", [f for f in report.findings if not f.counts and not f.known])
-    without = [t for t in report.trials if t.status in ("undecided", "error", "failed")]
+    without = [t for t in report.trials if t.status in _WITHOUT_VERDICT]
     if without:
         yield f"### Without a verdict: {len(without)}\n"
         rows = [[t.short_name, t.question, t.status, t.why] for t in without]

@@ -21,7 +21,14 @@ from optvet.engine.campaign.results import Trial
 from optvet.engine.campaign.run import Event
 
 OnEvent = Callable[[Event], None]
-_COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
+_COLOURS = {
+    "clean": "green",
+    "drift": "green",
+    "faulty": "red",
+    "undecided": "yellow",
+    "right": "green",
+    "refused": "yellow",
+}
 
 
 @contextmanager
@@ -84,7 +91,7 @@ class _View:
             if event.kind == "answered" and event.trial is not None:
                 self._faulty += event.trial.verdict == "faulty"
         if event.kind == "answered" and event.trial is not None:
-            if event.trial.verdict not in ("clean", "drift"):
+            if event.trial.verdict not in ("clean", "drift", "right"):
                 console.print(_line(event.trial), soft_wrap=True)
 
     def __rich__(self) -> RenderableType:

@@ -11,11 +11,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from optvet.cli.errors import CLEAN, FINDINGS, UNDECIDED, worst
+from optvet.cli.convert import headline as converted_headline
+from optvet.cli.convert import screen as converted_screen
+from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED, worst
 from optvet.cli.render import count, headline, screen, table_of, text
 from optvet.cli.terminal import one_line
 from optvet.engine.campaign.names import short_model, short_models
 from optvet.engine.campaign.results import Trial
+from optvet.spec.campaign import JobRequest
 from optvet.spec.records.campaign import (
     CampaignDiff,
     CampaignStatus,
@@ -23,9 +26,17 @@ from optvet.spec.records.campaign import (
     FindingGroup,
     TrialSummary,
 )
-from optvet.spec.request import VetRequest
+from optvet.spec.request import VetRequest, arguments_of
 
-_COLOURS = {"clean": "green", "drift": "green", "faulty": "red", "undecided": "yellow"}
+_COLOURS = {
+    "clean": "green",
+    "drift": "green",
+    "right": "green",
+    "faulty": "red",
+    "undecided": "yellow",
+    "refused": "yellow",
+}
+_INTACT = ("clean", "drift", "right")
 _LISTED_MODELS = 3
 _COLUMNS = 6
 """With more columns than this, trials are shown as a list in place of a matrix."""
@@ -37,6 +48,8 @@ def exit_code(found: CampaignSummary) -> int:
     for trial in found.trials:
         if trial.verdict is None or trial.verdict == "undecided":
             codes.append(UNDECIDED)
+        elif trial.verdict == "refused":
+            codes.append(NOTHING)
         elif trial.exit_code is not None:
             codes.append(trial.exit_code)
     return worst(codes) if codes else CLEAN
@@ -54,8 +67,10 @@ def summary(found: CampaignSummary, *, quiet: bool) -> Iterator[RenderableType]:
         for entry in found.unseen:
             words = f"{entry.fingerprint[:8]} of the baseline was not looked for, or not judged"
             yield text(f"unseen  {words}", "dim")
+        if refused := [t for t in found.trials if t.verdict == "refused"]:
+            yield Padding(_reasons("refused", "yellow", refused), (1, 0, 0, 0))
         if errors := [t for t in found.trials if t.error]:
-            yield Padding(_errors(errors), (1, 0, 0, 0))
+            yield Padding(_reasons("no result", "magenta", errors), (1, 0, 0, 0))
         yield Text()
     yield _totals(found)
 
@@ -76,7 +91,7 @@ def _totals(found: CampaignSummary) -> Text:
     return line.append_text(text(counts, "not bold red" if new else "not bold"))
 
 
-def planned(name: str, requests: Sequence[VetRequest]) -> Iterator[RenderableType]:
+def planned(name: str, requests: Sequence[JobRequest]) -> Iterator[RenderableType]:
     """What a campaign would ask: its models, and the options of each variant."""
     models = dict.fromkeys(request.model for request in requests)
     amounts = f"{count(len(requests), 'job')} on {count(len(models), 'model')}"
@@ -84,10 +99,14 @@ def planned(name: str, requests: Sequence[VetRequest]) -> Iterator[RenderableTyp
     yield line
     yield text(_several([short_model(model) for model in models]), "dim")
     variants = Counter(
-        shlex.join(request.arguments(("cache_dir", "jobs", "trust"))[1:]) for request in requests
+        (
+            "vet" if isinstance(request, VetRequest) else "convert",
+            shlex.join(arguments_of(request, "", ("cache_dir", "jobs", "trust"))[1:]),
+        )
+        for request in requests
     )
-    for words, amount in variants.items():
-        yield text(f"{amount} x optvet vet {words}")
+    for (command, words), amount in variants.items():
+        yield text(f"{amount} x optvet {command} {words}")
 
 
 # --- trials --------------------------------------------------------------------------------------
@@ -138,22 +157,22 @@ def _cell(trial: TrialSummary | None) -> Text:
 def _list(trials: Sequence[TrialSummary]) -> Table:
     table = table_of(("model", ""), ("optimizer", ""), ("pipeline", ""), ("verdict", ""))
     for trial in trials:
-        if trial.verdict not in ("clean", "drift"):
+        if trial.verdict not in _INTACT:
             asked = " ".join(part for part in (trial.pipeline, trial.options) if part)
             cells = (text(trial.optimizer), text(one_line(asked, 40)), _cell(trial))
             table.add_row(text(short_model(trial.model)), *cells)
-    intact = sum(t.verdict in ("clean", "drift") for t in trials)
+    intact = sum(t.verdict in _INTACT for t in trials)
     table.add_row(Text(f"{intact} others", "dim"), "", "", Text("intact", "green"))
     return table
 
 
-def _errors(trials: Sequence[TrialSummary]) -> Table:
-    """Jobs without a result, one row per reason."""
+def _reasons(title: str, style: str, trials: Sequence[TrialSummary]) -> Table:
+    """Jobs without a verdict on the model, one row per reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for trial in trials:
-        words = one_line(trial.error, 200)
+        words = one_line(trial.error or trial.reason, 200)
         groups.setdefault((trial.optimizer, words), []).append(short_model(trial.model))
-    table = table_of(("no result", "magenta"), ("reason", ""), ("models", ""))
+    table = table_of((title, style), ("reason", ""), ("models", ""))
     for (optimizer, words), models in groups.items():
         table.add_row(text(optimizer), text(words), text(_several(models)))
     return table
@@ -181,10 +200,14 @@ def _several(names: Sequence[str]) -> str:
 
 
 def one_trial(trial: Trial) -> Iterator[RenderableType]:
-    """One trial, as ``optvet vet`` shows it."""
-    if trial.result is not None:
+    """One trial, as ``optvet vet`` or ``optvet convert`` shows it."""
+    if trial.result is not None and isinstance(trial.request, VetRequest):
         yield headline(trial.result)
         yield from screen(trial.result, trial.request)
+        return
+    if trial.conversion is not None:
+        yield converted_headline(trial.conversion)
+        yield from converted_screen(trial.conversion)
         return
     line = Text(f"{(trial.verdict or trial.state).upper()}  ", "bold magenta")
     yield line.append_text(text(trial.model, "not bold default"))

@@ -50,18 +50,20 @@ def command(
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":
-        terminal.show(_headline(result), soft_wrap=True)
-        terminal.show(*_screen(result))
+        terminal.show(headline(result), soft_wrap=True)
+        terminal.show(*screen(result))
     raise typer.Exit(_CODES[result.verdict])
 
 
-def _headline(result: ConversionResult) -> Text:
+def headline(result: ConversionResult) -> Text:
+    """The verdict, the source and the chain."""
     chain = " → ".join(c.name for c in result.converters)
     line = Text(f"{result.verdict.upper():<9} ", style=f"bold {_COLOURS[result.verdict]}")
     return line.append_text(text(f"{result.source.source} → {chain}", "not bold default"))
 
 
-def _screen(result: ConversionResult) -> Iterator[RenderableType]:
+def screen(result: ConversionResult) -> Iterator[RenderableType]:
+    """Stages, findings and what the answer rests on."""
     versions = ", ".join(f"{c.name} {c.version}" for c in result.converters)
     judged = f"judged by {result.source.runtime} {result.source.version}"
     yield text(f"{versions}; {judged} on {count(result.samples, 'input')}", "dim")

@@ -214,13 +214,18 @@ class Answer:
         if self.result is not None:
             return self.result
         assert self.error is not None
-        return ErrorRecord(
-            schema="optvet.error/1",
-            model=ErrorSource(source=self.request.model),
-            error=type(self.error).__name__,
-            message=str(self.error),
-            exit_code=self.error.exit_code,
-        )
+        return error_of(self.request.model, self.error)
+
+
+def error_of(model: str, error: OptvetError) -> ErrorRecord:
+    """The document for a model without a result."""
+    return ErrorRecord(
+        schema="optvet.error/1",
+        model=ErrorSource(source=model),
+        error=type(error).__name__,
+        message=str(error),
+        exit_code=error.exit_code,
+    )
 
 
 def requests_for(

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from optvet.engine.discovery import Family, Plugins
+from optvet.spec.convert import parts_of
 from optvet.spec.errors import InputError
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
@@ -62,6 +63,7 @@ _TABLES: Mapping[str, Family] = {
     "runtime_options": "runtime",
     "comparator_options": "comparator",
     "dataset_options": "dataset",
+    "converter_options": "converter",
 }
 
 
@@ -75,10 +77,17 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
     """
     if request.get("trust"):
         raise InputError(f"{file}: key 'trust' is for the command line alone; say --trust")
+    model = request.get("model")
+    if request.get("via") and isinstance(model, str) and parts_of(model)[1]:
+        raise _refusal(file, "model", model, "runs the code of that file")
+    if environments := request.get("environments"):
+        raise _refusal(file, "environments", environments, "names programs that are executed")
     for table, family in _TABLES.items():
         given = request.get(table)
         if not isinstance(given, Mapping):
             continue
+        if family == "converter":
+            given = {key.rpartition(".")[2]: value for key, value in given.items()}
         for name in plugins.names(family):
             options = getattr(plugins, family)(name).options
             marks = sensitive_options(type(options))

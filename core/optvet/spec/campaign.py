@@ -1,4 +1,4 @@
-"""The content of a campaign file: which models are vetted with which optimizers, and how."""
+"""The content of a campaign file: which models are vetted or converted with what, and how."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from optvet.spec.request import Names, Texts, bytes_of
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.request import Names, Texts, VetRequest, bytes_of
+
+JobRequest = VetRequest | ConvertRequest
+"""What one job of a campaign asks."""
 
 STORE_BYTES = 20 << 30
 
@@ -22,7 +26,10 @@ def _choices(value: object) -> object:
 
 
 class JobSet(BaseModel):
-    """Models × optimizers × pipelines × datasets × runtimes × comparators: one job each."""
+    """Models × optimizers × pipelines × datasets × runtimes × comparators: one job each.
+
+    With `via`, sources × chains × datasets × runtimes: each job is a conversion.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,6 +49,10 @@ class JobSet(BaseModel):
     """What says what a difference means."""
     vet: dict[str, Any] = Field(default_factory=dict)
     """Options of `optvet vet` that hold for all of these jobs."""
+    via: Texts = ()
+    """Chains of converters, each as `optvet convert --via` takes it; `models` are then sources."""
+    convert: dict[str, Any] = Field(default_factory=dict)
+    """Options of `optvet convert` that hold for all of these jobs, if they are conversions."""
 
 
 class CampaignFile(JobSet):

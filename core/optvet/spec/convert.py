@@ -76,3 +76,13 @@ class ConvertRequest(BaseModel):
 
     out: Path | None = option(None, group=_ANSWER, metavar="DIR")
     """Keep the artifact of every stage in this folder."""
+
+
+def parts_of(source: str) -> tuple[str, str]:
+    """The file of a source, and the function in it that makes the model; or nothing.
+
+    >>> parts_of("a/net.py:small"), parts_of("a/net.pt2")
+    (('a/net.py', 'small'), ('a/net.pt2', ''))
+    """
+    path, _, function = source.rpartition(":")
+    return (path, function) if path.endswith(".py") else (source, "")

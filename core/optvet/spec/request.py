@@ -250,16 +250,21 @@ class VetRequest(BaseModel):
 
     def arguments(self, leave_out: Iterable[str] = ()) -> list[str]:
         """Arguments of ``optvet vet`` that repeat this request."""
-        words = [self.model]
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            if (
-                name != "model"
-                and name not in leave_out
-                and value != field.get_default(call_default_factory=True)
-            ):
-                words += _typed(_flag(name), value)
-        return words
+        return arguments_of(self, self.model, leave_out)
+
+
+def arguments_of(request: BaseModel, model: str, leave_out: Iterable[str] = ()) -> list[str]:
+    """Arguments of a command that repeat its request about ``model``."""
+    words = [model]
+    for name, field in type(request).model_fields.items():
+        value = getattr(request, name)
+        if (
+            name != "model"
+            and name not in leave_out
+            and value != field.get_default(call_default_factory=True)
+        ):
+            words += _typed(_flag(name), value)
+    return words
 
 
 def _typed(flag: str, value: Any) -> list[str]:

@@ -14,6 +14,7 @@ class Symptom(StrEnum):
 
     OPTIMIZER_ERROR = "optimizer-error"
     OPTIMIZER_ABORT = "optimizer-abort"
+    CRASH = "crash"
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out-of-memory"
     INVALID_MODEL = "invalid-model"

@@ -21,7 +21,18 @@ from optvet import (
 )
 from optvet_html.charts import Drawing, drawing_of
 
-STATUSES = ("clean", "drift", "faulty", "undecided", "error", "failed", "running", "queued")
+STATUSES = (
+    "clean",
+    "drift",
+    "right",
+    "faulty",
+    "refused",
+    "undecided",
+    "error",
+    "failed",
+    "running",
+    "queued",
+)
 """Outcomes of jobs, as they are counted from left to right."""
 
 _PICTURES, _BUNDLES = 1_600_000, 1_000_000
@@ -120,7 +131,7 @@ class View:
         models = list(dict.fromkeys(t.short_name for t in report.trials))
         questions = list(dict.fromkeys(t.question for t in report.trials))
         findings = list(_shown(report, files, models))
-        unjudged = ("undecided", "error", "failed")
+        unjudged = ("refused", "undecided", "error", "failed")
         return cls(
             models=models,
             questions=questions,

@@ -7,17 +7,20 @@ import re
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from optvet.engine.campaign.artifacts import NewArtifact, add_artifacts
+from optvet.engine.campaign.conversions import findings_of, numbers_of
 from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
-from optvet.engine.campaign.plan import Job, Plan
-from optvet.engine.campaign.results import Campaign, find_campaign
+from optvet.engine.campaign.plan import Job, Plan, tool_of
+from optvet.engine.campaign.results import Campaign, JobAnswered, find_campaign
 from optvet.engine.campaign.store import Store
 from optvet.engine.work.cache import key
 from optvet.engine.work.trial import normalized_message
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, Finding, VetResult
+from optvet.spec.records.convert import ConversionResult
+from optvet.spec.request import VetRequest
 
 _CALLED = re.compile(r"= ([\w.]+)")
 """The operator in the text of a node."""
@@ -52,12 +55,17 @@ def add_campaign(store: Store, plan: Plan, clock: Clock = time.time) -> Campaign
 
 _INSERT_JOB = (
     "INSERT OR IGNORE INTO jobs (key, cell, request, versions, model, model_digest, optimizer, "
-    "pipeline, dataset, runtime, comparator, bundles) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "pipeline, dataset, runtime, comparator, bundles, kind) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
 def _job_row(job: Job) -> tuple[object, ...]:
     asked = job.request
+    of_vet = ("", "", "convert")
+    if isinstance(asked, VetRequest):
+        of_vet = (asked.pipeline, asked.comparator or "", "vet")
+    pipeline, comparator, kind = of_vet
     return (
         job.key,
         job.cell,
@@ -65,12 +73,13 @@ def _job_row(job: Job) -> tuple[object, ...]:
         json.dumps(job.versions),
         asked.model,
         job.model_digest,
-        asked.optimizer or "",
-        asked.pipeline,
+        tool_of(asked),
+        pipeline,
         " + ".join(asked.dataset),
         asked.runtime or "",
-        asked.comparator or "",
+        comparator,
         int(job.bundles),
+        kind,
     )
 
 
@@ -88,7 +97,7 @@ def record(
     store: Store,
     owner: Owner,
     job: str,
-    answer: VetResult | ErrorRecord,
+    answer: JobAnswered,
     wall_s: float,
     files: Sequence[NewArtifact] = (),
     clock: Clock = time.time,
@@ -99,7 +108,7 @@ def record(
         WorkerLost: One of ``files`` is missing in the store's folder.
     """
     failed = isinstance(answer, ErrorRecord) and answer.exit_code == OptvetError.exit_code
-    verdict = answer.verdict if isinstance(answer, VetResult) else "error"
+    verdict = "error" if isinstance(answer, ErrorRecord) else answer.verdict
     code = answer.exit_code if isinstance(answer, ErrorRecord) else None
     document = zlib.compress(answer.to_json().encode())
     with store.transaction() as database:
@@ -113,9 +122,12 @@ def record(
         )
         end_attempt(database, job, "failed" if failed else "done", clock())
         if isinstance(answer, VetResult):
-            _add_findings(database, job, answer)
-            _add_metrics(database, job, answer)
+            _add_findings(database, job, answer.findings, lambda f: identity(answer, f))
+            _add_metrics(database, job, _metrics(answer))
             add_artifacts(store, job, files, clock)
+        elif isinstance(answer, ConversionResult):
+            _add_findings(database, job, findings_of(answer), lambda f: str(f.fingerprint))
+            _add_metrics(database, job, numbers_of(answer))
     return True
 
 
@@ -146,12 +158,17 @@ def identity(result: VetResult, finding: Finding) -> str:
     return key("finding", *about, words, shape)[:16]
 
 
-def _add_findings(database: sqlite3.Connection, job: str, result: VetResult) -> None:
+def _add_findings(
+    database: sqlite3.Connection,
+    job: str,
+    found: Sequence[Finding],
+    known_as: Callable[[Finding], str],
+) -> None:
     rows = [
         (
             job,
             number,
-            identity(result, finding),
+            known_as(finding),
             str(finding.symptom),
             finding.severity,
             finding.stage,
@@ -162,13 +179,15 @@ def _add_findings(database: sqlite3.Connection, job: str, result: VetResult) -> 
             finding.message,
             finding.model_dump_json(by_alias=True),
         )
-        for number, finding in enumerate(result.findings)
+        for number, finding in enumerate(found)
     ]
     database.executemany(f"INSERT INTO findings VALUES ({', '.join('?' * 12)})", rows)
 
 
-def _add_metrics(database: sqlite3.Connection, job: str, result: VetResult) -> None:
-    unique = {(kind, name): value for kind, name, value in _metrics(result)}
+def _add_metrics(
+    database: sqlite3.Connection, job: str, numbers: Iterable[tuple[str, str, float | None]]
+) -> None:
+    unique = {(kind, name): value for kind, name, value in numbers}
     rows = [(job, kind, name, value) for (kind, name), value in unique.items()]
     database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", rows)
 

@@ -83,5 +83,5 @@ def _is_judged(entry: KnownFinding, found: CampaignSummary) -> bool:
         for trial in found.trials
         if trial.optimizer == entry.optimizer and short_model(trial.model) in entry.models
     ]
-    judged = ("clean", "drift", "faulty")
+    judged = ("clean", "drift", "faulty", "right")
     return bool(jobs) and all(trial.verdict in judged for trial in jobs)

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from optvet.engine.campaign.conversions import operators_of
 from optvet.spec.records import Finding
+from optvet.spec.records.convert import ConversionFinding
 from optvet.spec.symptoms import Symptom
 
 CauseName = Literal[
@@ -68,6 +70,31 @@ def cause_of(finding: Finding) -> Cause:
     return _of_words(finding.message)
 
 
+def cause_of_conversion(finding: ConversionFinding) -> Cause:
+    """The proposed cause of what is wrong with a conversion, likewise."""
+    if finding.symptom == "out-of-memory":
+        return Cause("other", "memory")
+    place = finding.place
+    if finding.kind == "target-runtime" and finding.symptom == "wrong-output":
+        return Cause("incompatibility", f"no fault on {', '.join(_right_on(finding))}")
+    if finding.symptom not in ("wrong-output", "interface-change"):
+        return _of_words(finding.message)
+    if finding.symptom == "interface-change" or finding.error is None:
+        return _of_words(finding.message)
+    if place is None or not (place.nodes or place.parameters or place.attributes):
+        return Cause("unclear")
+    after = operators_of(place.nodes)
+    if place.parameters:
+        return Cause("algorithmic", f"weights differ: {place.words()}")
+    if after and set(after) == {"Cast"}:
+        return Cause("type", "nothing but a Cast stands where the values part")
+    return Cause("algorithmic", place.words())
+
+
+def _right_on(finding: ConversionFinding) -> list[str]:
+    return [c.runtime for c in finding.cross_check if c.outcome == "no-fault"]
+
+
 def _of_words(message: str) -> Cause:
     """The cause of a failure, proposed from its message."""
     text = _WRAPPERS.sub(" ", message)
@@ -94,18 +121,10 @@ def _of_values(finding: Finding) -> Cause:
         return Cause("algorithmic", "a layer is wrong on its own inputs")
     if found is None or found.value is None or not (found.before or found.after):
         return Cause("unclear")
-    before, after = _operators(found.before), _operators(found.after)
+    before, after = operators_of(found.before), operators_of(found.after)
     if "Cast" in {*before} ^ {*after} and {*before} - {"Cast"} == {*after} - {"Cast"}:
         return Cause("type", "nothing but a Cast was added or removed where the values part")
     return Cause("algorithmic", f"{_joined(before)} became {_joined(after)}")
-
-
-_CALLED = re.compile(r"= *([\w.]+)")
-
-
-def _operators(nodes: list[str]) -> list[str]:
-    """Operator types of nodes given as text."""
-    return [match[1] for node in nodes if (match := _CALLED.search(node))]
 
 
 def _joined(operators: list[str]) -> str:

@@ -17,6 +17,7 @@ from optvet.engine.models.sidecar import config_for
 from optvet.engine.work.cache import key
 from optvet.graph.outline import is_outside, outline_of, place_of
 from optvet.graph.weights import tensors_of
+from optvet.spec.convert import parts_of
 from optvet.spec.errors import OptvetError
 from optvet.spec.files import file_sha256, private_folder
 
@@ -43,6 +44,21 @@ class Digests:
             size_bytes = sum(file.stat().st_size for file in files)
             return key([self.of_file(file) for file in files], config), size_bytes
         except (OptvetError, OSError):
+            return "", 0
+
+    def of_source(self, source: str) -> tuple[str, int]:
+        """Digest and size in bytes of what is converted; "" and 0 if it cannot be read.
+
+        A Python file may import others, which it does not cover.
+        """
+        name, function = parts_of(source)
+        path = Path(name).expanduser()
+        try:
+            if path.is_dir():
+                return digest_of_data(str(path)), 0
+            files = files_of(path) if path.suffix == ".onnx" else [path]
+            return key([self.of_file(file) for file in files], function), path.stat().st_size
+        except OSError:
             return "", 0
 
     def _file(self, reference: str, plugins: Plugins, cache_dir: Path) -> Path:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from optvet.engine.campaign.baseline import against
+from optvet.engine.campaign.conversions import findings_of, reason_of
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.leases import Clock, running_jobs
 from optvet.engine.campaign.results import (
@@ -19,6 +21,9 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import Store
+from optvet.spec.campaign import JobRequest
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.records import Finding
 from optvet.spec.records.campaign import (
     Baseline,
     CampaignState,
@@ -29,7 +34,6 @@ from optvet.spec.records.campaign import (
     TrialSummary,
 )
 from optvet.spec.records.reading import read_document
-from optvet.spec.request import VetRequest
 
 
 def status_of(store: Store, clock: Clock = time.time) -> CampaignStatus:
@@ -92,9 +96,14 @@ def summary_of(
 def summary_of_trial(trial: Trial) -> TrialSummary:
     """The summary of a job and its answer."""
     result, error = trial.result, trial.error
-    faults = [f for f in result.findings if f.severity != "note"] if result else []
+    found: Sequence[Finding] = result.findings if result else ()
+    reason = result.reason if result else ""
+    if trial.conversion is not None:
+        found, reason = findings_of(trial.conversion), reason_of(trial.conversion)
+    faults = [f for f in found if f.severity != "note"]
     return TrialSummary(
         key=trial.key,
+        kind=trial.kind,
         model=trial.model,
         optimizer=trial.optimizer,
         pipeline=trial.pipeline,
@@ -104,7 +113,7 @@ def summary_of_trial(trial: Trial) -> TrialSummary:
         comparator=trial.comparator,
         state=trial.state,
         verdict=trial.verdict,
-        reason=result.reason if result else "",
+        reason=reason,
         error=error.message if error else "",
         exit_code=trial.exit_code,
         faults=[f"{f.symptom}: {f.blamed()}" for f in faults],
@@ -113,9 +122,14 @@ def summary_of_trial(trial: Trial) -> TrialSummary:
     )
 
 
-def options_of(request: VetRequest) -> str:
+def options_of(request: JobRequest) -> str:
     """The options of plugins in words; empty if none was asked for."""
-    given = filter(None, request.plugin_options)
+    tables: Sequence[Mapping[str, Any]]
+    if isinstance(request, ConvertRequest):
+        tables = (request.converter_options,)
+    else:
+        tables = request.plugin_options
+    given = filter(None, tables)
     words = (json.dumps(dict(each), sort_keys=True) for each in given)
     return "; ".join(each.strip("{}").replace('"', "") for each in words)
 

@@ -23,6 +23,7 @@ Row = Mapping[str, Any]
 COLUMNS: Mapping[str, Mapping[str, type]] = {
     "trials": {
         "key": str,
+        "kind": str,
         "campaign": str,
         "model": str,
         "model_digest": str,
@@ -206,14 +207,14 @@ def write_parquet(store: Store, campaign: Campaign, folder: Path) -> list[Path]:
 
 def _trial_rows(store: Store, campaign: Campaign) -> Iterator[Row]:
     for trial in trials(store, campaign):
-        result, error = trial.result, trial.error
+        result, error = trial.result or trial.conversion, trial.error
         severities: Sequence[str] = [f.severity for f in result.findings] if result else []
         row = {name: getattr(trial, name, None) for name in COLUMNS["trials"]}
         yield row | {
             "campaign": campaign.name,
             "optimizer_version": trial.versions.get(trial.optimizer, ""),
             "error": error.message if error else "",
-            "faults": sum(s != "note" for s in severities),
+            "faults": sum(s not in ("note", "refusal") for s in severities),
             "notes": sum(s == "note" for s in severities),
             "samples": result.samples if result else None,
         }

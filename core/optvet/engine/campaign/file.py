@@ -15,6 +15,7 @@ from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
 from optvet.engine.trust import check_request, located
 from optvet.spec.campaign import CampaignFile, JobSet
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError, OptvetError, UsageError
 from optvet.spec.parsing import read_bytes, read_toml
 from optvet.spec.request import VetRequest
@@ -48,6 +49,15 @@ _OPTIONS: Mapping[str, Family] = {
     "runtime_options": "runtime",
     "comparator_options": "comparator",
 }
+_OF_VETS = ("optimizers", "pipelines", "comparators", "vet")
+_OF_CONVERSIONS = ("via", "convert")
+_CONVERT_ELSEWHERE: Mapping[str, str] = {
+    "model": "sources are listed by 'models'",
+    "via": "chains are listed by 'via', beside 'models'",
+    "converted": "a campaign converts; use `optvet convert --converted` for a single model",
+    "out": "say --out to `optvet convert` for a single source",
+    "jobs": "say --jobs on the command line",
+}
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,15 @@ class CampaignSource:
         Raises:
             UsageError: A selector means no model.
         """
-        found = expand_models(selectors, plugins, folder=Path())
-        models = tuple(_from_here(model, plugins) for model in found)
-        sets = tuple(jobs.model_copy(update={"models": models}) for jobs in self.sets)
+        models: tuple[str, ...] = ()
+        if not all(jobs.via for jobs in self.sets):
+            found = expand_models(selectors, plugins, folder=Path())
+            models = tuple(_from_here(model, plugins) for model in found)
+        sources = tuple(str(Path(selector).expanduser().absolute()) for selector in selectors)
+        sets = tuple(
+            jobs.model_copy(update={"models": sources if jobs.via else models})
+            for jobs in self.sets
+        )
         return replace(self, sets=sets)
 
     def refusal(self, key: Key, words: str) -> UsageError:
@@ -171,8 +187,18 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 def _complete(whole: CampaignFile, jobs: JobSet) -> JobSet:
     """``jobs``, with the values of the whole file for keys that it does not set."""
-    general = {n: getattr(whole, n) for n in JobSet.model_fields if n not in jobs.model_fields_set}
-    return jobs.model_copy(update={**general, "vet": {**whole.vet, **jobs.vet}})
+    own = jobs.model_fields_set
+    others: set[str] = set()
+    if "via" in own:
+        others = set(_OF_VETS) - own
+    elif own & set(_OF_VETS):
+        others = set(_OF_CONVERSIONS)
+    names = JobSet.model_fields.keys() - own - others
+    update = {name: getattr(whole, name) for name in names}
+    for table in ("vet", "convert"):
+        if table not in others:
+            update[table] = {**getattr(whole, table), **getattr(jobs, table)}
+    return jobs.model_copy(update=update)
 
 
 # --- one set of jobs -----------------------------------------------------------------------------
@@ -182,6 +208,11 @@ def _check(
     source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
 ) -> None:
     """Check now what would make every job of the set fail."""
+    if jobs.via:
+        _check_conversions(source, number, jobs, plugins, trust=trust)
+        return
+    if jobs.convert:
+        raise source.refusal(source.place(number, "convert"), "say which chains, by 'via'")
     for name in jobs.vet:
         key = source.place(number, f"vet.{name}")
         if name in _ELSEWHERE:
@@ -207,6 +238,51 @@ def _check(
             words = str(error).removeprefix(f"{source.path}: ")
             name = next((t for t in jobs.vet if f"{t}." in words), "vet")
             raise source.refusal(source.place(number, f"vet.{name}"), words) from error
+
+
+def _check_conversions(
+    source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
+) -> None:
+    """The same for conversions; sources and chains are looked at when jobs are made."""
+    for name in _OF_VETS:
+        if getattr(jobs, name):
+            words = "these jobs are conversions, by 'via'; make it a set of [[jobs]] of its own"
+            raise source.refusal(source.place(number, name), words)
+    if not jobs.models:
+        raise source.refusal(("models",), "missing or empty; name sources: files or folders")
+    for name in jobs.convert:
+        key = source.place(number, f"convert.{name}")
+        if name in _CONVERT_ELSEWHERE:
+            raise source.refusal(key, _CONVERT_ELSEWHERE[name])
+        axis = {"runtime": "runtimes", "dataset": "datasets"}.get(name)
+        if axis and getattr(jobs, axis):
+            raise source.refusal(key, f"{axis!r} says this already; leave one out")
+        if name not in ConvertRequest.model_fields:
+            nearest = _nearest(name, ConvertRequest.model_fields)
+            raise source.refusal(key, f"unknown option of optvet convert; {nearest}")
+    try:
+        ConvertRequest.model_validate({"model": "", **jobs.convert})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = source.place(number, ".".join(["convert", *map(str, first["loc"][:1])]))
+        raise source.refusal(key, _words(first)) from error
+    for name in jobs.runtimes:
+        _try(source, source.place(number, "runtimes"), lambda n=name: plugins.runtime(n))
+    if trust:
+        return
+    for model in jobs.models:
+        _check_asked(source, number, "models", {"model": model, "via": jobs.via}, plugins)
+    _check_asked(source, number, "convert", {"via": jobs.via, **jobs.convert}, plugins)
+
+
+def _check_asked(
+    source: CampaignSource, number: int, key: str, given: Mapping[str, Any], plugins: Plugins
+) -> None:
+    try:
+        check_request(str(source.path), given, plugins)
+    except InputError as error:
+        words = str(error).removeprefix(f"{source.path}: ")
+        raise source.refusal(source.place(number, key), words) from error
 
 
 def _check_names(source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins) -> None:

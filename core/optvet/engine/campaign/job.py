@@ -11,15 +11,18 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from optvet.engine.api import Answer, vet_request
+from optvet.engine.api import error_of, vet_request
 from optvet.engine.bundle import with_fingerprints, write_bundles
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, keep
-from optvet.engine.campaign.parcels import Parcel, as_asked, unpacked
+from optvet.engine.campaign.parcels import Parcel, as_asked, as_converted, unpacked
+from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import keep_servers
+from optvet.spec.campaign import JobRequest
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, VetResult
 from optvet.spec.records.error import ErrorSource
@@ -34,7 +37,7 @@ class JobAnswer:
     """The answer of a job.
 
     Attributes:
-        document: A ``VetResult`` or an ``ErrorRecord``, as JSON.
+        document: A ``VetResult``, ``ConversionResult`` or ``ErrorRecord``, as JSON.
         wall_s: Seconds that it took.
         files: Files of its findings.
     """
@@ -59,7 +62,7 @@ class Bundling:
 
 
 def run_job(
-    request: VetRequest,
+    request: JobRequest,
     bundling: Bundling | None,
     parcel: Parcel | None,
     report: Callable[[str], None],
@@ -76,12 +79,16 @@ def run_job(
     files: tuple[NewArtifact, ...] = ()
     try:
         with unpacked(request, parcel) as here:
-            result = vet_request(here, _plugins(), progress=_progress_to(report))
-            if bundling is not None:
-                result, files = _bundled(result, here, bundling, report)
-        document = as_asked(result, request).to_json() if parcel else result.to_json()
+            if isinstance(here, ConvertRequest):
+                told = convert_model(here, _plugins(), progress=_progress_to(report))
+                document = (as_converted(told, request) if parcel else told).to_json()
+            else:
+                result = vet_request(here, _plugins(), progress=_progress_to(report))
+                if bundling is not None:
+                    result, files = _bundled(result, here, bundling, report)
+                document = (as_asked(result, request) if parcel else result).to_json()
     except OptvetError as error:
-        document = Answer(request, None, error).document().to_json()
+        document = error_of(request.model, error).to_json()
     except Exception as error:
         document = _bug(request, error).to_json()
     return JobAnswer(document, time.monotonic() - started, files)
@@ -129,7 +136,7 @@ def _plugins() -> Plugins:
     return Plugins()
 
 
-def _bug(request: VetRequest, error: Exception) -> ErrorRecord:
+def _bug(request: JobRequest, error: Exception) -> ErrorRecord:
     return ErrorRecord(
         schema="optvet.error/1",
         model=ErrorSource(source=request.model),

@@ -9,8 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from optvet.engine.campaign.digests import files_of
+from optvet.spec.campaign import JobRequest
+from optvet.spec.convert import parts_of
 from optvet.spec.records import VetResult
-from optvet.spec.request import VetRequest
+from optvet.spec.records.convert import ConversionResult
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,13 @@ class Parcel:
     files: tuple[tuple[str, bytes], ...]
 
 
-def packed(request: VetRequest) -> Parcel | None:
+def packed(request: JobRequest) -> Parcel | None:
     """The files of the model of ``request``; None if it is not a file of this machine.
 
     Models of a model source are read by name on the other machine. If the file cannot be read, the
     job reports that.
     """
-    path = Path(request.model).expanduser()
+    path = Path(parts_of(request.model)[0]).expanduser()
     try:
         if not path.is_file():
             return None
@@ -39,7 +41,7 @@ def packed(request: VetRequest) -> Parcel | None:
 
 
 @contextmanager
-def unpacked(request: VetRequest, parcel: Parcel | None) -> Iterator[VetRequest]:
+def unpacked(request: JobRequest, parcel: Parcel | None) -> Iterator[JobRequest]:
     """``request`` for the model in ``parcel``, unpacked to a folder for the time of the block."""
     if parcel is None:
         yield request
@@ -49,11 +51,19 @@ def unpacked(request: VetRequest, parcel: Parcel | None) -> Iterator[VetRequest]
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        first = parcel.files[0][0]
-        yield request.model_copy(update={"model": str(Path(folder) / first)})
+        function = parts_of(request.model)[1]
+        first = str(Path(folder) / parcel.files[0][0])
+        model = f"{first}:{function}" if function else first
+        yield request.model_copy(update={"model": model})
 
 
-def as_asked(result: VetResult, request: VetRequest) -> VetResult:
+def as_asked(result: VetResult, request: JobRequest) -> VetResult:
     """``result`` with the model's name of ``request`` in place of the unpacked file."""
     model = result.model.model_copy(update={"source": request.model})
     return result.model_copy(update={"model": model})
+
+
+def as_converted(result: ConversionResult, request: JobRequest) -> ConversionResult:
+    """The same for a conversion."""
+    source = result.source.model_copy(update={"source": request.model})
+    return result.model_copy(update={"source": source})

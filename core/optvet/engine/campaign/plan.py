@@ -13,9 +13,12 @@ from typing import Any
 
 import optvet
 from optvet.engine.campaign.baseline import read_baseline
+from optvet.engine.campaign.chains import conversions_of, with_environments
 from optvet.engine.campaign.digests import Digests, digest_of_data
 from optvet.engine.campaign.file import CampaignSource, inputs_of
+from optvet.engine.convert.chain import links_of, runtimes_for
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
 from optvet.engine.work.basis import basis, modules_of
@@ -23,7 +26,8 @@ from optvet.engine.work.cache import key
 from optvet.engine.work.edits import edits
 from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig
-from optvet.spec.campaign import JobSet
+from optvet.spec.campaign import JobRequest, JobSet
+from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.records.campaign import Baseline
 from optvet.spec.request import VetRequest
@@ -53,7 +57,7 @@ class Job:
 
     key: str
     cell: str
-    request: VetRequest
+    request: JobRequest
     model_digest: str
     versions: Mapping[str, str]
     bundles: bool = False
@@ -108,35 +112,46 @@ def plan_campaign(
     sizes: dict[str, int] = {}
     known: dict[str, tuple[str, int]] = {}
     wanted = list(dict.fromkeys(request.model for request in requests))
+    sources = {r.model for r in requests if isinstance(r, ConvertRequest)}
     for number, reference in enumerate(wanted):
         progress(f"reading {reference}", number, len(wanted))
-        known[reference] = digests.of_model(reference, plugins, cache_dir)
+        known[reference] = (
+            digests.of_source(reference)
+            if reference in sources
+            else digests.of_model(reference, plugins, cache_dir)
+        )
     for request in requests:
         digest, size_bytes = known[request.model]
-        job = _job(request, digest, versions, source.content.bundles or request.reduce)
+        bundles = isinstance(request, VetRequest) and (source.content.bundles or request.reduce)
+        job = _job(request, digest, versions, bundles)
         jobs.setdefault(job.key, job)
         sizes[job.key] = size_bytes
     # Results of the original are cached for all optimizers. So jobs of one model are not
     # neighbours, and no two workers compute these at the same time.
-    names = list(dict.fromkeys(str(job.request.optimizer) for job in jobs.values()))
+    names = list(dict.fromkeys(tool_of(job.request) for job in jobs.values()))
     ordered = sorted(
         jobs.values(),
-        key=lambda job: (names.index(str(job.request.optimizer)), -sizes[job.key]),
+        key=lambda job: (names.index(tool_of(job.request)), -sizes[job.key]),
     )
     settings = {
         "baseline": known_findings and json.loads(known_findings.to_json()),
         "store_size": source.content.store_size,
-        "fail_on": sorted({note for r in requests for note in r.fail_on}),
+        "fail_on": sorted(
+            {note for r in requests if isinstance(r, VetRequest) for note in r.fail_on}
+        ),
     }
     return Plan(source.name, source.text, tuple(ordered), settings)
 
 
 def requests_of(
     source: CampaignSource, plugins: Plugins, settled: Mapping[str, Any] | None = None
-) -> Iterator[VetRequest]:
-    """The requests of the file, one per combination; each gets the fields ``settled``."""
+) -> Iterator[JobRequest]:
+    """The requests of the file, one per combination; those of vets get the fields ``settled``."""
     folder = source.path.parent
     for number, jobs in enumerate(source.sets):
+        if jobs.via:
+            yield from conversions_of(source, number, jobs, plugins)
+            continue
         try:
             models = expand_models(jobs.models, plugins, folder=folder, exclude=jobs.exclude)
         except UsageError as error:
@@ -162,7 +177,14 @@ def _axis(jobs: JobSet, name: str, default: Sequence[str | None] = (None,)) -> S
     return getattr(jobs, name) or default
 
 
-def question(request: VetRequest, leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
+def tool_of(request: JobRequest) -> str:
+    """What is asked about: the optimizer, empty for the default, or the chain of converters."""
+    if isinstance(request, ConvertRequest):
+        return ",".join(request.via)
+    return request.optimizer or ""
+
+
+def question(request: JobRequest, leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Fields of a request on which its answer depends, as JSON has them.
 
     Defaults are left out, so that a new field does not change the keys of earlier jobs.
@@ -171,7 +193,7 @@ def question(request: VetRequest, leave_out: frozenset[str] = frozenset()) -> di
     return request.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
 
 
-def _job(request: VetRequest, digest: str, versions: _Versions, bundles: bool) -> Job:
+def _job(request: JobRequest, digest: str, versions: _Versions, bundles: bool) -> Job:
     data = {text: digest_of_data(text.partition(":")[2]) for text in request.dataset}
     used = versions.of(request)
     return Job(
@@ -191,17 +213,43 @@ class _Versions:
         self._plugins = plugins
         self._known: dict[str, Mapping[str, str]] = {}
 
-    def of(self, request: VetRequest) -> Mapping[str, str]:
+    def of(self, request: JobRequest) -> Mapping[str, str]:
         """Versions by name; "unknown" for a plugin that cannot be used (the job reports why)."""
-        about = key(question(request.model_copy(update={"model": ""})))
+        # Of a source, its kind of file tells what runs it.
+        model = ""
+        if isinstance(request, ConvertRequest):
+            model = Path(parts_of(request.model)[0]).suffix.lower()
+        about = key(question(request.model_copy(update={"model": model})))
         if about not in self._known:
             self._known[about] = self._look(request)
         return self._known[about]
 
-    def _look(self, request: VetRequest) -> Mapping[str, str]:
-        plugins = self._plugins
+    def _look(self, request: JobRequest) -> Mapping[str, str]:
         found = {"optvet": optvet.__version__}
         found |= {name: metadata.version(name) for name in ("numpy", "onnx")}
+        if isinstance(request, ConvertRequest):
+            plugins = with_environments(request, self._plugins)
+            pythons = Pythons(request.environments, environments_root())
+            named = _in_conversion(request, plugins)
+        else:
+            plugins, pythons = self._plugins, None
+            named = self._in_vet(request)
+        for plugin in named:
+            home = plugins.home_of(plugin)
+            if home and pythons is not None:
+                found[f"environment {home}"] = pythons.digest_of(home)
+                continue
+            try:
+                version = str(plugin.version())
+            except Exception:  # the job reports the same error
+                version = "unknown"
+            changed = edits(*modules_of(plugin))
+            found[plugin.name] = f"{version} (changed: {changed})" if changed else version
+        return found
+
+    def _in_vet(self, request: VetRequest) -> list[Any]:
+        """The plugins of a vet, as far as they can be told."""
+        plugins = self._plugins
         named: list[Any] = []
         with suppress(OptvetError):
             name = request.optimizer or plugins.default("optimizer")
@@ -214,11 +262,19 @@ class _Versions:
             judge = RuntimeConfig(runtime, runtime.options)
             named.append(reference_for(plugins, optimizer, judge).runtime)
             named += [plugins.runtime(name) for name in request.cross_check]
-        for plugin in named:
-            try:
-                version = str(plugin.version())
-            except Exception:  # the job reports the same error
-                version = "unknown"
-            changed = edits(*modules_of(plugin))
-            found[plugin.name] = f"{version} (changed: {changed})" if changed else version
-        return found
+        return named
+
+
+def _in_conversion(request: ConvertRequest, plugins: Plugins) -> list[Any]:
+    """The plugins of a conversion, as far as they can be told."""
+    named: list[Any] = []
+    with suppress(OptvetError):
+        converters = [link.converter for link in links_of(request, plugins)]
+        named += converters
+        suffix = Path(parts_of(request.model)[0]).suffix.lower()
+        named += [r for r, _ in runtimes_for(suffix, converters[0], plugins, request.model)]
+        others = [request.runtime] if request.runtime else []
+        named += [plugins.runtime(name) for name in (*others, *request.cross_check)]
+        named.append(plugins.reference_runtime())
+        named.append(plugins.reference_runtime(converters[-1].produces))
+    return named

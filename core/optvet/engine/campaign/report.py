@@ -15,6 +15,8 @@ from optvet.engine.campaign.documents import summary_of
 from optvet.engine.campaign.names import short_models
 from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
 from optvet.engine.campaign.store import Store
+from optvet.spec.campaign import JobRequest
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.protocols import FindingFiles, Reporter
 from optvet.spec.records import FindingGroup, TrialSummary
 from optvet.spec.records.charts import Chart
@@ -26,7 +28,7 @@ from optvet.spec.records.report import (
     Sighting,
 )
 from optvet.spec.records.vet import Finding
-from optvet.spec.request import VetRequest
+from optvet.spec.request import arguments_of
 from optvet.spec.words import printable
 
 _OF_THE_STORE = ("cache_dir", "jobs", "trust", "reduce", "out")
@@ -60,7 +62,7 @@ def report_of(
     """The value that reporters get; ``tables`` and ``charts`` are shown as they are."""
     summary = summary_of(store, campaign)
     names = _Names.of(summary.trials)
-    jobs: dict[str, tuple[ReportedTrial, VetRequest]] = {}
+    jobs: dict[str, tuple[ReportedTrial, JobRequest]] = {}
     for short, trial in zip(summary.trials, trials(store, campaign), strict=True):
         jobs[trial.key] = _trial(short, trial, names), trial.request
     rows: dict[str, list[StoredFinding]] = {}
@@ -128,8 +130,15 @@ def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
         **dict(summary),
         "short_name": names.models[trial.model],
         "question": names.of_question(summary),
-        "command": _command(trial.request.arguments(_OF_THE_STORE)),
+        "command": _again(trial.request),
     }
+    if (told := trial.conversion) is not None:
+        return ReportedTrial(
+            **fields,
+            optimizer_version=", ".join(f"{c.name} {c.version}" for c in told.converters),
+            judged_by=f"{told.source.runtime} {told.source.version}",
+            samples=told.samples,
+        )
     result = trial.result
     if result is None:
         return ReportedTrial(**fields)
@@ -153,7 +162,7 @@ def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
 def _finding(
     group: FindingGroup,
     rows: Sequence[StoredFinding],
-    jobs: dict[str, tuple[ReportedTrial, VetRequest]],
+    jobs: dict[str, tuple[ReportedTrial, JobRequest]],
 ) -> ReportedFinding:
     sightings = []
     for row in rows:
@@ -174,8 +183,12 @@ def _finding(
     return ReportedFinding(**dict(group), finding=rows[0].finding, sightings=sightings)
 
 
-def _again(request: VetRequest, finding: Finding) -> str:
-    """The shortest command that shows ``finding`` again."""
+def _again(request: JobRequest, finding: Finding | None = None) -> str:
+    """The shortest command that repeats a job, or shows a finding of it again."""
+    if isinstance(request, ConvertRequest):
+        return _command("convert", arguments_of(request, request.model, _OF_THE_STORE))
+    if finding is None:
+        return _command("vet", request.arguments(_OF_THE_STORE))
     more: dict[str, object] = {"as_deployed": True} if finding.as_deployed else {}
     leave_out: tuple[str, ...] = _OF_THE_STORE
     if finding.culprit:
@@ -183,8 +196,8 @@ def _again(request: VetRequest, finding: Finding) -> str:
         leave_out = (*leave_out, "strategy", "pairs")
     if finding.witness is not None and request.dataset:
         more["dataset"] = (finding.witness.dataset,)
-    return _command(request.model_copy(update=more).arguments(leave_out))
+    return _command("vet", request.model_copy(update=more).arguments(leave_out))
 
 
-def _command(arguments: Iterable[str]) -> str:
-    return shlex.join(["optvet", "vet", *arguments])
+def _command(name: str, arguments: Iterable[str]) -> str:
+    return shlex.join(["optvet", name, *arguments])

@@ -1,7 +1,8 @@
 """The content of a store as values: campaigns, trials with their answers, findings, metrics.
 
-Answers are the records of ``vet``: a ``VetResult``, or an ``ErrorRecord`` if the job failed. Those
-of earlier versions of optvet are converted to the current version::
+Answers are the records of ``vet`` and ``convert``: a ``VetResult`` or ``ConversionResult``, or an
+``ErrorRecord`` if the job failed. Those of earlier versions of optvet are converted to the current
+version::
 
     with open_store(Path("store")) as store:
         campaign = find_campaign(store)
@@ -24,17 +25,23 @@ from typing import Any, Literal
 from optvet.engine.campaign.store import Store
 from optvet.engine.discovery import Plugins
 from optvet.engine.trust import check_request
+from optvet.spec.campaign import JobRequest
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import ErrorRecord, Finding, VetResult
+from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.reading import read_document
 from optvet.spec.request import VetRequest
 
+JobKind = Literal["vet", "convert"]
+JobAnswered = VetResult | ConversionResult | ErrorRecord
+"""What a job is answered with."""
 State = Literal["queued", "running", "done", "failed"]
 STATES: tuple[State, ...] = ("queued", "running", "done", "failed")
 
 _TRIAL = (
     "key, cell, request, versions, model, model_digest, optimizer, pipeline, dataset, runtime, "
-    "comparator, bundles, state, verdict, exit_code, wall_s, finished, document, "
+    "comparator, bundles, kind, state, verdict, exit_code, wall_s, finished, document, "
     "(SELECT count(*) FROM attempts WHERE job = key) AS attempts"
 )
 
@@ -64,6 +71,7 @@ class Campaign:
 class Trial:
     """One job of a campaign, and its answer if there is one.
 
+    ``kind`` is "vet" or "convert"; of a conversion, ``optimizer`` is the chain of converters.
     ``model``, ``optimizer``, ``pipeline``, ``dataset``, ``runtime`` and ``comparator`` are those of
     the request; empty if the request leaves the choice open: the answer has what was chosen.
     ``verdict`` is that of the answer, "error" if it is an ``ErrorRecord``, None without an answer.
@@ -89,14 +97,16 @@ class Trial:
     attempts: int
     request_json: str
     compressed: bytes | None
+    kind: JobKind = "vet"
 
     @cached_property
-    def request(self) -> VetRequest:
+    def request(self) -> JobRequest:
         """The request of the job."""
-        return VetRequest.model_validate_json(self.request_json)
+        kind = ConvertRequest if self.kind == "convert" else VetRequest
+        return kind.model_validate_json(self.request_json)
 
     @cached_property
-    def answer(self) -> VetResult | ErrorRecord | None:
+    def answer(self) -> JobAnswered | None:
         """The answer; None if there is none yet."""
         return None if self.document is None else answer_from(self.document)
 
@@ -109,6 +119,11 @@ class Trial:
     def result(self) -> VetResult | None:
         """The answer, if it is a ``VetResult``."""
         return self.answer if isinstance(self.answer, VetResult) else None
+
+    @property
+    def conversion(self) -> ConversionResult | None:
+        """The answer, if it is a ``ConversionResult``."""
+        return self.answer if isinstance(self.answer, ConversionResult) else None
 
     @property
     def error(self) -> ErrorRecord | None:
@@ -132,7 +147,7 @@ class StoredFinding:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of an answer: ``kind`` is "impact", "output", "cost" or "model"."""
+    """One number of an answer: ``kind`` is "impact", "output", "stage", "cost" or "model"."""
 
     trial: str
     kind: str
@@ -140,13 +155,15 @@ class Metric:
     value: float | None
 
 
-def answer_from(document: str) -> VetResult | ErrorRecord:
+def answer_from(document: str) -> JobAnswered:
     """The answer in a JSON document; one of an earlier version is converted."""
     data = json.loads(document)
-    kind: type[VetResult] | type[ErrorRecord] = VetResult
-    if str(data.get("schema")).startswith("optvet.error/"):
-        kind = ErrorRecord
-    return read_document(kind, data)
+    name = str(data.get("schema")).partition("/")[0]
+    if name == "optvet.error":
+        return read_document(ErrorRecord, data)
+    if name == "optvet.convert":
+        return read_document(ConversionResult, data)
+    return read_document(VetResult, data)
 
 
 def campaigns(store: Store) -> list[Campaign]:
@@ -290,4 +307,5 @@ def _trial(row: sqlite3.Row) -> Trial:
         attempts=row["attempts"],
         request_json=row["request"],
         compressed=row["document"],
+        kind=row["kind"],
     )

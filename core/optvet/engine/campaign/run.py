@@ -27,12 +27,20 @@ from optvet.engine.campaign.leases import (
     this_process,
 )
 from optvet.engine.campaign.parcels import packed
-from optvet.engine.campaign.results import Campaign, Trial, answer_from, states, trial, trials
+from optvet.engine.campaign.results import (
+    Campaign,
+    JobAnswered,
+    Trial,
+    answer_from,
+    states,
+    trial,
+    trials,
+)
 from optvet.engine.campaign.store import Store
 from optvet.spec.campaign import STORE_BYTES
 from optvet.spec.errors import OptvetError
 from optvet.spec.executor import NumberedWorkers, WorkerLost, Workers
-from optvet.spec.records import ErrorRecord, VetResult
+from optvet.spec.records import ErrorRecord
 from optvet.spec.records.error import ErrorSource
 
 _LOOK_S = 0.5
@@ -171,7 +179,7 @@ class _Runner:
     def _record(
         self,
         about: _Running,
-        answer: VetResult | ErrorRecord,
+        answer: JobAnswered,
         wall_s: float,
         files: Sequence[NewArtifact] = (),
     ) -> None:

@@ -9,11 +9,12 @@ campaigns
 campaign_jobs
     Which jobs belong to a campaign, by ``position``. Campaigns share jobs of one key.
 jobs
-    One row per job. ``key`` and ``cell`` are those of ``plan.Job``; ``request`` is a
-    ``VetRequest`` as JSON, and the columns after it repeat parts of it. ``state`` is "queued",
+    One row per job. ``kind`` is "vet" or "convert"; ``key`` and ``cell`` are those of
+    ``plan.Job``; ``request`` is a ``VetRequest`` or ``ConvertRequest`` as JSON, and the columns
+    after it repeat parts of it; ``optimizer`` of a conversion is its chain. ``state`` is "queued",
     "running", "done" (there is an answer) or "failed" (optvet or the machine failed; ``--retry``
-    queues it again). ``document`` is the answer, a ``VetResult`` or an ``ErrorRecord`` as JSON
-    compressed by zlib. ``owner`` is the process that runs it.
+    queues it again). ``document`` is the answer, a ``VetResult``, ``ConversionResult`` or
+    ``ErrorRecord``, as JSON compressed by zlib. ``owner`` is the process that runs it.
 attempts
     One row per time that a job was started; ``end`` is "done", "failed", "lost" (its process or
     worker was killed) or "released" (given back at Ctrl-C). At most one per job is "done".
@@ -22,7 +23,7 @@ owners
 findings
     One row per finding of an answer, with what tables and filters need; ``document`` is the whole.
 metrics
-    Numbers of an answer: ``kind`` is "impact", "output", "cost" or "model".
+    Numbers of an answer: ``kind`` is "impact", "output", "stage", "cost" or "model".
 artifacts, finding_artifacts
     Files of findings: the bundle of a finding is the files of one ``job`` and ``number``, by
     ``name``. A file is at ``artifacts/ab/abcdef…`` below the store, by its SHA-256.
@@ -84,6 +85,9 @@ CREATE TABLE finding_artifacts (
     digest TEXT NOT NULL REFERENCES artifacts (digest), PRIMARY KEY (job, number, name)
 ) WITHOUT ROWID;
 CREATE INDEX findings_by_artifact ON finding_artifacts (digest);
+""",
+    """
+ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'vet' CHECK (kind IN ('vet', 'convert'));
 """,
 )
 """SQL that converts a store of version n to version n + 1, by n."""

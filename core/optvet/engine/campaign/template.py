@@ -36,7 +36,12 @@ timeout = 120
 #strategy = "each"    # how culprits are searched; "none" only detects
 #reduce = true        # reduce each finding to a minimal model
 
-# Sets of jobs of their own; what one does not say is taken from above.
+# Sets of jobs of their own; what one does not say is taken from above. With `via`, jobs are
+# conversions: each source is converted by each chain of converters that takes it.
+#[[jobs]]
+#models = ["sources/", "model.pt2"]
+#via = ["NAME", "NAME,NAME"]
+
 #[[jobs]]
 #optimizers = ["NAME"]
 #pipelines = ["all"]

@@ -16,7 +16,7 @@ from optvet.engine import contract
 from optvet.engine.convert.given import GivenConverter
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
-from optvet.spec.convert import ConvertRequest
+from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.errors import InputError, UnknownName, UsageError
 from optvet.spec.protocols import Runtime
@@ -134,9 +134,7 @@ def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> l
     Raises:
         UsageError: There is no such file, or no such format is known.
     """
-    path, _, function = request.model.rpartition(":")
-    if not path or not path.endswith(".py"):
-        path, function = request.model, ""
+    path, function = parts_of(request.model)
     file = Path(path).expanduser()
     if not file.exists():
         raise UsageError(f"{request.model}: there is no file {path}; check the path")
@@ -145,7 +143,7 @@ def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> l
         raise UsageError(
             f"{path} is Python: say which function makes the model, as {path}:FUNCTION"
         )
-    ways = _runtimes_for(suffix, first, plugins, request.model)
+    ways = runtimes_for(suffix, first, plugins, request.model)
     handle = Factory(function, request.seed) if function else None
     data = file.read_bytes() if file.is_file() else b""
     digest = hashlib.sha256(data + function.encode()).hexdigest()
@@ -157,10 +155,14 @@ def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> l
     return found
 
 
-def _runtimes_for(
+def runtimes_for(
     suffix: str, first: Converter, plugins: Plugins, model: str
 ) -> list[tuple[Runtime, str]]:
-    """What runs a file of this suffix in formats that the converter takes, and those formats."""
+    """What runs a file of this suffix in formats that the converter takes, and those formats.
+
+    Raises:
+        InputError: There is nothing; the message says what ``first`` takes.
+    """
     known: set[str] = set()
     found: list[tuple[Runtime, str]] = []
     for name in plugins.names("runtime"):

@@ -7,6 +7,7 @@ that worker processes of optvet import. optvet itself is not installed there.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -133,6 +134,15 @@ class Pythons:
             return python.absolute()
         folder = self.root / name
         return folder / "bin" / "python" if (folder / MADE).is_file() else None
+
+    def digest_of(self, name: str) -> str:
+        """A digest of what is installed in an environment; "unknown" if that cannot be told."""
+        python = self.python_of(name)
+        folder = None if python is None else python.parent.parent
+        if folder is None or not (folder / "pyvenv.cfg").is_file():
+            return "unknown"
+        installed = sorted(p.name for p in folder.glob("lib*/python*/site-packages/*.dist-info"))
+        return hashlib.sha256("\n".join(dict.fromkeys(installed)).encode()).hexdigest()[:12]
 
     def among(self, plugins: Plugins) -> Plugins:
         """The registry in which plugins of these environments can be used, if they exist."""

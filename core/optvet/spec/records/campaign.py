@@ -6,7 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.base import Record
+from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.vet import VetResult, blamed
 from optvet.spec.request import VetRequest
@@ -16,6 +18,8 @@ from optvet.spec.symptoms import Stage, Symptom
 class TrialSummary(Record):
     """One job of a campaign: what was asked, and what came of it in short.
 
+    Of a conversion (``kind`` "convert"), ``optimizer`` is the chain of converters.
+
     Texts of what was asked are empty where nothing was; ``options`` are those of plugins, as
     ``opt_level: 3``. ``verdict`` is "error" where there is no
     result, of which ``error`` tells the reason and ``exit_code`` what it alone would have given;
@@ -23,6 +27,7 @@ class TrialSummary(Record):
     """
 
     key: str
+    kind: Literal["vet", "convert"] = "vet"
     model: str
     optimizer: str
     pipeline: str
@@ -178,8 +183,8 @@ class TrialExport(Record):
     state: Literal["queued", "running", "done", "failed"]
     attempts: int
     wall_s: float | None
-    request: VetRequest
-    answer: VetResult | ErrorRecord | None
+    request: VetRequest | ConvertRequest
+    answer: VetResult | ConversionResult | ErrorRecord | None
 
 
 class CampaignExport(Record):

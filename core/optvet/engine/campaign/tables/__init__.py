@@ -49,10 +49,11 @@ def tables_of(
         theirs: References of the models that the study ran.
     """
     rows = [row_of(trial) for trial in trials(store, campaign)]
+    vets = [row for row in rows if row.kind == "vet"]
     if study == "ditox":
-        return ditox(rows, theirs)
+        return ditox(vets, theirs)
     if study == "otx":
-        return otx(rows)
+        return otx(vets)
     others = {row.key: row for row in rows}
     for other in campaigns(store):
         if other.id != campaign.id:
@@ -60,7 +61,7 @@ def tables_of(
                 if trial.key not in others:
                     others[trial.key] = row_of(trial)
     tables = tables_of_findings(rows, list(others.values()), known)
-    found = only_failing(rows, _sequences(store, rows))
+    found = only_failing(vets, _sequences(store, vets))
     return [*tables, found] if found is not None else tables
 
 
@@ -88,7 +89,7 @@ def tables_of_findings(
         kinds(rows),
         issues(rows, known),
         releases(all_rows),
-        operator_sets(rows),
+        operator_sets(rows) if any(row.kind == "vet" for row in rows) else None,
         each_model(rows),
         against_each_other(comparable),
     ]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optvet.engine.campaign.answers import identity
-from optvet.engine.campaign.causes import Cause, cause_of
+from optvet.engine.campaign.causes import Cause, cause_of, cause_of_conversion
+from optvet.engine.campaign.conversions import findings_of, reason_of
 from optvet.engine.campaign.documents import options_of
 from optvet.engine.campaign.names import short_model
-from optvet.engine.campaign.results import Trial
+from optvet.engine.campaign.results import JobKind, Trial
 from optvet.engine.work.cache import key
 from optvet.engine.work.trial import normalized_message
 from optvet.spec.records import (
@@ -22,6 +23,7 @@ from optvet.spec.records import (
     Timing,
     VetResult,
 )
+from optvet.spec.records.convert import ConversionResult
 
 Outcome = Literal[
     "same", "rounded", "differs", "crashes", "undecided", "not taken", "no result", "waits"
@@ -66,6 +68,7 @@ class Row:
     impact: Impact | None = None
     error: float | None = None
     noise: float | None = None
+    kind: JobKind = "vet"
     passes: tuple[PassRecord, ...] | None = None
     pipeline: tuple[str, ...] = ()
     structures: Structures | None = None
@@ -104,6 +107,8 @@ def row_of(trial: Trial) -> Row:
             trial.comparator,
         ),
     }
+    if trial.conversion is not None:
+        return _converted(trial.conversion, known)
     if result is None:
         return Row(**known, outcome=_without_result(trial), reason=_reason(trial))
     faults = tuple(_seen(result, f) for f in result.findings if f.severity == "fault")
@@ -124,6 +129,41 @@ def row_of(trial: Trial) -> Row:
         structures=result.structures,
         placements=result.placements,
         timing=result.timing,
+    )
+
+
+def _converted(result: ConversionResult, known: dict[str, Any]) -> Row:
+    """The row of a conversion; a source that was refused is not taken, which is no fault."""
+    told = [f for f in result.findings if f.severity == "fault"]
+    found = [f for f in findings_of(result) if f.severity == "fault"]
+    faults = tuple(
+        Seen(str(f.fingerprint), str(f.fingerprint), f, cause_of_conversion(own))
+        for own, f in zip(told, found, strict=True)
+    )
+    outcome: Outcome = "same"
+    if faults:
+        outcome = "crashes" if any(f.stage != "compare" for f in found) else "differs"
+    elif result.verdict == "refused":
+        outcome = "not taken"
+    elif result.verdict == "undecided":
+        outcome = "undecided"
+    elif result.stages[-1].state == "drift":
+        outcome = "rounded"
+    sizes = [(f.error, f.noise) for f in told] or [(s.error, s.noise) for s in result.stages[-1:]]
+    error, noise = max(
+        (size for size in sizes if size[0] is not None),
+        key=lambda size: size[0] or 0.0,
+        default=(None, None),
+    )
+    version = ", ".join(c.version for c in result.converters)
+    parts = (known["parts"][0], version, *known["parts"][2:])
+    return Row(
+        **{**known, "version": version, "parts": parts, "kind": "convert"},
+        outcome=outcome,
+        reason=reason_of(result),
+        faults=faults,
+        error=error,
+        noise=noise,
     )
 
 

@@ -1,0 +1,122 @@
+"""Conversions of a campaign: sources × chains of converters.
+
+A source and a chain that does not take files of its kind make no job. A Python file does not tell
+which framework it is for: if it does not suit a chain, the answer of the job says so.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from optvet.engine.campaign.file import CampaignSource, inputs_of
+from optvet.engine.convert.chain import links_of, runtimes_for
+from optvet.engine.discovery import Plugins
+from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.spec.campaign import JobSet
+from optvet.spec.convert import ConvertRequest, parts_of
+from optvet.spec.converters import TellsSource
+from optvet.spec.errors import InputError, OptvetError, UsageError
+
+_ONNX = ".onnx"
+
+
+def conversions_of(
+    source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins
+) -> Iterator[ConvertRequest]:
+    """The conversions of one set of jobs: those sources and chains whose formats meet.
+
+    Raises:
+        UsageError: A selector means no source, a chain cannot be used, or none takes a source.
+    """
+    general = ConvertRequest.model_validate({"model": "", **_general(jobs)})
+    plugins = with_environments(general, plugins)
+    folder = source.path.parent
+    try:
+        models = expand_sources(jobs.models, plugins, folder=folder, exclude=jobs.exclude)
+    except UsageError as error:
+        raise source.refusal(source.place(number, "models"), str(error)) from error
+    taken: set[str] = set()
+    for via, dataset, runtime in itertools.product(
+        jobs.via, inputs_of(jobs, folder) or [()], jobs.runtimes or [None]
+    ):
+        given = {"via": via, "dataset": dataset, "runtime": runtime, **_general(jobs)}
+        whole = ConvertRequest.model_validate({"model": "", **given})
+        try:
+            first = links_of(whole, plugins)[0].converter
+        except OptvetError as error:
+            raise source.refusal(source.place(number, "via"), str(error)) from error
+        for model in models:
+            suffix = Path(parts_of(model)[0]).suffix.lower()
+            try:
+                runtimes_for(suffix, first, plugins, model)
+            except InputError:
+                continue
+            taken.add(model)
+            yield whole.model_copy(update={"model": model})
+    if left := [model for model in models if model not in taken]:
+        words = f"{left[0]}: no chain of 'via' takes it; choose other chains, or leave it out"
+        raise source.refusal(source.place(number, "models"), words)
+
+
+def _general(jobs: JobSet) -> dict[str, object]:
+    return {"jobs": 1, **jobs.convert}
+
+
+def with_environments(request: ConvertRequest, plugins: Plugins) -> Plugins:
+    """The registry in which plugins of the request's environments can be used."""
+    return Pythons(request.environments, environments_root()).among(plugins)
+
+
+def expand_sources(
+    selectors: Sequence[str], plugins: Plugins, *, folder: Path, exclude: Iterable[str] = ()
+) -> list[str]:
+    """Sources, each once: files, what folders hold, globs, and ``FILE.py:FUNCTION``.
+
+    Args:
+        selectors: As a user names sources.
+        plugins: What is installed.
+        folder: Where relative paths begin.
+        exclude: Patterns of paths and file names that are left out.
+
+    Raises:
+        UsageError: A selector means no source.
+    """
+    suffixes = {_ONNX}
+    for runtime in map(plugins.runtime, plugins.names("runtime")):
+        if isinstance(runtime, TellsSource):
+            suffixes |= set(runtime.source_formats)
+    suffixes -= {"", ".py"}
+    found = [s for selector in selectors for s in _expanded(selector, folder, suffixes)]
+    patterns = tuple(exclude)
+    return [s for s in dict.fromkeys(found) if not any(_is_meant(s, p) for p in patterns)]
+
+
+def _is_meant(source: str, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (source, Path(source).name))
+
+
+def _expanded(selector: str, folder: Path, suffixes: set[str]) -> list[str]:
+    name, function = parts_of(selector)
+    path = folder / Path(name).expanduser()
+    if not path.exists() and glob.has_magic(name) and not function:
+        files = sorted(p for p in glob.glob(str(path), recursive=True) if _suits(p, suffixes))
+        if not files:
+            raise UsageError(f"{path}: no source matches; check the pattern")
+        return files
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder")
+    if path.is_dir():
+        # A folder without files of sources may be a source itself, such as a SavedModel.
+        files = sorted(str(p) for p in path.rglob("*") if _suits(p, suffixes))
+        return files or [str(path)]
+    if path.suffix == ".py" and not function:
+        raise UsageError(f"{path} is Python: say which function makes it, as {name}:FUNCTION")
+    return [f"{path}:{function}" if function else str(path)]
+
+
+def _suits(path: str | Path, suffixes: set[str]) -> bool:
+    return Path(path).suffix.lower() in suffixes and Path(path).is_file()
