@@ -207,6 +207,17 @@ def test_the_last_jobs_of_an_optimizer_are_shared_where_its_import_takes_less(
     assert take("B") == ("B-m2" if shared else "B-m1")
 
 
+def test_of_the_jobs_left_the_model_is_first_that_took_longest_elsewhere(store: Store) -> None:
+    jobs = tuple(asked(model, optimizer) for optimizer in "AB" for model in ("m0", "m1", "m2"))
+    campaign = add_campaign(store, Plan("c", "", jobs, {"fail_on": []}))
+    join(store, HERE)
+    for job, took_s in (("A-m0", 1.0), ("A-m1", 9.0), ("A-m2", 4.0)):
+        assert claim(store, campaign.id, HERE, near="A") == job
+        assert record(store, HERE, job, error(), took_s)
+    taken = [claim(store, campaign.id, HERE, near="B") for _ in range(3)]
+    assert taken == ["B-m1", "B-m2", "B-m0"]
+
+
 def claim_all(path: Path, campaign: int, results: Any) -> None:
     """Claim and answer until nothing waits, as a process of its own."""
     with open_store(path) as store:
