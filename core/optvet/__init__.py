@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from optvet.spec.converters import (
         ConversionStage,
         Converter,
+        ConvertsOnInputs,
         Factory,
         Perturbs,
         RunsInDouble,
@@ -156,6 +157,7 @@ __all__ = [
     "ContractError",
     "ConversionStage",
     "Converter",
+    "ConvertsOnInputs",
     "Dataset",
     "Decodes",
     "Deferred",

@@ -26,7 +26,8 @@ class ConversionStage:
         name: The converter's own name of it.
         kind: What it does.
         format: Format of the artifact after it; a runtime that accepts it runs the artifact.
-        tolerance: Of a lossy stage, the relative error that it declares.
+        tolerance: Of a lossy stage, the error that it declares, as a share of an output's largest
+            value over the inputs that the source is meant for.
     """
 
     name: str
@@ -95,6 +96,25 @@ class Converter(Protocol[OptionsT]):
         Called in a worker process, alone in it. An artifact has its ``data``, or a ``path`` in
         ``folder``, which is empty; one with neither cannot be run, and the stage is then blamed
         together with the next. Whatever is raised means that the stage refuses the source.
+        """
+        ...
+
+
+@runtime_checkable
+class ConvertsOnInputs(Protocol[OptionsT_contra]):
+    """Optional part of a converter: inputs of the source tell it what it makes, such as ranges."""
+
+    def convert_on(
+        self,
+        source: Artifact,
+        options: OptionsT_contra,
+        folder: Path,
+        inputs: Sequence[Mapping[str, np.ndarray]],
+    ) -> Iterable[Artifact]:
+        """As ``convert``, which is then not called.
+
+        ``inputs`` are those that the source is meant for, under the names that ``source`` gives
+        them: the example first, no edge values and no other sizes.
         """
         ...
 

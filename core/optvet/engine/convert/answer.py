@@ -186,9 +186,11 @@ def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
 def _state(answer: Answer, index: int) -> tuple[State, str, float | None, float | None]:
     """How an artifact does over all inputs, what is worst about it, its error and the noise.
 
-    Inputs with NaN or infinity that nobody gave count for notes alone.
+    Inputs with NaN or infinity that nobody gave count for notes alone, as do edge values of a stage
+    that loses precision.
     """
-    unasked = {d.sample.id for d in answer.drawn if d.unasked}
+    lossy = answer.stations[index].stage.tolerance is not None
+    unasked = {d.sample.id for d in answer.drawn if d.unasked or (lossy and d.origin == "edge")}
     seen = [s for name, s in answer.stations[index].seen.items() if name not in unasked]
     if not seen:
         if answer.artifacts[index] is None:

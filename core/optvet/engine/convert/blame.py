@@ -40,17 +40,23 @@ class Blame:
         last: Index of the last one; its artifact is the first that is known to be wrong.
         symptom: What is wrong with the last artifact of the chain.
         drawn: The inputs that show it, the plainest first.
+        lossy: Whether other values are what a stage declares to lose on inputs that the source is
+            meant for; it says nothing of edge values.
     """
 
     first: int
     last: int
     symptom: ConversionSymptom
     drawn: tuple[Drawn, ...]
+    lossy: bool = False
 
     @property
     def unasked(self) -> bool:
-        """Whether it shows only where NaN or infinity was put in that nobody gave."""
-        return all(d.unasked for d in self.drawn)
+        """Whether it shows only where NaN or infinity was put in that nobody gave.
+
+        Or only on edge values behind a stage that loses precision, which is for usual inputs.
+        """
+        return all(d.unasked or (self.lossy and d.origin == "edge") for d in self.drawn)
 
 
 def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
@@ -64,7 +70,11 @@ def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
         groups.setdefault((first, last, seen.symptom), []).append(each)
     order = {id(d): i for i, d in enumerate(drawn)}
     return [
-        Blame(*key, tuple(sorted(group, key=lambda d: (d.unasked, order[id(d)]))))
+        Blame(
+            *key,
+            tuple(sorted(group, key=lambda d: (d.unasked, order[id(d)]))),
+            key[2] == "wrong-output" and stations[key[1]].stage.tolerance is not None,
+        )
         for key, group in sorted(groups.items(), key=lambda item: item[0][:2])
     ]
 

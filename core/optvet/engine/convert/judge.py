@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
+
+import numpy as np
 
 from optvet.engine.convert.interface import Matched, matched
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.steps import Observed
-from optvet.engine.numerics.oracle import OTHER_KERNELS, Judgement, Noise, is_float, judge
+from optvet.engine.numerics.oracle import DECLARED, OTHER_KERNELS, Judgement, Noise, is_float, judge
 from optvet.engine.numerics.words import difference
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
@@ -53,16 +57,22 @@ class Judge:
     Attributes:
         reference: Outputs of the source by sample, without those that are random.
         meter: Measures the noise where it matters.
+        usual: Samples that the source is meant for: no edge values.
     """
 
     reference: Mapping[str, Outputs]
     random: frozenset[str]
     meter: NoiseMeter
+    usual: frozenset[str] = frozenset()
 
     def see(
         self, observed: Observed, samples: Sequence[Sample], tolerance: float | None = None
     ) -> dict[str, Seen]:
-        """What an artifact did on each of ``samples``."""
+        """What an artifact did on each of ``samples``.
+
+        ``tolerance`` is the share of an output's range over usual samples that a stage declares to
+        be off by: what is quantized is off by a share of the range, however small a value is.
+        """
         seen: dict[str, Seen] = {}
         pairs: dict[str, Matched] = {}
         for s in samples:
@@ -83,8 +93,29 @@ class Judge:
             seen[s.id] = _judged(pair, judge(pair.reference, pair.candidate, None, OTHER_KERNELS))
         unclear = [s for s in samples if s.id in pairs and seen[s.id].state not in _CLEAR]
         for name, noise in self.meter.of(unclear).items() if unclear else ():
-            seen[name] = judged_with(pairs[name], replace(noise, tolerance=tolerance))
+            if tolerance is None:
+                seen[name] = judged_with(pairs[name], noise)
+            else:
+                seen[name] = self._judged_loosely(pairs[name], noise, tolerance)
         return seen
+
+    def _judged_loosely(self, pair: Matched, noise: Noise, tolerance: float) -> Seen:
+        judgements: list[Judgement] = []
+        for name, value in pair.reference.items():
+            wider = self._ranges.get(name, 0.0) / (_top(value) or math.inf)
+            declared = replace(noise, tolerance=tolerance * max(1.0, wider))
+            sides = ({name: value}, {name: pair.candidate[name]})
+            judgements += judge(*sides, declared, OTHER_KERNELS)
+        return _judged(pair, judgements)
+
+    @cached_property
+    def _ranges(self) -> dict[str, float]:
+        """The largest magnitude of each output over the usual samples."""
+        found: dict[str, float] = {}
+        for sample in self.usual & self.reference.keys():
+            for name, value in self.reference[sample].items():
+                found[name] = max(found.get(name, 0.0), _top(value))
+        return found
 
     def _matched(self, sample: str, run: Outputs) -> Matched:
         pair = matched(self.reference[sample], run)
@@ -99,6 +130,14 @@ class Judge:
 
 
 _CLEAR = ("same", "drift")
+
+
+def _top(value: np.ndarray) -> float:
+    """The largest finite magnitude; 0 of what is no float."""
+    if not is_float(value.dtype) or not value.size:
+        return 0.0
+    wide = np.abs(value.astype(np.float64))
+    return float(np.max(wide, where=np.isfinite(wide), initial=0.0))
 
 
 def _not_loaded(failure: Failure, complaint: str) -> Seen:
@@ -143,7 +182,10 @@ def _words(pair: Matched, found: Judgement) -> str:
     name = found.output
     expected, value = pair.reference[name], pair.candidate[name]
     if is_float(expected.dtype):
-        words = difference(expected, value, found.error, found.noise)
+        declared = found.detail == DECLARED
+        words = difference(expected, value, found.error, None if declared else found.noise)
+        if declared and found.noise is not None:
+            words = f"{words}; {found.noise:.2g} is declared"
         return f"{name} {words or found.detail}"
     places = [i for i, (a, b) in enumerate(zip(expected.flat, value.flat, strict=True)) if a != b]
     shown = f"{expected.flat[places[0]]} became {value.flat[places[0]]}" if places else ""

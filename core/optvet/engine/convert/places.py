@@ -19,7 +19,7 @@ from optvet.engine.convert.locate import (
 from optvet.engine.convert.session import Conversion
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trial import RuntimeConfig
-from optvet.spec.converters import ShowsInside
+from optvet.spec.converters import ShowsInside, SourceInside
 from optvet.spec.records.convert import ConversionPlace
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -55,6 +55,8 @@ def located(
             return refused_place(conversion, seen.message)
         about = (artifact, seen.message, tuple(sample.feeds))
         return conversion.sandbox.call(place_in_message, *about, role="referee").value
+    if blame.lossy:
+        return ConversionPlace(note="behind a stage that loses precision every value is another")
     wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]
     if artifact.format == "onnx" and artifact.data:
         outcome = _in_onnx(conversion, config, artifact, sample, wrong)
@@ -76,6 +78,19 @@ def refused_place(conversion: Conversion, message: str) -> ConversionPlace | Non
     return conversion.sandbox.call(place_in_source, source, message, role="referee").value
 
 
+def recorded_inside(
+    conversion: Conversion, sample: Sample
+) -> tuple[tuple[SourceInside, ...], Failure | None]:
+    """What the source computes inside, where its runtime is; or why that is not known."""
+    about = (conversion.reference, conversion.source.artifact, sample)
+    outcome = conversion.sandbox_of(conversion.source.runtime).call(
+        source_inside, *about, role="referee"
+    )
+    if outcome.value is None:
+        return (), outcome.failure or Failure("error", "run", "no answer")
+    return outcome.value, None
+
+
 def _in_onnx(
     conversion: Conversion,
     config: RuntimeConfig,
@@ -83,15 +98,14 @@ def _in_onnx(
     sample: Sample,
     wrong: Sequence[int],
 ) -> Outcome[ConversionPlace]:
-    source = (conversion.reference, conversion.source.artifact)
     about = (config, artifact, sample, wrong)
-    if not conversion.plugins.home_of(source[0].runtime):
+    if conversion.source_is_here:
+        source = (conversion.reference, conversion.source.artifact)
         return conversion.sandbox.call(locate_beside, *source, *about, role="referee")
-    home = conversion.sandbox_of(source[0].runtime)
-    recorded = home.call(source_inside, *source, sample, role="referee")
-    if recorded.value is None:
-        return Outcome(None, recorded.failure or _unanswered())
-    return conversion.sandbox.call(locate, recorded.value, *about, role="referee")
+    recorded, failure = recorded_inside(conversion, sample)
+    if failure is not None:
+        return Outcome(None, failure)
+    return conversion.sandbox.call(locate, recorded, *about, role="referee")
 
 
 def _elsewhere(
@@ -102,18 +116,13 @@ def _elsewhere(
     wrong: Sequence[int],
 ) -> Outcome[ConversionPlace]:
     """The place in a format that only its runtime can read."""
-    source = (conversion.reference, conversion.source.artifact)
-    recorded = conversion.sandbox_of(source[0].runtime).call(
-        source_inside, *source, sample, role="referee"
-    )
+    recorded, failure = recorded_inside(conversion, sample)
+    if failure is not None:
+        return Outcome(None, failure)
     target = conversion.sandbox_of(config.runtime).call(
         target_inside, config, artifact, sample, role="referee"
     )
-    if recorded.value is None or target.value is None:
-        return Outcome(None, recorded.failure or target.failure or _unanswered())
-    about = (recorded.value, target.value, tuple(sample.feeds.values()), wrong)
+    if target.value is None:
+        return Outcome(None, target.failure)
+    about = (recorded, target.value, tuple(sample.feeds.values()), wrong)
     return conversion.sandbox.call(locate_in, *about, role="referee")
-
-
-def _unanswered() -> Failure:
-    return Failure("error", "run", "no answer")

@@ -55,7 +55,7 @@ def convert_model(
     with opened(request, plugins) as conversion:
         progress("running the source", 0, None)
         drawn, judge, skipped = prepared(conversion)
-        links = converted_by(conversion, progress)
+        links = converted_by(conversion, drawn, progress)
         progress("comparing", 0, None)
         answer = judged(conversion, links, drawn, judge)
         return result_of(
@@ -150,7 +150,8 @@ def prepared(
     )
     kept = [d for d in drawn if d.sample.id in outputs]
     conversion.output_names.extend(outputs[samples[0].id])
-    return kept, Judge(outputs, random, meter), failed
+    usual = frozenset(d.sample.id for d in kept if d.origin != "edge")
+    return kept, Judge(outputs, random, meter, usual), failed
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,9 @@ class Made:
     refused: Failure | None = None
 
 
-def converted_by(conversion: Conversion, progress: Progress) -> list[Made]:
+def converted_by(conversion: Conversion, drawn: Sequence[Drawn], progress: Progress) -> list[Made]:
     """All stages of the chain, with the artifacts that there are."""
+    usual = [d.sample.feeds for d in drawn if d.origin not in ("edge", "size")]
     made: list[Made] = []
     source: Artifact | None = conversion.source.artifact
     for number, link in enumerate(conversion.links, 1):
@@ -172,7 +174,7 @@ def converted_by(conversion: Conversion, progress: Progress) -> list[Made]:
             made += [Made(link, stage, None) for stage in link.stages]
             continue
         progress(f"converting: {link.converter.name}", number, len(conversion.links))
-        done = conversion.convert(link, source, number)
+        done = conversion.convert(link, source, number, usual)
         for i, stage in enumerate(link.stages):
             artifact = done.artifacts[i] if i < len(done.artifacts) else None
             at_fault = i == len(done.artifacts)
@@ -223,7 +225,9 @@ def judged(
         (
             blame,
             _is_confirmed(judge, observed, blame),
-            _cross_checked(conversion, made[blame.last], configs[blame.last], blame, judge),
+            _cross_checked(
+                conversion, made[blame.last], configs[blame.last], blame, judge, tolerance
+            ),
             located(conversion, made, configs, stations, blame),
         )
         for blame in blames
@@ -297,13 +301,14 @@ def _cross_checked(
     config: RuntimeConfig | None,
     blame: Blame,
     judge: Judge,
+    tolerance: float | None,
 ) -> list[CrossCheck]:
     """What other runtimes make of the guilty artifact on the witness."""
     if config is None or made.artifact is None or blame.symptom == "invalid-model":
         return []
     sample = blame.drawn[0].sample
     return [
-        _asked(conversion, other, made.artifact, sample, blame, judge)
+        _asked(conversion, other, made.artifact, sample, blame, judge, tolerance)
         for other in conversion.others(config, made.artifact.format)
     ]
 
@@ -315,6 +320,7 @@ def _asked(
     sample: Sample,
     blame: Blame,
     judge: Judge,
+    tolerance: float | None,
 ) -> CrossCheck:
     name = config.runtime.name
     observed = conversion.observe(config, artifact, [sample])
@@ -324,6 +330,6 @@ def _asked(
     values = blame.symptom in ("wrong-output", "interface-change")
     if isinstance(run, Failure) and values:
         return CrossCheck(runtime=name, outcome="not-judged", detail=describe(run))
-    seen = judge.see(observed, [sample])[sample.id]
+    seen = judge.see(observed, [sample], tolerance)[sample.id]
     outcome = CrossCheck(runtime=name, outcome="no-fault" if seen.right else "fault")
     return outcome.model_copy(update={"detail": seen.message})

@@ -20,9 +20,9 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.engine.work.warned import warnings_in
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.converters import Converter, SourceFacts
+from optvet.spec.converters import Converter, ConvertsOnInputs, SourceFacts
 from optvet.spec.errors import InfrastructureError, InputError, PluginError
-from optvet.spec.protocols import Runtime
+from optvet.spec.protocols import Feeds, Runtime
 from optvet.spec.types import Artifact, Failure, Sample
 
 
@@ -48,6 +48,11 @@ class Conversion:
     def sandbox_of(self, plugin: object) -> Sandbox:
         """Where the library of a plugin is."""
         return self.abroad.get(self.plugins.home_of(plugin), self.sandbox)
+
+    @property
+    def source_is_here(self) -> bool:
+        """Whether the source runs where ONNX models do."""
+        return not self.plugins.home_of(self.source.runtime)
 
     def version_of(self, plugin: Converter | Runtime) -> str:
         """The version of its library.
@@ -112,12 +117,15 @@ class Conversion:
         chosen = [self.plugins.runtime(name) for name in names]
         return [RuntimeConfig(r, r.options) for r in chosen if format in r.accepts]
 
-    def convert(self, link: Link, source: Artifact, number: int) -> Converted:
+    def convert(
+        self, link: Link, source: Artifact, number: int, inputs: Sequence[Feeds]
+    ) -> Converted:
         """The artifacts of one converter, made in a process of its own."""
         place = self.folder / f"{number}-{link.converter.name}"
         place.mkdir()
+        given = inputs if isinstance(link.converter, ConvertsOnInputs) else ()
         outcome = self.sandbox_of(link.converter).call(
-            steps.convert, link.converter, source, link.options, place, fresh=True
+            steps.convert, link.converter, source, link.options, place, given, fresh=True
         )
         refuse_misuse(outcome.failure)
         lines = [w.text for w in warnings_in(outcome.stderr, {})]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from optvet.graph.tidy import tidied
 from optvet.graph.walk import is_onnx, nodes_of
 from optvet.spec.converters import (
     Converter,
+    ConvertsOnInputs,
     Perturbs,
     RunsInDouble,
     SourceFacts,
@@ -76,13 +77,22 @@ def describe(config: RuntimeConfig, source: Artifact) -> SourceFacts:
     return facts
 
 
-def convert(converter: Converter, source: Artifact, options: BaseModel, folder: Path) -> Converted:
-    """The artifacts of all stages; an exception of the converter is its answer."""
+def convert(
+    converter: Converter,
+    source: Artifact,
+    options: BaseModel,
+    folder: Path,
+    inputs: Sequence[Feeds] = (),
+) -> Converted:
+    """The artifacts of all stages; an exception of the converter is its answer.
+
+    ``inputs`` are for a converter that takes them.
+    """
     enter("build")
     formats = [stage.format for stage in converter.stages(options)]
     made: list[Artifact] = []
     try:
-        for artifact in converter.convert(source, options, folder):
+        for artifact in _artifacts(converter, source, options, folder, inputs):
             expected = formats[len(made)] if len(made) < len(formats) else None
             if not isinstance(artifact, Artifact) or artifact.format != expected:
                 got = getattr(artifact, "format", type(artifact).__name__)
@@ -101,6 +111,19 @@ def convert(converter: Converter, source: Artifact, options: BaseModel, folder: 
     except Exception as error:
         return Converted(tuple(made), _refusal(error))
     return Converted(tuple(made))
+
+
+def _artifacts(
+    converter: Converter,
+    source: Artifact,
+    options: BaseModel,
+    folder: Path,
+    inputs: Sequence[Feeds],
+) -> Iterable[Artifact]:
+    if not isinstance(converter, ConvertsOnInputs):
+        return converter.convert(source, options, folder)
+    fed = [fed_to(source, feeds) for feeds in inputs]
+    return converter.convert_on(source, options, folder, fed)
 
 
 def _refusal(error: BaseException) -> Failure:

@@ -60,6 +60,7 @@ OTHER_KERNELS = replace(
     other_kernels=True,
 )
 """For comparing two runtimes, which may compute every sum of the graph in another order."""
+DECLARED = "declared tolerance"
 OTHER_PLACES = "NaN or infinity in other places"
 _SLICE_ELEMENTS = 16
 _FEW = 0.01
@@ -293,7 +294,7 @@ def _judge_float(
     if noise is not None and noise.tolerance is not None:
         exceeds = math.inf if pattern.any() else error / noise.tolerance
         call: Call = "fault" if exceeds > 1 else "drift"
-        return Judgement(name, call, error, noise.tolerance, exceeds, "declared tolerance")
+        return Judgement(name, call, error, noise.tolerance, exceeds, DECLARED)
     if noise is None:
         detail = OTHER_PLACES if pattern.any() else ""
         return Judgement(name, "unsure", error, None, 1.0, detail)

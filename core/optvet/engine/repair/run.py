@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from optvet.engine.convert.answer import result_of
 from optvet.engine.convert.inputs import Drawn
 from optvet.engine.convert.inside import shows_inside
 from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.optimized import OptimizerAsConverter
+from optvet.engine.convert.places import recorded_inside
 from optvet.engine.convert.run import Made, converted_by, judged, opened, prepared
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.candidates import Candidate
 from optvet.engine.repair.edits import edited
 from optvet.engine.repair.gate import Gate, Measured, numbers_of, parts
-from optvet.engine.repair.propose.rank import proposals
+from optvet.engine.repair.propose.rank import proposals, proposals_beside
+from optvet.engine.repair.propose.trials import ended
 from optvet.engine.repair.search import Propose, Search, loaded
 from optvet.engine.work.lab import Progress
-from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import SourceInside
 from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.repair import Patch, RepairNumbers, RepairResult
 from optvet.spec.repair import RepairRequest
-from optvet.spec.types import Artifact
+from optvet.spec.types import Artifact, Failure, Sample
 
 _WITNESSES = 3
 _SHOWN = 2
 """Witnesses on which the insides of both sides are compared."""
+_ENDED = 3
+"""Candidates that may end a worker before no further ones are proposed."""
 _FRESH = 6
 """Random inputs that are drawn after the last edit."""
 
@@ -60,7 +67,7 @@ def repair_model(
         _refuse_other_formats(conversion)
         progress("running the source", 0, None)
         drawn, judge, skipped = prepared(conversion)
-        made = converted_by(conversion, progress)
+        made = converted_by(conversion, drawn, progress)
         progress("comparing", 0, None)
         answer = judged(conversion, made, drawn, judge)
         before = result_of(conversion, replace(answer, skipped=skipped), 0.0)
@@ -101,7 +108,10 @@ def _refuse_other_formats(conversion: Conversion) -> None:
 
 @dataclass(frozen=True)
 class _Repair:
-    """One repair, after the conversion was judged."""
+    """One repair, after the conversion was judged.
+
+    ``recorded`` is what a source in another environment computes inside, by sample.
+    """
 
     request: RepairRequest
     conversion: Conversion
@@ -109,6 +119,7 @@ class _Repair:
     made: Made
     before: ConversionResult
     progress: Progress
+    recorded: dict[str, tuple[SourceInside, ...]] = field(default_factory=dict)
 
     def nothing(self) -> RepairResult:
         """The answer where there is no fault to repair."""
@@ -168,18 +179,38 @@ class _Repair:
         return answer.model_copy(update={"files": self._written(artifact.data, data, answer)})
 
     def _proposer(self, config: RuntimeConfig) -> Propose:
-        source = (self.conversion.reference, self.conversion.source.artifact)
+        numbers = itertools.count(1)
 
         def propose(data: bytes, failing: Sequence[Drawn]) -> Sequence[Candidate]:
             samples = [d.sample for d in failing[:_SHOWN]]
-            outcome = self.conversion.sandbox.call(
-                proposals, *source, config, data, samples, role="referee"
-            )
-            if outcome.failure is not None:
-                self.conversion.warnings.append(f"no edits: {describe(outcome.failure)}")
+            tried = self.conversion.folder / f"tried-{next(numbers)}"
+            for before in range(1 + _ENDED):
+                outcome = self._proposals(config, data, samples, tried)
+                if outcome.value is not None or ended(tried) == before:
+                    break
+            self._complain(outcome.failure)
             return outcome.value or []
 
         return propose
+
+    def _proposals(
+        self, config: RuntimeConfig, data: bytes, samples: Sequence[Sample], tried: Path
+    ) -> Outcome[list[Candidate]]:
+        conversion, about = self.conversion, (config, data, samples, tried)
+        if conversion.source_is_here:
+            source = (conversion.reference, conversion.source.artifact)
+            return conversion.sandbox.call(proposals_beside, *source, *about, role="referee")
+        recorded = []
+        for sample in samples:
+            if sample.id not in self.recorded:
+                self.recorded[sample.id], failure = recorded_inside(conversion, sample)
+                self._complain(failure)
+            recorded.append(self.recorded[sample.id])
+        return conversion.sandbox.call(proposals, recorded, *about, role="referee")
+
+    def _complain(self, failure: Failure | None) -> None:
+        if failure is not None:
+            self.conversion.warnings.append(f"no edits: {describe(failure)}")
 
     def _vetted(
         self, old: bytes, new: bytes, config: RuntimeConfig

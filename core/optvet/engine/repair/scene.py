@@ -21,7 +21,6 @@ from optvet.engine.convert.align import (
     equal_up_to_layout,
     known_values,
 )
-from optvet.engine.convert.inside import inside_of
 from optvet.engine.convert.interface import fed_to
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import record_values
@@ -30,7 +29,6 @@ from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 from optvet.spec.types import Artifact, Sample
 
-SEEDS = range(2)
 _MISSING = 24
 """Missing values of the source, the first in order, that an edit may explain."""
 
@@ -133,15 +131,18 @@ class Scene:
 
 
 def scene_of(
-    source_config: RuntimeConfig,
-    source: Artifact,
+    recorded: Sequence[SourceInside],
     config: RuntimeConfig,
     model: ModelProto,
     sample: Sample,
 ) -> Scene | None:
-    """The two sides on ``sample``; None where the outputs of the source are not known inside it."""
-    inside = inside_of(source_config, source, sample.feeds, None)
-    moved = [inside_of(source_config, source, sample.feeds, seed) for seed in SEEDS]
+    """The two sides on ``sample``; None where the outputs of the source are not known inside it.
+
+    ``recorded`` is what ``source_inside`` gave.
+    """
+    if not recorded:
+        return None
+    inside, *moved = recorded
     artifact = Artifact("onnx", model.SerializeToString())
     fed = fed_to(artifact, sample.feeds)
     every = {**fed, **_values(model, fed, config)}
@@ -212,16 +213,3 @@ def _attempt(
         return record_values(part.SerializeToString(), feeds, config)
     except Exception:  # whatever a runtime raises: a shorter beginning is tried
         return None
-
-
-def scenes_of(
-    source_config: RuntimeConfig,
-    source: Artifact,
-    config: RuntimeConfig,
-    model: ModelProto,
-    samples: Sequence[Sample],
-) -> list[Scene]:
-    """A scene for each of ``samples`` that has one."""
-    about = (source_config, source, config, model)
-    found = (scene_of(*about, sample) for sample in samples)
-    return [scene for scene in found if scene is not None]

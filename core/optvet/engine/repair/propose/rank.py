@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 
-from optvet.engine.convert.inside import shows_inside
+from optvet.engine.convert.locate import source_inside
 from optvet.engine.repair.candidates import Candidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
 from optvet.engine.repair.propose.operators import affine, operators
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.structure import inputs, insertions, removals
-from optvet.engine.repair.scene import Scene, scenes_of
+from optvet.engine.repair.propose.trials import Trials
+from optvet.engine.repair.scene import Scene, scene_of
 from optvet.engine.repair.window import Window, window_of
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import RuntimeConfig
+from optvet.spec.converters import SourceInside
 from optvet.spec.types import Artifact, Sample
 
 _NODES = 8
@@ -38,29 +41,45 @@ _PROPOSE: tuple[Callable[[Scene, tuple[int, ...]], Iterator[Candidate]], ...] = 
 """In order of cost: what changes least, and what most surely is the source's own, first."""
 
 
-def proposals(
+def proposals_beside(
     source_config: RuntimeConfig,
     source: Artifact,
     config: RuntimeConfig,
     data: bytes,
     samples: Sequence[Sample],
+    tried: Path,
+) -> list[Candidate]:
+    """As ``proposals``, where the source runs in the same worker as the converted model."""
+    recorded = [source_inside(source_config, source, sample) for sample in samples]
+    return proposals(recorded, config, data, samples, tried)
+
+
+def proposals(
+    recorded: Sequence[Sequence[SourceInside]],
+    config: RuntimeConfig,
+    data: bytes,
+    samples: Sequence[Sample],
+    tried: Path,
 ) -> list[Candidate]:
     """Candidates that explain a missing value on all ``samples``, and those that need not.
 
-    Empty where the source does not show what it computes inside.
+    Args:
+        recorded: What the source computes inside on each of ``samples``.
+        config: What runs the converted model.
+        data: The converted model.
+        samples: Inputs on which it is wrong.
+        tried: Where it is kept what candidates explain, for a worker that goes on after this one.
     """
-    if not shows_inside(source_config, source):
-        return []
     enter("run")
     model = onnx.load_from_string(data)
-    scenes = scenes_of(source_config, source, config, model, samples)
+    pairs = zip(recorded, samples, strict=True)
+    scenes = [s for s in (scene_of(r, config, model, sample) for r, sample in pairs) if s]
     if not scenes:
         return []
-    windows = [window_of(scene, config) for scene in scenes]
-    return list(_ranked(windows))
+    return list(_ranked([window_of(scene, config) for scene in scenes], Trials(tried)))
 
 
-def _ranked(windows: Sequence[Window]) -> Iterator[Candidate]:
+def _ranked(windows: Sequence[Window], trials: Trials) -> Iterator[Candidate]:
     first = windows[0]
     region = first.scene.region.nodes[:_NODES]
     # A node before the region may be wrong too: its value is known, but in another layout.
@@ -84,7 +103,7 @@ def _ranked(windows: Sequence[Window]) -> Iterator[Candidate]:
                 continue
             if time.monotonic() - started > _TIME_S:
                 break
-            depth = _depth(windows, candidate)
+            depth = trials.depth(candidate, lambda c: _depth(windows, c))
             if depth >= 0:
                 found.append(replace(candidate, depth=depth))
         yield from sorted(found, key=lambda c: -c.depth)

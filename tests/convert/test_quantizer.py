@@ -1,0 +1,80 @@
+"""ONNX Runtime's quantizer: a stage that loses precision is held to what it declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from optvet.engine.convert.run import convert_model
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.sandbox import keep_servers
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.records.convert import ConversionResult
+from optvet.testing import check_converter
+
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 8] x) => (float[n, 5] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    keep_servers()
+    proto = onnx.parser.parse_model(MODEL)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (8, 16)), ("v", (16, 5))):
+        value = rng.normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+    onnx.save(proto, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def convert(model: Path, via: str, **options: object) -> ConversionResult:
+    given = {"model": str(model), "via": via, "converter_options": options}
+    return convert_model(ConvertRequest.model_validate(given), Plugins())
+
+
+@pytest.mark.parametrize("via", ["quantize_dynamic", "quantize_static"])
+def test_a_quantized_model_is_right_within_what_is_declared(via: str, model: Path) -> None:
+    result = convert(model, via)
+    assert result.verdict == "right", result.findings
+    prepare, quantize = result.stages
+    assert prepare.state in ("same", "drift")
+    assert quantize.kind == "lossy"
+    assert quantize.error is not None
+    assert quantize.error > 1e-4
+    assert all(f.severity == "note" for f in result.findings)
+
+
+@pytest.mark.parametrize("via", ["quantize_dynamic", "quantize_static"])
+def test_beyond_what_is_declared_the_stage_is_to_blame(via: str, model: Path) -> None:
+    result = convert(model, via, tolerance=1e-6)
+    (finding,) = (f for f in result.findings if f.severity == "fault")
+    assert (finding.symptom, finding.kind) == ("wrong-output", "lossy")
+    assert finding.culprit == f"{via}/quantize"
+    assert "is declared" in finding.message
+    assert finding.place is not None
+    assert finding.place.nodes == []
+
+
+def test_ranges_come_from_the_inputs_of_the_source(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "small.npz", x=np.full((4, 8), 1e-3, np.float32))
+    given = {
+        "model": str(model),
+        "via": "quantize_static",
+        "dataset": (f"files:{tmp_path / 'small.npz'}",),
+        "out": tmp_path / "out",
+        "edges": False,
+    }
+    assert convert_model(ConvertRequest.model_validate(given), Plugins()).verdict == "right"
+    proto = onnx.load(tmp_path / "out" / "2-quantize_static-quantize.onnx")
+    scales = {t.name: float(numpy_helper.to_array(t).max()) for t in proto.graph.initializer}
+    assert 0 < scales["x_scale"] < 1e-4
+
+
+def test_the_converter_conforms(model: Path) -> None:
+    check_converter(Plugins().converter("quantize_dynamic"), model)
