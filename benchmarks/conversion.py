@@ -28,13 +28,17 @@ import machine
 from conversion_source import PLANTED, SOURCE, PlantedConverter, files_of, options_of
 
 from optvet import OptvetError
+from optvet.engine.campaign.causes import cause_of_conversion
+from optvet.engine.campaign.tables.conversions import Converted, blame, funnel, kinds
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.numerics.agreement import agreement
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import Sandbox, keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
+from optvet.spec.records.report import ReportTable
 from optvet.spec.repair import RepairRequest
 
 CONVERTERS = {
@@ -58,6 +62,18 @@ SYMPTOMS = {
     "run-failure": "run-error",
 }
 STAGES = {"convert": "node-conversion", "optimize": "optimization", "lossy": "quantization"}
+CAUSES = {
+    "type": "type",
+    "shape": "shape",
+    "tensor-shape": "shape",
+    "dynamic": "shape",
+    "hyperparameters": "algorithmic",
+    "parameters": "algorithmic",
+    "semantics": "algorithmic",
+    "layer-graph": "algorithmic",
+    "refused": "incompatibility",
+}
+"""Categories of the manifest as causes of the failure study; some faults have none."""
 ORIGINS = ("example", "given", "random", "size", "edge")
 
 
@@ -74,9 +90,11 @@ class Scored:
     stage: str
     culprit: str
     message: str
+    cause: str
     seconds: float
     repair: str = ""
     edits: tuple[str, ...] = ()
+    expected_cause: str = "none"
 
     @property
     def found(self) -> bool:
@@ -123,7 +141,7 @@ def main() -> None:
     print(machine.describe(found), flush=True)
     cases = json.loads((options.folder / "manifest.json").read_text())
     cases = [c for c in cases if not options.only or c["id"] in options.only]
-    scored, missing = [], []
+    scored, converted, missing = [], [], []
     keep_servers()
     asked = Asked(Pythons(chosen, environments_root()))
     with asked, tempfile.TemporaryDirectory(prefix="optvet-conversion-") as scratch:
@@ -134,9 +152,14 @@ def main() -> None:
             folder = options.folder.resolve()
             how = {"converter_options": asked.options_of(case, folder), "environments": chosen}
             how |= asked.files_of(case, folder, scratch)
-            scored.append(_scored(case, folder, Path(scratch), how, not options.no_repair))
-            print(_line(scored[-1]), flush=True)
+            one, answer = _scored(case, folder, Path(scratch), how, not options.no_repair)
+            scored.append(one)
+            converted.append(answer)
+            print(_line(one), flush=True)
     _totals(scored, missing)
+    for table in (funnel(converted), kinds(converted), blame(converted)):
+        _show(table)
+    _agreement(scored)
     if options.json:
         options.json.write_text(json.dumps([asdict(s) for s in scored], indent=1))
 
@@ -196,7 +219,7 @@ def _converter(case: Mapping[str, Any]) -> str | None:
 
 def _scored(
     case: Mapping[str, Any], folder: Path, scratch: Path, how: Mapping[str, Any], mend: bool
-) -> Scored:
+) -> tuple[Scored, Converted]:
     name, plugins = _converter(case), Plugins()
     assert name is not None
     if name == PLANTED:
@@ -209,20 +232,29 @@ def _scored(
     started = time.perf_counter()
     repair: tuple[str, tuple[str, ...]] = ("", ())
     given = {"model": f"{file}:source", "via": (name,), **how}
+    result = None
     try:
         request = ConvertRequest.model_validate(given)
         result = convert_model(request, plugins)
     except OptvetError as error:
-        told = ("error", "error", "-", "-", f"{type(error).__name__}: {error}")
+        told = ("error", "error", "-", "-", f"{type(error).__name__}: {error}", "none")
     else:
         told = _told(result)
         if mend and result.verdict == "faulty" and result.stages[-1].format == "onnx":
             repair = _repaired(given, plugins, scratch)
     expected = (case["symptom"], case["stage"], case["culprit"])
     seconds = time.perf_counter() - started
-    return Scored(
-        case["id"], case["converter"], bool(case["control"]), expected, *told, seconds, *repair
+    scored = Scored(
+        case["id"],
+        case["converter"],
+        bool(case["control"]),
+        expected,
+        *told,
+        seconds,
+        *repair,
+        expected_cause=CAUSES.get(case["category"], "none" if case["control"] else ""),
     )
+    return scored, Converted(case["id"], case["converter"], result)
 
 
 def _repaired(
@@ -239,16 +271,17 @@ def _repaired(
     return "over-fitted" if over else result.verdict, tuple(e.about for e in result.edits)
 
 
-def _told(result: ConversionResult) -> tuple[str, str, str, str, str]:
-    """Verdict; symptom, stage, culprit and message of the finding with the plainest input."""
+def _told(result: ConversionResult) -> tuple[str, str, str, str, str, str]:
+    """Verdict; symptom, stage, culprit, message, cause of the finding with the plainest input."""
     told = [f for f in result.findings if f.severity != "note"]
     if not told:
-        return result.verdict, "none", "-", "-", result.reason
+        return result.verdict, "none", "-", "-", result.reason, "none"
     first = min(told, key=_plainness)
     symptom = SYMPTOMS.get(first.symptom, first.symptom)
     place = first.place.words() if first.place is not None else ""
     stage = STAGES.get(first.kind, first.kind)
-    return result.verdict, symptom, stage, place or first.culprit, first.message
+    cause = "incompatibility" if first.severity == "refusal" else cause_of_conversion(first).name
+    return result.verdict, symptom, stage, place or first.culprit, first.message, cause
 
 
 def _words_of(text: str) -> set[str]:
@@ -301,6 +334,29 @@ def _totals(scored: Sequence[Scored], missing: Sequence[str]) -> None:
     if missing:
         names = ", ".join(sorted(set(missing)))
         print(f"not run, since its converter is not here: {len(missing)} ({names})")
+
+
+def _agreement(scored: Sequence[Scored]) -> None:
+    """Cohen's kappa of what optvet tells and of the labels, per converter and over all cases."""
+    print("\nAgreement with the labels (controls are labelled none)")
+    for title, group in _groups(scored):
+        rated = {
+            "symptom": [(s.expected[0], s.symptom) for s in group],
+            "stage": [(s.expected[1], s.stage) for s in group],
+            "cause": [(s.expected_cause, s.cause) for s in group if s.expected_cause],
+        }
+        words = (
+            f"{name} {agreement([a for a, _ in pairs], [b for _, b in pairs]).words()}"
+            for name, pairs in rated.items()
+        )
+        print(f"{title}: {'; '.join(words)}")
+
+
+def _show(table: ReportTable) -> None:
+    print(f"\n{table.title}\n{' | '.join(table.columns)}")
+    for row in table.rows:
+        cells = ("" if v is None else f"{v:.3g}" if isinstance(v, float) else str(v) for v in row)
+        print(" | ".join(cells))
 
 
 def _groups(scored: Sequence[Scored]) -> Iterator[tuple[str, list[Scored]]]:

@@ -91,6 +91,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "gpt.onnx", WRITER)
     write(tmp_path / "models" / "one.onnx", CLEAN)
     write(tmp_path / "models" / "two.onnx", CLEAN.replace("Relu", "Sigmoid"))
+    (tmp_path / "answers").mkdir()
     known = {"schema": "optvet.baseline/1", "findings": []}
     (tmp_path / "known.json").write_text(json.dumps(known))
     (tmp_path / "nightly.toml").write_text('models = ["models/"]\n')
@@ -126,6 +127,9 @@ def test_command_of_the_docs_runs(
     if "hunted" in command.words and "--out" not in command.words:
         hunt = next(c for c in ALL if {"hunt", "hunted", "--out"} <= set(c.words))
         assert optvet.cli.main(hunt.words[1:]) in hunt.codes
+    if "answers" in command.words:
+        made = next(c for c in ALL if "answers/forest.json" in c.words)
+        assert optvet.cli.main(made.words[1:]) in made.codes
     if any(word.startswith("one/") for word in command.words):
         made = next(c for c in ALL if {"generate", "one"} <= set(c.words))
         assert optvet.cli.main(made.words[1:]) in made.codes

@@ -83,6 +83,12 @@ def test_a_matrix_of_conversions_is_stored_and_reported_as_vets_are(file: Path, 
     assert "wrong-output,compare,algorithmic,1,1,1" in tables.out
     assert "source.py:forest,! " in tables.out
 
+    assert "refused" in tables.out
+    study = run("campaign", "tables", "matrix.store", "--study", "converters", "--format", "csv")
+    assert "all,4,2,0,0,0,1,0,1,0,0.25" in study.out
+    assert "skl2onnx,node conversion,wrong-output,algorithmic,1,1" in study.out
+    assert 'estimator,"1 right, 1 differs, 2 refused"' in study.out
+
     run("campaign", "export", "matrix.store", "--format", "baseline", "--out", "known.json")
     known = run("campaign", "show", "matrix.store", "--baseline", "known.json")
     assert (known.code, "0 new findings, 1 known" in known.out) == (5, True)

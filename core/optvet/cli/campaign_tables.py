@@ -18,6 +18,7 @@ from optvet.cli.options import Debug
 from optvet.cli.output import Json, write_document
 from optvet.cli.tables import cell_text, shown_table
 from optvet.cli.terminal import Terminal, one_line
+from optvet.spec.errors import UsageError
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables, Study
 from optvet.spec.words import printable
@@ -28,9 +29,14 @@ class StudyName(StrEnum):
 
     DITOX = "ditox"
     OTX = "otx"
+    CONVERTERS = "converters"
 
 
-STUDIES: Mapping[StudyName, Study] = {StudyName.DITOX: "ditox", StudyName.OTX: "otx"}
+STUDIES: Mapping[StudyName, Study] = {
+    StudyName.DITOX: "ditox",
+    StudyName.OTX: "otx",
+    StudyName.CONVERTERS: "converters",
+}
 """Studies by the name that is typed."""
 
 
@@ -66,13 +72,28 @@ def command(
     study: StudyOption = None,
     known: Known = None,
     which: Which = "",
+    answers: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--answers",
+            metavar="DIR",
+            help="A folder with what `optvet convert --json` and `optvet repair --json` wrote, "
+            "counted too; for `--study converters`.",
+            show_default=False,
+        ),
+    ] = None,
     format: Annotated[TableFormat, typer.Option(help="How to write them.")] = TableFormat.SCREEN,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Show what a campaign found over many models, or the tables of a published study."""
+    """Show what a campaign found over many models, or the tables of a published study.
+
+    With `--study converters`, STORE may be a folder of answers as `--answers` takes them.
+    """
     from optvet.engine.campaign import find_campaign, open_store
-    from optvet.engine.campaign.tables import read_known, tables_of
+    from optvet.engine.campaign.store import DATABASE
+    from optvet.engine.campaign.tables import read_answers, read_known, tables_of, tables_of_answers
+    from optvet.engine.convert.chain import formats_reached
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.selectors import models_tagged
 
@@ -80,20 +101,31 @@ def command(
     entries = None if known is None else read_known(known)
     asked = None if study is None else STUDIES[study]
     theirs = [] if asked is None else models_tagged(Plugins(), asked)
-    with open_store(store) as opened:
-        campaign = find_campaign(opened, which)
-        tables = tables_of(
-            opened,
-            campaign,
-            study=asked,
-            known=entries,
-            theirs=theirs,
-        )
+    folders = list(answers or ())
+    if folders and asked != "converters":
+        raise UsageError("--answers are of conversions and repairs; say --study converters")
+    reach = formats_reached(Plugins()) if asked == "converters" else None
+    name, number = str(store), 0
+    if asked == "converters" and store.is_dir() and not (store / DATABASE).is_file():
+        tables = tables_of_answers(read_answers([store, *folders]), reach)
+    else:
+        with open_store(store) as opened:
+            campaign = find_campaign(opened, which)
+            name, number = campaign.name, campaign.id
+            tables = tables_of(
+                opened,
+                campaign,
+                study=asked,
+                known=entries,
+                theirs=theirs,
+                reach=reach,
+                kept=read_answers(folders),
+            )
     if json_to is not None:
         document = CampaignTables(
             schema="optvet.campaign-tables/1",
-            campaign=campaign.name,
-            number=campaign.id,
+            campaign=name,
+            number=number,
             study=asked,
             tables=tables,
         )

@@ -14,6 +14,7 @@ from optvet.cli.output import check_file, write_document
 from optvet.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from optvet.engine.convert.chain import formats_reached
     from optvet.engine.discovery import Plugins
 
 Format = Annotated[
@@ -57,7 +58,8 @@ def command(
         tables = tables_of(opened, campaign, known=entries)
         if study is not None:
             theirs = models_tagged(plugins, STUDIES[study])
-            tables += tables_of(opened, campaign, study=STUDIES[study], theirs=theirs)
+            reach = formats_reached(plugins)
+            tables += tables_of(opened, campaign, study=STUDIES[study], theirs=theirs, reach=reach)
         report = report_of(opened, campaign, tables, charts_of(opened, campaign))
         document = render_report(reporter, report, lambda finding: files_of(opened, finding))
     write_document(terminal, out, document.removesuffix("\n"))

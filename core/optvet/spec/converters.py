@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from optvet.spec.generics import OptionsT, OptionsT_contra
 from optvet.spec.protocols import Session
-from optvet.spec.types import Artifact
-
-StageKind = Literal["load", "convert", "optimize", "export", "lossy"]
-"""What a stage does: reads the source, rewrites its operators as those of the target, simplifies
-the result, writes it in its final form, or makes it smaller at a loss."""
+from optvet.spec.types import Artifact, StageKind
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ import onnx
 
 from optvet.spec.symptoms import Stage, Symptom
 
+StageKind = Literal["load", "convert", "optimize", "export", "lossy"]
+"""What a stage does: reads the source, rewrites its operators as those of the target, simplifies
+the result, writes it in its final form, or makes it smaller at a loss."""
+
 
 @dataclass(frozen=True)
 class ValueInfo:

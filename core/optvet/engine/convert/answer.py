@@ -15,7 +15,6 @@ from optvet.engine.convert.judge import Seen, symptom_of
 from optvet.engine.convert.session import Conversion
 from optvet.engine.work.sandbox.messages import cut
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.spec.converters import StageKind
 from optvet.spec.files import write_file
 from optvet.spec.records.convert import (
     ConversionFinding,
@@ -28,7 +27,7 @@ from optvet.spec.records.convert import (
     StageRecord,
 )
 from optvet.spec.records.vet import Control, CrossCheck, Skipped
-from optvet.spec.types import Artifact, Failure
+from optvet.spec.types import Artifact, Failure, StageKind
 
 _MESSAGE_CHARS = 4000
 Found = tuple[Blame, bool, list[CrossCheck], ConversionPlace | None]

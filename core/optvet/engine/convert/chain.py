@@ -181,3 +181,18 @@ def runtimes_for(
     raise InputError(
         f"{model}: converter {first.name!r} takes {takes}; choose another source or converter"
     )
+
+
+def formats_reached(plugins: Plugins) -> dict[str, frozenset[str]]:
+    """The formats that chains of converters make, by the format that they begin with."""
+    converters = [plugins.converter(name) for name in plugins.names("converter")]
+    reached: dict[str, frozenset[str]] = {}
+    for start in {format for c in converters for format in c.consumes}:
+        found: set[str] = set()
+        ends = {start}
+        while ends:
+            made = {c.produces for c in converters if c.consumes & ends}
+            ends = made - found
+            found |= made
+        reached[start] = frozenset(found)
+    return reached

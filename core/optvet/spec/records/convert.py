@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.converters import StageKind
 from optvet.spec.records.base import Record
 from optvet.spec.records.vet import Control, CrossCheck, Skipped
+from optvet.spec.types import StageKind
 
 ConversionVerdict = Literal["right", "faulty", "refused", "undecided"]
 ConversionSymptom = Literal[

@@ -9,8 +9,8 @@ from pydantic import Field
 from optvet.spec.records.base import Record
 from optvet.spec.records.report import ReportTable
 
-Study = Literal["ditox", "otx"]
-"""Published studies whose tables can be made of a campaign."""
+Study = Literal["ditox", "otx", "converters"]
+"""Published studies whose tables can be made: of two kinds of optimizers, and of converters."""
 
 
 class CampaignTables(Record):

@@ -11,6 +11,17 @@ from collections.abc import Sequence
 from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import Campaign, campaigns, trials
 from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.tables.answers import KeptAnswers, read_answers
+from optvet.engine.campaign.tables.conversions import (
+    Converted,
+    Reach,
+    blame,
+    converted_from,
+    converted_of,
+    funnel,
+    tables_of_conversions,
+)
+from optvet.engine.campaign.tables.conversions import kinds as kinds_of_conversions
 from optvet.engine.campaign.tables.ditox import ditox
 from optvet.engine.campaign.tables.failing import only_failing, sequences_in
 from optvet.engine.campaign.tables.otx import charts, otx
@@ -28,7 +39,17 @@ from optvet.spec.records.charts import Chart
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import Study
 
-__all__ = ["Row", "Study", "charts_of", "read_known", "row_of", "tables_of", "tables_of_findings"]
+__all__ = [
+    "Row",
+    "Study",
+    "charts_of",
+    "read_answers",
+    "read_known",
+    "row_of",
+    "tables_of",
+    "tables_of_answers",
+    "tables_of_findings",
+]
 
 
 def tables_of(
@@ -38,6 +59,8 @@ def tables_of(
     study: Study | None = None,
     known: Sequence[KnownEntry] | None = None,
     theirs: Sequence[str] = (),
+    reach: Reach | None = None,
+    kept: KeptAnswers | None = None,
 ) -> list[ReportTable]:
     """Tables of a campaign; tables that compare releases cover all campaigns of its store.
 
@@ -47,7 +70,11 @@ def tables_of(
         study: The study whose tables to make; None for the tables of findings.
         known: Known findings; see ``tracker``.
         theirs: References of the models that the study ran.
+        reach: Formats that installed converters lead to; see ``formats_reached``.
+        kept: Answers of conversions and repairs to count too.
     """
+    if study == "converters":
+        return tables_of_answers(kept, reach, converted_of(trials(store, campaign)))
     rows = [row_of(trial) for trial in trials(store, campaign)]
     vets = [row for row in rows if row.kind == "vet"]
     if study == "ditox":
@@ -62,7 +89,20 @@ def tables_of(
                     others[trial.key] = row_of(trial)
     tables = tables_of_findings(rows, list(others.values()), known)
     found = only_failing(vets, _sequences(store, vets))
-    return [*tables, found] if found is not None else tables
+    tables += [found] if found is not None else []
+    if len(vets) < len(rows):
+        conversions = converted_of(trials(store, campaign))
+        tables += [funnel(conversions), kinds_of_conversions(conversions), blame(conversions)]
+    return tables
+
+
+def tables_of_answers(
+    kept: KeptAnswers | None, reach: Reach | None, stored: Sequence[Converted] = ()
+) -> list[ReportTable]:
+    """The tables of the studies of converters, of answers in files and in a store."""
+    kept = kept or KeptAnswers()
+    found = [*stored, *converted_from(kept.conversions)]
+    return tables_of_conversions(found, reach, kept.repairs)
 
 
 def _sequences(store: Store, rows: Sequence[Row]) -> dict[str, frozenset[tuple[str, ...]]]:
