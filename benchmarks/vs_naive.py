@@ -27,9 +27,11 @@ process tree is read from /proc (ticks of 10 ms). Ratios are of medians over ``-
 from __future__ import annotations
 
 import argparse
+import cProfile
 import ctypes
 import json
 import os
+import pstats
 import resource
 import statistics
 import subprocess
@@ -434,12 +436,16 @@ class Inline:
         from optvet.engine.work.sandbox import Limits
 
         self.limits = Limits()
+        self.profilers: list[cProfile.Profile] = []
 
     def call(self, function: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
         """Do it now; what ``Sandbox.call`` gives."""
         from optvet.engine.work.sandbox import Outcome
 
-        return Outcome(function(*args), None)
+        # A profiler sees the thread that enables it, and the caller may be any.
+        profiler = cProfile.Profile()
+        self.profilers.append(profiler)
+        return Outcome(profiler.runcall(function, *args), None)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **_: Any) -> Any:
         """Do it now; what ``Sandbox.submit`` gives."""
@@ -450,9 +456,6 @@ class Inline:
 
 def profile(path: str, strategy: str, limit: int, lines: int) -> Any:
     """Inclusive seconds of optvet's functions, and of the native calls beneath."""
-    import cProfile
-    import pstats
-
     import onnxoptimizer
     import onnxruntime
 
@@ -472,14 +475,14 @@ def profile(path: str, strategy: str, limit: int, lines: int) -> Any:
             pairs=False,
             cache_dir=Path(folder),
         )
-        profiler = cProfile.Profile()
+        inline, profiler = Inline(), cProfile.Profile()
         started = time.perf_counter()
         profiler.enable()
         (model,) = resolve_model(path, plugins, Path(folder))
-        vet_model(model, settings, plugins, sandbox=Inline())  # type: ignore[arg-type]
+        vet_model(model, settings, plugins, sandbox=inline)  # type: ignore[arg-type]
         profiler.disable()
         wall = time.perf_counter() - started
-    stats = pstats.Stats(profiler).get_stats_profile().func_profiles
+    stats = pstats.Stats(profiler, *inline.profilers).get_stats_profile().func_profiles
     rows = sorted(
         ((p.cumtime, p.tottime, p.ncalls, p.file_name, n) for n, p in stats.items()),
         key=lambda row: -row[1],

@@ -422,18 +422,28 @@ def test_a_model_that_changes_while_it_is_vetted_is_told(
 
 
 @pytest.mark.parametrize(
-    ("size_gib", "free_gib", "kept"),
-    [(0.1, 1, True), (0.6, 40, True), (0.6, 8, False), (0.6, None, False), (1.5, 400, False)],
+    ("size_gib", "free_gib", "memory", "workers"),
+    [
+        (0.1, 1, True, True),
+        (0.6, 80, True, True),
+        (0.6, 16, True, False),
+        (0.6, 8, False, False),
+        (0.6, None, False, False),
+        (1.5, 400, False, False),
+    ],
 )
-def test_memory_of_a_large_model_is_kept_where_there_is_plenty(
+def test_memory_and_workers_of_a_large_model_are_kept_where_there_is_plenty(
     size_gib: float,
     free_gib: float | None,
-    kept: bool,
+    memory: bool,
+    workers: bool,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     free = None if free_gib is None else int(free_gib * (1 << 30))
     monkeypatch.setattr(large, "available_bytes", lambda: free)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     model = open_model(saved(tmp_path), "model.onnx", tmp_path)
     model = replace(model, size_bytes=int(size_gib * (1 << 30)))
-    assert large.keeps_memory(model, Planted()) == kept
+    assert large.keeps_memory(model, Planted()) == memory
+    assert large.keeps_workers(model, Planted()) == workers

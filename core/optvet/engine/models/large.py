@@ -3,7 +3,8 @@
 Measured peaks of memory, as multiples of the model's size: an optimizer takes about 5 with the
 model as bytes and 4 from a file; a runtime 3 from bytes, 1.2 from a file, and only the mapping if
 the weights are external; the checker 3 from bytes and 2 from a file. So a large model is not loaded
-as bytes if a plugin can take a file, workers end after one task, and tasks run one by one.
+as bytes if a plugin can take a file, tasks run one by one, and workers end after one task unless
+there is memory in plenty.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ WITH_BYTES = 6.0
 _OVERHEAD_BYTES = 256 << 20
 _RETURNED_BYTES = 1 << 30
 _PLENTY = 3
+_KEPT = 2.5
 _PREFIX = "large-"
 
 
@@ -48,6 +50,21 @@ def keeps_memory(model: Model, optimizer: Optimizer) -> bool:
     free = available_bytes()
     need = need_bytes(model.size_bytes, optimizer)
     return model.size_bytes < _RETURNED_BYTES and free is not None and free > _PLENTY * need
+
+
+def keeps_workers(model: Model, optimizer: Optimizer) -> bool:
+    """Whether workers serve one task after the other, with the memory that they keep.
+
+    Of a large model the workers of two roles have kept 2.4 times what one step needs, and half of
+    the time of a task is the system's, to give memory. Other processes may do the same at the same
+    time, one per processor.
+    """
+    if not is_large(model):
+        return True
+    share = (available_bytes() or 0) / (os.cpu_count() or 1)
+    return keeps_memory(model, optimizer) and share > _KEPT * need_bytes(
+        model.size_bytes, optimizer
+    )
 
 
 def check_taken(

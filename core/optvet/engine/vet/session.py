@@ -105,11 +105,11 @@ def open_session(
     jobs, fewer = large.jobs_that_fit(model, case.optimizer, wanted)
     root = request.cache_dir or cache_root()
     cache = Cache(root if request.cache else None)
-    single_task = large.is_large(model)
+    single_task = not large.keeps_workers(model, case.optimizer)
     keeps = large.keeps_memory(model, case.optimizer)
     limits = Limits(request.timeout, request.memory, single_task, keeps)
-    own = sandbox is None or single_task
-    if sandbox is None or single_task:
+    own = sandbox is None or large.is_large(model)
+    if sandbox is None or own:
         sandbox = Sandbox(jobs=jobs, limits=limits, preload=preload)
     try:
         check_options(sandbox, case.optimizer, case.options, cache)
