@@ -13,7 +13,9 @@ deaths      60 jobs of which every 20th aborts, 5 hang and 5 eat memory: how man
             each is blamed on its pass and its stage, and the processor time of the campaign's own
             process per job, beyond that of a run that is answered from the store.
 study       A campaign file, ``studies/offline.toml``, cold (the models of the zoo are made too) and
-            repeated; modules are compiled before, as those of an installed package are.
+            repeated; modules are compiled before, as those of an installed package are. With
+            ``--one-job`` the bare sum of its trials, one after the other in this process and
+            without a store, and with one job at a time: the overhead, and the scaling.
 
 Run it on a machine that does nothing else: ``python benchmarks/campaign.py``. Shorter:
 ``--parts deaths --jobs 20``, ``--parts study --study FILE``.
@@ -33,7 +35,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +48,9 @@ from optvet import VetRequest
 from optvet.engine.api import vet_request
 from optvet.engine.campaign import add_campaign, find_campaign, open_store, trials
 from optvet.engine.campaign.answers import record
+from optvet.engine.campaign.file import read_campaign
 from optvet.engine.campaign.leases import claim, join, leave, this_process
-from optvet.engine.campaign.plan import Job, Plan
+from optvet.engine.campaign.plan import Job, Plan, requests_of
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import keep_servers
 from optvet.engine.work.sandbox.worker import PR_SET_CHILD_SUBREAPER
@@ -72,7 +77,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", metavar="zoo:NAME", help="of the part scaling")
     parser.add_argument("--jobs", type=int, default=60, help="of the part deaths")
     parser.add_argument("--study", type=Path, default=ROOT / "studies" / "offline.toml")
-    parser.add_argument("--one-job", action="store_true", help="the study with one job too")
+    parser.add_argument("--one-job", action="store_true", help="of the study: bare sum, one job")
     chosen = parser.parse_args()
     print(machine.describe(machine.environment()), flush=True)
     adopt_orphans()
@@ -143,31 +148,50 @@ def scaling(place: Path, models: tuple[str, ...]) -> None:
 
 def in_processes(place: Path, models: tuple[str, ...], count: int) -> Took:
     """What ``bare`` takes in ``count`` processes at once, each with its own cache; the mean."""
-    before, files, pids = children_s(), [place / f"bare-{n}" for n in range(count)], []
-    for file in files:
-        fetch(models, file.with_suffix(".cache"))
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            file.write_text(repr(bare(models, file.with_suffix(".cache"))))
-            os._exit(0)  # The servers that it kept end with it.
-    for pid in pids:
-        os.waitpid(pid, 0)
-    wall_s = sum(float(file.read_text()) for file in files) / count
-    for file in files:
-        shutil.rmtree(file.with_suffix(".cache"))
+    asked = [(model, optimizer) for optimizer in OPTIMIZERS for model in models]
+    caches = [place / f"bare-{n}" for n in range(count)]
+    for cache in caches:
+        fetch(models, cache)
+    took = at_once([partial(bare, asked, cache) for cache in caches])
+    for cache in caches:
+        shutil.rmtree(cache)
+    return took
+
+
+def at_once(works: Sequence[Callable[[], object]]) -> Took:
+    """What each takes in a process of its own, the mean."""
+    before = children_s()
+    with tempfile.TemporaryDirectory(prefix="optvet-benchmark-") as folder:
+        files, pids = [Path(folder) / str(n) for n in range(len(works))], []
+        for work, file in zip(works, files, strict=True):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                keep_servers()  # As a campaign's worker does.
+                started = time.perf_counter()
+                work()
+                file.write_text(repr(time.perf_counter() - started))
+                os._exit(0)  # The servers that it kept end with it.
+        for pid in pids:
+            os.waitpid(pid, 0)
+        wall_s = sum(float(file.read_text()) for file in files) / len(works)
     return Took(wall_s, 0.0, children_s() - before)
 
 
-def bare(models: tuple[str, ...], cache: Path) -> float:
-    """Seconds of all vets, one after the other, by one process that is warm."""
-    keep_servers()  # As a campaign's worker does.
+def bare(asked: Sequence[tuple[str, str]], cache: Path) -> None:
+    """All vets, one after the other, by one process that is warm."""
     plugins = Plugins()
-    started = time.perf_counter()
-    for optimizer in OPTIMIZERS:
-        for model in models:
-            request = VetRequest(model=model, optimizer=optimizer, limit=1, jobs=1, cache_dir=cache)
-            vet_request(request, plugins)
-    return time.perf_counter() - started
+    for model, optimizer in asked:
+        request = VetRequest(model=model, optimizer=optimizer, limit=1, jobs=1, cache_dir=cache)
+        vet_request(request, plugins)
+
+
+def bare_study(file: Path, cache: Path) -> None:
+    """All vets of a campaign file, one after the other, by one process that is warm."""
+    plugins = Plugins()
+    source = read_campaign(file, plugins)
+    for request in requests_of(source, plugins, {"cache_dir": cache}):
+        assert isinstance(request, VetRequest), "the bare sum is of vets"
+        vet_request(request, plugins)
 
 
 def fetch(models: tuple[str, ...], cache: Path) -> None:
@@ -303,9 +327,14 @@ def study(place: Path, file: Path, *, one_job: bool) -> None:
     again = command(file.resolve(), place / "store", place / "cache", 2)
     print(f"{file.name}, repeated {again}  (at most 5)", flush=True)
     if one_job:
+        plain = at_once([partial(bare_study, file.resolve(), place / "cache-0")])
+        print(f"{file.name}, bare sum {plain}", flush=True)
+        shutil.rmtree(place / "cache-0")
         one = command(file.resolve(), place / "store-1", place / "cache-1", 1)
-        words = f"2 jobs are {one.wall_s / cold.wall_s:.2f} times as fast (at least 1.7)"
+        words = f"{one.wall_s / plain.wall_s - 1:+.0%} over the bare sum (at most +15 %)"
         print(f"{file.name}, 1 job    {one}  {words}", flush=True)
+        words = f"{one.wall_s / cold.wall_s:.2f} times as fast as 1 (at least 1.7)"
+        print(f"{file.name}, 2 jobs   {cold}  {words}", flush=True)
 
 
 if __name__ == "__main__":
