@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -80,6 +81,17 @@ def test_a_network_of_pytorch_stays_what_it_is(via: str, tmp_path: Path) -> None
     (tmp_path / "source.py").write_text(SOURCE)
     result = convert(f"{tmp_path / 'source.py'}:net", via)
     assert result.verdict == "right", (result.findings, result.reason)
+
+
+def test_an_exported_program_stays_what_it_is(via: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs optvet[torch]")
+    (tmp_path / "source.py").write_text(SOURCE)
+    made = runpy.run_path(str(tmp_path / "source.py"))
+    program = torch.export.export(made["net"]().eval(), made["example_inputs"])
+    torch.export.save(program, str(tmp_path / "net.pt2"))
+    result = convert(str(tmp_path / "net.pt2"), via)
+    assert result.verdict == "right", (result.findings, result.reason)
+    assert result.source.format == "torch-program"
 
 
 def test_what_an_importer_does_not_know_is_refused(via: str, tmp_path: Path) -> None:

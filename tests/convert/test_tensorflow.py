@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +235,43 @@ def test_the_file_of_a_tflite_model_is_a_source(source: Path, tmp_path: Path) ->
     converted(source, "cnn", "tflite", out=tmp_path)
     (file,) = tmp_path.glob("*.tflite")
     assert converted(file, "", "tflite2onnx").verdict == "right"
+
+
+SAVE = """
+import sys
+
+import keras
+from keras import layers as k
+
+x = keras.Input((6, 4))
+y = k.LayerNormalization()(x + k.MultiHeadAttention(2, 3)(x, x))
+y = k.Dense(3)(k.LSTM(5)(k.Conv1D(4, 3, padding="same", activation="relu")(y)))
+model = keras.Model(x, y)
+model.save(sys.argv[1] + "/model.keras")
+model.export(sys.argv[1] + "/saved", format="tf_saved_model", verbose=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    python = Pythons({}, environments_root()).python_of("tf")
+    if python is None:
+        pytest.skip("needs: optvet env make tf")
+    folder = tmp_path_factory.mktemp("saved")
+    quiet = {**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [str(python), "-c", SAVE, str(folder)]
+    subprocess.run(command, env=quiet, check=True, capture_output=True, timeout=240)
+    return folder
+
+
+@pytest.mark.parametrize("file", ["model.keras", "saved"])
+def test_files_of_keras_and_tensorflow_go_on_to_openvino(saved: Path, file: str) -> None:
+    if find_spec("openvino") is None:
+        pytest.skip("needs optvet[openvino]")
+    result = converted(saved / file, "", "tf2onnx", "openvino")
+    assert result.verdict == "right", (result.findings, result.reason)
+    assert [s.converter for s in result.stages] == ["tf2onnx"] * 3 + ["openvino"] * 2
+    assert {s.state for s in result.stages} <= {"same", "drift"}
 
 
 @pytest.mark.usefixtures("made")

@@ -81,6 +81,14 @@ convolution.example_inputs = {"image": torch.randn(2, 3, 8, 8)}
 convolution.dynamic_axes = {"image": {0: "batch"}}
 
 
+def sign():
+    return Function(torch.sign)
+
+
+sign.example_inputs = (torch.tensor([1.0, -2.0, 0.0, 3.0]),)
+sign.more_inputs = [(torch.tensor([1.0, float("nan"), 0.0, 3.0]),)]
+
+
 def wrong_kind():
     return 3
 
@@ -124,6 +132,25 @@ def test_the_operator_is_named_with_its_line_and_what_it_became(source: Path) ->
     assert "index_put" in place.operator
     assert place.line.startswith(f"{source}:")
     assert place.node == "ScatterND"
+
+
+@pytest.mark.parametrize("via", ["torch_script", "torch_dynamo"])
+def test_what_runtimes_read_differently_is_not_blamed_on_the_translation(
+    source: Path, via: str
+) -> None:
+    pytest.importorskip("tvm", reason="needs optvet[tvm]: of NaN it gives what PyTorch does")
+    (finding, *_) = convert(source, "sign", via).findings
+    assert (finding.symptom, finding.kind, finding.culprit) == (
+        "wrong-output",
+        "target-runtime",
+        "onnxruntime",
+    )
+    assert finding.place is not None
+    assert finding.place.alike
+    outcomes = {c.runtime: c.outcome for c in finding.cross_check}
+    assert outcomes["onnx_reference"] == "fault"
+    assert outcomes["tvm"] == "no-fault"
+    assert "torch" not in outcomes
 
 
 def test_a_folded_batch_norm_is_rounding(source: Path) -> None:

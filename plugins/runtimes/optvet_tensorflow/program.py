@@ -38,6 +38,7 @@ class Program:
         facts: Example inputs.
         named: Whether a function takes its inputs by name.
         call: ``run(model, *inputs)`` of the file; None without.
+        owner: What has the variables of the model, which does not keep them itself.
     """
 
     model: Any
@@ -45,6 +46,7 @@ class Program:
     facts: SourceFacts
     named: bool = False
     call: Any = None
+    owner: Any = None
 
     @property
     def is_keras(self) -> bool:
@@ -137,7 +139,7 @@ def program_of(artifact: Artifact) -> Program:
         specs = _keras_specs(model, str(path))
         return Program(model, specs, _drawn(specs))
     function, specs = _signature(model, path)
-    return Program(function, specs, _drawn(specs), named=True)
+    return Program(function, specs, _drawn(specs), named=True, owner=model)
 
 
 def _made(artifact: Artifact) -> Program:

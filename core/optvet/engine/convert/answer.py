@@ -108,7 +108,8 @@ def _finding(answer: Answer, found: Found) -> ConversionFinding:
     names = [station.name for station in guilty]
     kind: StageKind | Literal["target-runtime"] = guilty[0].stage.kind
     culprit = " or ".join(names)
-    if checks and all(c.outcome == "no-fault" for c in checks):
+    some = any if place is not None and place.alike else all
+    if checks and some(c.outcome == "no-fault" for c in checks):
         kind, culprit = "target-runtime", answer.runtimes[blame.last]
     return ConversionFinding(
         symptom=blame.symptom,

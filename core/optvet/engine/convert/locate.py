@@ -117,17 +117,22 @@ def _described(
     first = None if region.first is None else inside.values[region.first]
     entry = None if region.entry is None else model.graph.node[region.entry]
     attributes: dict[str, tuple[str, str]] = {}
+    alike = False
     if first is not None and entry is not None and first.alike == entry.op_type:
         attributes = differing_attributes(model, entry, first.attributes)
+        alike = True
+    parameters = _near(model, region, _parameters(model, inside)) or _turned(
+        model, inside, first, entry
+    )
     return ConversionPlace(
         operator="" if first is None else first.operator,
         module="" if first is None else first.module,
         line="" if first is None else first.line,
         nodes=nodes,
         node="" if entry is None else entry.op_type,
-        parameters=_near(model, region, _parameters(model, inside))
-        or _turned(model, inside, first, entry),
+        parameters=parameters,
         attributes=attributes,
+        alike=alike and not parameters and not attributes,
     )
 
 

@@ -32,9 +32,9 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested, OptvetError
 from optvet.spec.protocols import Runtime
-from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.vet import CrossCheck
-from optvet.spec.types import Artifact, Failure, Sample
+from optvet.spec.types import Artifact, Failure
 
 
 def _quiet(text: str, done: int, total: int | None) -> None:
@@ -221,17 +221,15 @@ def judged(
         named = refused_place(conversion, answer.refused[1].message)
         answer = replace(answer, refused_place=named)
     blames = blamed(stations, drawn) if made[-1].artifact is not None else []
-    found = [
-        (
-            blame,
-            _is_confirmed(judge, observed, blame),
-            _cross_checked(
-                conversion, made[blame.last], configs[blame.last], blame, judge, tolerance
-            ),
-            located(conversion, made, configs, stations, blame),
-        )
-        for blame in blames
-    ]
+    found = []
+    for blame in blames:
+        place = located(conversion, made, configs, stations, blame)
+        config, artifact = configs[blame.last], made[blame.last].artifact
+        checks = []
+        if config is not None and artifact is not None and blame.symptom != "invalid-model":
+            about = (conversion, artifact, blame, judge, tolerance)
+            checks = list(_cross_checked(*about, config, place))
+        found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
     return replace(answer, blames=found)
 
 
@@ -297,32 +295,41 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
 
 def _cross_checked(
     conversion: Conversion,
-    made: Made,
-    config: RuntimeConfig | None,
+    artifact: Artifact,
     blame: Blame,
     judge: Judge,
     tolerance: float | None,
-) -> list[CrossCheck]:
-    """What other runtimes make of the guilty artifact on the witness."""
-    if config is None or made.artifact is None or blame.symptom == "invalid-model":
-        return []
-    sample = blame.drawn[0].sample
-    return [
-        _asked(conversion, other, made.artifact, sample, blame, judge, tolerance)
-        for other in conversion.others(config, made.artifact.format)
-    ]
+    config: RuntimeConfig,
+    place: ConversionPlace | None,
+) -> Iterator[CrossCheck]:
+    """What other runtimes make of the guilty artifact on the witness.
+
+    Unless the user chose some, that is the next best one. Where the conversion has nothing to do
+    with what the first wrong node computes, others are asked too until one is right, but for those
+    that compute as the source does, by its own library.
+    """
+    chosen = bool(conversion.request.cross_check)
+    for number, other in enumerate(conversion.others(config, artifact.format)):
+        if not chosen and number:
+            if place is None or not place.alike:
+                return
+            if conversion.shares_library(other.runtime):
+                continue
+        check = _asked(conversion, other, artifact, blame, judge, tolerance)
+        yield check
+        if not chosen and check.outcome == "no-fault":
+            return
 
 
 def _asked(
     conversion: Conversion,
     config: RuntimeConfig,
     artifact: Artifact,
-    sample: Sample,
     blame: Blame,
     judge: Judge,
     tolerance: float | None,
 ) -> CrossCheck:
-    name = config.runtime.name
+    name, sample = config.runtime.name, blame.drawn[0].sample
     observed = conversion.observe(config, artifact, [sample])
     if observed.load is not None:
         return CrossCheck(runtime=name, outcome="not-judged", detail=describe(observed.load))

@@ -105,7 +105,7 @@ class Conversion:
         return RuntimeConfig(runtime, runtime.options)
 
     def others(self, config: RuntimeConfig, format: str) -> list[RuntimeConfig]:
-        """Runtimes for a cross-check: those of the request, else the next best one."""
+        """Runtimes for a cross-check: those of the request, else all others, the best one first."""
         names = self.request.cross_check
         if not names:
             ranked = sorted(
@@ -113,9 +113,15 @@ class Conversion:
                 for r in map(self.plugins.runtime, self.plugins.names("runtime"))
                 if format in r.accepts and r.name != config.runtime.name
             )
-            names = tuple(name for _, name in ranked[:1])
+            names = tuple(name for _, name in ranked)
         chosen = [self.plugins.runtime(name) for name in names]
         return [RuntimeConfig(r, r.options) for r in chosen if format in r.accepts]
+
+    def shares_library(self, runtime: Runtime) -> bool:
+        """Whether ``runtime`` computes by a library that the source is computed by."""
+        both = (self.source.runtime, runtime)
+        of, other = (set(getattr(r, "libraries", {})) for r in both)
+        return bool(of & other)
 
     def convert(
         self, link: Link, source: Artifact, number: int, inputs: Sequence[Feeds]

@@ -88,8 +88,10 @@ class ConversionPlace(Record):
     although it has what that reads; ``module`` and ``line`` are its place in the source. ``nodes``
     are the nodes of the converted model between values that are right and the first that is not,
     as text. ``parameters`` differ from the source's; ``attributes`` are of the first such node, and
-    what the source's operator asks for: ``{"pads": ("[0, 0]", "[1, 1]")}``. ``note`` says why there
-    is none, or what it rests on.
+    what the source's operator asks for: ``{"pads": ("[0, 0]", "[1, 1]")}``. ``alike``: the first
+    such node is ONNX's own operator for the source's, with its attributes and parameters, so that
+    the conversion has nothing to do with what it computes. ``note`` says why there is none, or what
+    it rests on.
     """
 
     operator: str = ""
@@ -99,6 +101,7 @@ class ConversionPlace(Record):
     node: str = ""
     parameters: list[DifferingParameter] = Field(default_factory=list)
     attributes: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    alike: bool = False
     note: str = ""
 
     def words(self) -> str:
@@ -116,7 +119,8 @@ class ConversionFinding(Record):
 
     ``stages`` are the stages to blame: one, or a range where artifacts between cannot be run; each
     as ``CONVERTER/STAGE``. ``kind`` is the kind of the first of them, or "target-runtime" where
-    another runtime runs the same artifact right: then ``culprit`` names the runtime. ``confirmed``:
+    another runtime runs the same artifact right (of several, each of them; one of them where the
+    place is ``alike``): then ``culprit`` names the runtime. ``confirmed``:
     the guilty artifact differs from its predecessor too. A "note" shows only on inputs with NaN or
     infinity that nobody gave. ``samples`` is the number of inputs that show it.
     """

@@ -1,0 +1,140 @@
+"""Functions of JAX as sources of conversions, and jax2onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from optvet import (
+    Artifact,
+    ConversionStage,
+    Converter,
+    Feeds,
+    Runtime,
+    Session,
+    SourceFacts,
+    SourceInside,
+    hookimpl,
+    version_of,
+)
+from optvet_jax.home import ENVIRONMENT, EXTRA, PRELOAD
+from optvet_jax.program import Program, evaluated, moved, program_of, values_of
+
+JAX = "jax"
+
+
+class NoOptions(BaseModel):
+    """There is nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConverterOptions(BaseModel):
+    """How ``jax2onnx.to_onnx`` is called."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opset: int | None = Field(default=None, ge=7)
+    """ONNX's operator set; by default what jax2onnx chooses."""
+
+
+class JaxRuntime:
+    """Functions of arrays, as JAX executes them on the CPU."""
+
+    name = "jax"
+    accepts = frozenset({JAX})
+    source_formats: Mapping[str, str] = {".py": JAX}
+    preload: Sequence[str] = PRELOAD
+    libraries: Mapping[str, str] = {"jax": "jax"}
+    python_environment = ENVIRONMENT
+    options: NoOptions = NoOptions()
+    deployed: NoOptions = NoOptions()
+
+    def version(self) -> str:
+        """Version of JAX."""
+        return version_of("jax", extra=EXTRA)
+
+    def source_facts(self, artifact: Artifact, options: NoOptions) -> SourceFacts:
+        """Inputs of the factory."""
+        return program_of(artifact).facts
+
+    def load(self, artifact: Artifact, options: NoOptions) -> Session:
+        """The function, ready to be called."""
+        return ProgramSession(program_of(artifact))
+
+    def load_perturbed(
+        self, artifact: Artifact, options: NoOptions, seed: int, inside: bool
+    ) -> Session:
+        """The function with its weights, or the result of every operator, moved by a roundoff."""
+        return ProgramSession(program_of(artifact), moved(seed, inside))
+
+    def load_double(self, artifact: Artifact, options: NoOptions) -> Session:
+        """The function in float64."""
+        return ProgramSession(program_of(artifact), double=True)
+
+    def inside(
+        self, artifact: Artifact, feeds: Feeds, options: NoOptions, seed: int | None
+    ) -> SourceInside:
+        """What every operator of the function gives."""
+        return values_of(program_of(artifact), feeds, None if seed is None else moved(seed, True))
+
+
+class ProgramSession:
+    """A function that is called; with a ``mover``, operator by operator."""
+
+    def __init__(self, program: Program, mover: Any = None, double: bool = False) -> None:
+        self._program, self._mover, self._double = program, mover, double
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """All arrays that are returned, in order, with numbers for names."""
+        leaves = evaluated(self._program, feeds, self._mover, self._double)
+        return {f"output_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+
+
+class Jax2Onnx:
+    """``jax2onnx.to_onnx`` of the function."""
+
+    name = "jax2onnx"
+    consumes = frozenset({JAX})
+    produces = "onnx"
+    preload: Sequence[str] = PRELOAD
+    libraries: Mapping[str, str] = {"jax2onnx": "jax2onnx"}
+    python_environment = ENVIRONMENT
+    options: ConverterOptions = ConverterOptions()
+
+    def version(self) -> str:
+        """Version of jax2onnx."""
+        return version_of("jax2onnx", extra=EXTRA)
+
+    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+        """One stage."""
+        return [ConversionStage("convert", "convert", "onnx")]
+
+    def convert(
+        self, source: Artifact, options: ConverterOptions, folder: Path
+    ) -> Iterator[Artifact]:
+        """The model in ONNX, with open sizes where the source has them."""
+        import jax2onnx
+
+        program = program_of(source)
+        settings = {"opset": options.opset} if options.opset else {}
+        model = jax2onnx.to_onnx(
+            program.function, inputs=program.specs(), model_name=source.handle.name, **settings
+        )
+        yield Artifact("onnx", model.SerializeToString())
+
+
+@hookimpl
+def optvet_runtimes() -> Iterable[Runtime]:
+    """What runs JAX's functions."""
+    return [JaxRuntime()]
+
+
+@hookimpl
+def optvet_converters() -> Iterable[Converter]:
+    """jax2onnx."""
+    return [Jax2Onnx()]

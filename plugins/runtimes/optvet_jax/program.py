@@ -1,0 +1,200 @@
+"""Functions of JAX, as a whole and operator by operator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from optvet import Artifact, InputError, SourceFacts, SourceInside, SourceValue, load_factory
+
+Feeds = Mapping[str, np.ndarray]
+Mover = Callable[[np.ndarray, bool], np.ndarray]
+"""What becomes of a value, and whether it is a weight."""
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "remat2": "jaxpr"}
+_CALLS |= dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), "call_jaxpr")
+"""Operators that are functions themselves, and the parameter that holds them."""
+_EXACT = frozenset(
+    "broadcast_in_dim reshape transpose slice dynamic_slice gather concatenate pad rev squeeze "
+    "expand_dims copy iota select_n max min argmax argmin neg abs sign floor ceil round "
+    "convert_element_type stop_gradient reduce_max reduce_min sort while scan cond".split()
+)
+"""Operators that do not round."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function, and how it is called.
+
+    Attributes:
+        model: What the factory returned.
+        facts: Example inputs.
+        named: Whether it takes its inputs by name.
+        call: ``run(model, *inputs)`` of the file; None without.
+    """
+
+    model: Any
+    facts: SourceFacts
+    named: bool
+    call: Any
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The model as a function of arrays in order."""
+        names = list(self.facts.inputs)
+
+        def function(*values: Any) -> Any:
+            if self.call is not None:
+                return self.call(self.model, *values)
+            if self.named:
+                return self.model(**dict(zip(names, values, strict=True)))
+            return self.model(*values)
+
+        return function
+
+    def specs(self) -> list[Any]:
+        """Shapes and types of the inputs; sizes that may change have names."""
+        import jax
+
+        dynamic = self.facts.dynamic
+        known = {n: value.dtype for n, value in self.facts.inputs.items()}
+        if any(dynamic.values()):
+            # jax2onnx gives open sizes to inputs of float32 alone.
+            return [
+                tuple(dynamic.get(name, {}).get(axis, size) for axis, size in enumerate(v.shape))
+                for name, v in self.facts.inputs.items()
+            ]
+        return [jax.ShapeDtypeStruct(v.shape, known[n]) for n, v in self.facts.inputs.items()]
+
+
+def program_of(artifact: Artifact) -> Program:
+    """The function that a factory makes.
+
+    Raises:
+        InputError: It is none.
+    """
+    made = load_factory(artifact)
+    if not callable(made.model):
+        assert artifact.path is not None
+        raise InputError(
+            f"{artifact.path.name}:{artifact.handle.name}() returned a "
+            f"{type(made.model).__name__}, expected a function of arrays"
+        )
+    return Program(made.model, made.facts, made.named, made.call)
+
+
+def evaluated(program: Program, feeds: Feeds, mover: Mover | None, double: bool) -> list[Any]:
+    """What the function returns: as it is, with values moved, or in float64."""
+    import jax
+
+    given = [np.asarray(value) for value in feeds.values()]
+    if double:
+        with jax.enable_x64(True):
+            wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in given]
+            return [np.asarray(leaf) for leaf in jax.tree.leaves(program.function(*wide))]
+    if mover is None:
+        return list(jax.tree.leaves(program.function(*given)))
+    return _Walk(mover).outputs(program, given)
+
+
+def values_of(program: Program, feeds: Feeds, mover: Mover | None) -> SourceInside:
+    """What every operator of the function computes."""
+    walk = _Walk(mover or (lambda value, weight: value))
+    outputs = walk.outputs(program, [np.asarray(value) for value in feeds.values()])
+    places = {id(each.value): i for i, each in enumerate(walk.values)}
+    found = tuple(places.get(id(value)) for value in outputs)
+    return SourceInside(tuple(walk.values), found)
+
+
+def moved(seed: int, inside: bool) -> Mover:
+    """Moves weights, or what operators give, by a roundoff up or down."""
+    rng = np.random.default_rng(seed)
+
+    def mover(value: np.ndarray, weight: bool) -> np.ndarray:
+        if weight == inside or value.dtype.kind != "f":
+            return value
+        step = value.dtype.type(np.finfo(value.dtype).eps)
+        sign = rng.choice((-1, 1), value.shape).astype(value.dtype)
+        return np.asarray(value * (1 + step * sign), value.dtype)
+
+    return mover
+
+
+class _Walk:
+    """Evaluates a function operator by operator, and notes what each gives."""
+
+    def __init__(self, mover: Mover) -> None:
+        self._move = mover
+        self.values: list[SourceValue] = []
+        self._places: dict[int, int] = {}
+        self._varies: set[int] = set()
+
+    def outputs(self, program: Program, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of the function."""
+        import jax
+
+        closed = jax.make_jaxpr(program.function)(*given)
+        self._varies.update(map(id, given))
+        return self._evaluated(closed.jaxpr, closed.consts, given)
+
+    def _evaluated(
+        self, jaxpr: Any, consts: Sequence[Any], given: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        known: dict[Any, np.ndarray] = {}
+        for variable, value in zip(jaxpr.constvars, consts, strict=True):
+            known[variable] = self._move(np.asarray(value), True)
+        known.update(zip(jaxpr.invars, given, strict=True))
+        for equation in jaxpr.eqns:
+            operands = [_read(v, known) for v in equation.invars]
+            results = self._applied(equation, operands)
+            known.update(zip(equation.outvars, results, strict=True))
+        return [_read(v, known) for v in jaxpr.outvars]
+
+    def _applied(self, equation: Any, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        name = equation.primitive.name
+        inner = equation.params.get(_CALLS.get(name, ""))
+        if inner is not None and hasattr(inner, "jaxpr"):
+            return self._evaluated(inner.jaxpr, inner.consts, operands)
+        parameters = equation.primitive.get_bind_params(equation.params)
+        given = equation.primitive.bind(*operands, **parameters)
+        listed = list(given) if equation.primitive.multiple_results else [given]
+        return [self._noted(equation, operands, np.asarray(value)) for value in listed]
+
+    def _noted(
+        self, equation: Any, operands: Sequence[np.ndarray], value: np.ndarray
+    ) -> np.ndarray:
+        name = equation.primitive.name
+        if name not in _EXACT:
+            value = self._move(value, False)
+        # An array of its own: places are told by it.
+        value = value.copy()
+        reads = tuple(
+            dict.fromkeys(self._places[i] for i in map(id, operands) if i in self._places)
+        )
+        varies = any(id(operand) in self._varies for operand in operands)
+        if varies:
+            self._varies.add(id(value))
+        self._places[id(value)] = len(self.values)
+        line = "".join(_line(equation))
+        self.values.append(SourceValue(f"jax.{name}", value, reads, constant=not varies, line=line))
+        return value
+
+
+def _read(variable: Any, known: Mapping[Any, np.ndarray]) -> np.ndarray:
+    """A value, or a number that is written in the program."""
+    return np.asarray(variable.val) if hasattr(variable, "val") else known[variable]
+
+
+def _line(equation: Any) -> str:
+    """File and line of the user's code; empty where JAX does not know them."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src import source_info_util
+
+        frame = source_info_util.user_frame(equation.source_info.traceback)
+        if frame is not None:
+            return f"{frame.file_name}:{frame.start_line}"
+    return ""
