@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         SourceFacts,
         SourceInside,
         SourceOperand,
+        SourcePart,
         SourceValue,
+        SplitsSource,
         TellsSource,
     )
     from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
@@ -240,7 +242,9 @@ __all__ = [
     "SourceFacts",
     "SourceInside",
     "SourceOperand",
+    "SourcePart",
     "SourceValue",
+    "SplitsSource",
     "Stage",
     "Suggestion",
     "Suits",

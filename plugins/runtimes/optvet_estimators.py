@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from optvet import (
     Session,
     SourceFacts,
     SourceInside,
+    SourcePart,
     SourceValue,
     hookimpl,
     load_factory,
@@ -86,6 +88,141 @@ class EstimatorRuntime:
             rng = np.random.default_rng(seed)
             values = [replace(v, value=_moved(v.value, rng)) for v in values]
         return SourceInside(tuple(values), tuple(range(first, len(values))))
+
+    def parts(
+        self, artifact: Artifact, feeds: Feeds, options: EstimatorOptions
+    ) -> Sequence[SourcePart]:
+        """The steps of a pipeline, and its beginnings; of another estimator the whole."""
+        made = _divisible(artifact)
+        return [part for part, _, _ in _parts(made.model, feeds)]
+
+    def write_part(
+        self, artifact: Artifact, feeds: Feeds, options: EstimatorOptions, name: str, folder: Path
+    ) -> str:
+        """An estimator by joblib, and its inputs beside it."""
+        import joblib  # type: ignore[import-untyped]  # ships no types
+
+        made = _divisible(artifact)
+        wanted = ((m, x) for part, m, x in _parts(made.model, feeds) if part.name == name)
+        joblib.dump(next(wanted), folder / "part.joblib")
+        (folder / "part.py").write_text(_SOURCE)
+        return "part.py"
+
+    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
+        """For skl2onnx, of estimators with one table as their input."""
+        if converter != "skl2onnx":
+            return ""
+        given = {"": options.get("opset"), "ai.onnx.ml": options.get("ml_opset")}
+        opsets = {domain: version for domain, version in given.items() if version}
+        settings = f", target_opset={opsets!r}" if opsets else ""
+        return _SCRIPT.format(settings=settings, tolerance=tolerance)
+
+
+_SOURCE = '''\
+"""A part of an estimator, and what it was given."""
+
+from pathlib import Path
+
+import joblib
+
+HERE = Path(__file__).resolve().parent
+model, example_inputs = joblib.load(HERE / "part.joblib")
+
+
+def part():
+    return model
+'''
+_SCRIPT = '''\
+"""Shows that skl2onnx changes what part.joblib computes: exit code 1 as long as it does.
+
+It needs scikit-learn, skl2onnx, onnxruntime.
+"""
+
+import sys
+
+import numpy as np
+import onnxruntime
+from skl2onnx import to_onnx
+
+from part import example_inputs, model
+
+TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
+
+
+def dense(value):
+    return np.asarray(value.toarray() if hasattr(value, "toarray") else value)
+
+
+(x,) = example_inputs.values()
+names = [n for n in ("predict", "predict_proba") if hasattr(model, n)] or ["transform"]
+expected = [dense(getattr(model, name)(x)) for name in names]
+plain = {{"options": {{id(model): {{"zipmap": False}}}}}} if "predict_proba" in names else {{}}
+try:
+    converted = to_onnx(model, x[:1]{settings}, **plain)
+except Exception as error:
+    print(f"refused: {{type(error).__name__}}: {{error}}")
+    sys.exit(2)
+settings = onnxruntime.SessionOptions()
+settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+try:
+    session = onnxruntime.InferenceSession(
+        converted.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
+    got = session.run(None, {{session.get_inputs()[0].name: x}})
+except Exception as error:
+    print(f"the model cannot be loaded or run: {{type(error).__name__}}: {{error}}")
+    print("the fault is there")
+    sys.exit(1)
+wrong = False
+for name, a, b in zip(names, expected, got):
+    a, b = a.ravel(), np.asarray(b).ravel()
+    if a.size != b.size:
+        print(f"{{name}}: {{a.size}} numbers became {{b.size}}")
+        wrong = True
+    elif a.dtype.kind == "f" and b.dtype.kind == "f":
+        known = np.isfinite(a)
+        top = float(np.max(np.abs(a), where=known, initial=0.0)) or 1.0
+        error = float(np.max(np.abs(a - b), where=known & np.isfinite(b), initial=0.0)) / top
+        same = np.array_equal(a[~known], b[~known], equal_nan=True) and np.isfinite(b[known]).all()
+        print(f"{{name}}: differs by {{error:.3g}} of its largest value")
+        wrong |= error > TOLERANCE or not same
+    else:
+        print(f"{{name}}: {{int(np.sum(a != b))}} of {{a.size}} differ")
+        wrong |= not np.array_equal(a, b)
+print("the fault is there" if wrong else "the fault is not there")
+sys.exit(int(wrong))
+'''
+
+
+def _divisible(artifact: Artifact) -> Made:
+    """An estimator that is called in the usual way.
+
+    Raises:
+        InputError: The file says by ``run`` how it is called.
+    """
+    made = estimator_of(artifact)
+    if made.call is not None:
+        raise InputError("a model that the file's own run() calls cannot be taken apart")
+    return made
+
+
+def _parts(model: Any, feeds: Feeds) -> list[tuple[SourcePart, Any, dict[str, Any]]]:
+    """Parts with their estimators and what these are given."""
+    steps = list(getattr(model, "steps", ()))
+    names = [name for name, _ in steps]
+    found = [(SourcePart("", max(1, len(steps)), frozenset(names or [""])), model, dict(feeds))]
+    x = _table(feeds)
+    for number, (name, step) in enumerate(steps if len(steps) > 1 else ()):
+        if step in (None, "passthrough"):
+            continue
+        given = {"x": _array(x)} if number else dict(feeds)
+        found.append((SourcePart(name, 1, frozenset({name})), step, given))
+        if 0 < number < len(steps) - 1:
+            beginning = SourcePart(f":{number + 1}", number + 1, frozenset(names[: number + 1]))
+            found.append((beginning, model[: number + 1], dict(feeds)))
+        if number < len(steps) - 1:
+            x = step.transform(x)
+    return found
 
 
 def _step(estimator: Any, name: str, value: np.ndarray, reads: tuple[int, ...]) -> SourceValue:

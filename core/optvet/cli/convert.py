@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -20,7 +21,7 @@ from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.convert import ConvertRequest
 
 if TYPE_CHECKING:
-    from optvet.spec.records.convert import ConversionFinding, ConversionResult
+    from optvet.spec.records.convert import ConversionFinding, ConversionResult, ReducedSource
 
 _COLOURS = {"right": "green", "faulty": "red", "refused": "yellow", "undecided": "yellow"}
 _STATES = {"same": "dim", "drift": "green", "fault": "red", "fails": "red"}
@@ -34,10 +35,20 @@ _NODES = 4
 def command(
     context: typer.Context,
     request: ConvertRequest,
+    reduce_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--reduce",
+            metavar="DIR",
+            help="Write the smallest part of the source that still shows the fault to this folder.",
+            show_default=False,
+        ),
+    ] = None,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Say whether converters keep a model intact, and which of their stages is to blame."""
+    from optvet.engine.convert.parts import reduce_source
     from optvet.engine.convert.run import convert_model
     from optvet.engine.discovery import Plugins
 
@@ -45,8 +56,14 @@ def command(
     terminal.keeps = False
     if request.out is not None:
         check_folder("--out", request.out)
+    if reduce_to is not None:
+        check_folder("--reduce", reduce_to)
     with terminal.progress() as progress:
         result = convert_model(request, Plugins(), progress=progress)
+        if reduce_to is not None and result.verdict == "faulty":
+            about = (request, result, Plugins(), reduce_to)
+            reduced = reduce_source(*about, progress=progress)
+            result = result.model_copy(update={"reduced": reduced})
     if json_to is not None:
         write_document(terminal, json_to, result.to_json())
     if json_to != "-":
@@ -70,6 +87,8 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
     yield Padding(_stages(result), (1, 0, 1, 0))
     for finding in result.findings:
         yield Padding(_finding(finding), (0, 0, 1, 0))
+    if result.reduced is not None:
+        yield _reduced(result.reduced)
     if result.reason:
         yield text(f"because {result.reason}", "yellow")
     for control in result.controls:
@@ -86,6 +105,15 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
         yield text(one_line(f"warned: {line}", _LINE_CHARS), "dim")
     if len(result.warnings) > _WARNINGS:
         yield text(f"… {count(len(result.warnings) - _WARNINGS, 'more warning')}", "dim")
+
+
+def _reduced(found: ReducedSource) -> Text:
+    if found.note:
+        return text(one_line(f"not reduced: {found.note}", _LINE_CHARS), "yellow")
+    shows = {True: "; its script shows the fault", False: "; its script does not show the fault"}
+    words = f"reduced to {found.part or 'the whole source'}, {found.size} of {found.size_before}"
+    said = "" if found.reproduces is None else shows[found.reproduces]
+    return text(f"{words}: {', '.join(found.files)}{said}", "yellow" if "not" in said else "")
 
 
 def _stages(result: ConversionResult) -> Table:

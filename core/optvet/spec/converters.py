@@ -234,3 +234,59 @@ class ShowsInside(Protocol[OptionsT_contra]):
         Called in a worker process, to find where a conversion breaks. No verdict depends on it.
         """
         ...
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """A part of a source that can be a source of its own.
+
+    Attributes:
+        name: Its path in the source, such as ``encoder.0``; empty for the whole.
+        size: How much it holds, in a unit of the runtime's own.
+        modules: Paths of what it holds, itself included, as ``SourceValue.module`` names them.
+    """
+
+    name: str
+    size: int
+    modules: frozenset[str]
+
+
+@runtime_checkable
+class SplitsSource(Protocol[OptionsT_contra]):
+    """Optional part of a runtime: it takes sources apart, to reduce what a conversion breaks.
+
+    ``feeds`` are the inputs that show the fault. ``parts`` and ``write_part`` are called in worker
+    processes.
+    """
+
+    def parts(
+        self, artifact: Artifact, feeds: Mapping[str, np.ndarray], options: OptionsT_contra
+    ) -> Sequence[SourcePart]:
+        """The parts that are used on these inputs, the whole among them."""
+        ...
+
+    def write_part(
+        self,
+        artifact: Artifact,
+        feeds: Mapping[str, np.ndarray],
+        options: OptionsT_contra,
+        name: str,
+        folder: Path,
+    ) -> str:
+        """Write a part to ``folder``, with what it is called with on ``feeds`` as its example.
+
+        Returns:
+            The name of a Python file there, whose function ``part`` makes it. It needs nothing but
+            the files in the folder and the framework.
+        """
+        ...
+
+    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
+        """Python that stands beside a written part, converts it and compares, without optvet.
+
+        It ends with code 1 if an output differs by more than ``tolerance``, relative to its largest
+        magnitude, or the model cannot be loaded or run, and its last line is then "the fault is
+        there"; with 2 if the converter refuses; else with
+        0. Empty if the runtime does not know how ``converter`` is called.
+        """
+        ...

@@ -22,6 +22,7 @@ from optvet import (
     Session,
     SourceFacts,
     SourceInside,
+    SourcePart,
     hookimpl,
     load_factory,
     version_of,
@@ -109,6 +110,28 @@ class TorchProgramRuntime:
         moved = generator and _mover(generator)
         return recorded(module, call, *arguments, names=list(tensors), moved=moved)
 
+    def parts(
+        self, artifact: Artifact, feeds: Feeds, options: ProgramOptions
+    ) -> Sequence[SourcePart]:
+        """Its submodules; of an exported program as the module had them."""
+        from optvet_torch_program.parts import parts_of
+
+        return parts_of(*_divisible(artifact), _tensors(feeds))
+
+    def write_part(
+        self, artifact: Artifact, feeds: Feeds, options: ProgramOptions, name: str, folder: Path
+    ) -> str:
+        """A submodule as an exported program."""
+        from optvet_torch_program.parts import write_part
+
+        return write_part(*_divisible(artifact), _tensors(feeds), name, folder)
+
+    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
+        """For PyTorch's own exporters."""
+        from optvet_torch_program.parts import script_for
+
+        return script_for(converter, options, tolerance)
+
     def load_double(self, artifact: Artifact, options: ProgramOptions) -> Session:
         """The module in float64."""
         module, call, named = _callable(artifact)
@@ -181,6 +204,24 @@ def _callable(artifact: Artifact) -> tuple[Any, Callable[..., Any], bool]:
     if artifact.format == SCRIPT:
         return torch.jit.load(str(artifact.path)), _called, named
     return _loaded(artifact.path).module(), _called, named
+
+
+def _divisible(artifact: Artifact) -> tuple[Any, Callable[..., Any]]:
+    """A module with its submodules, and how it is called with tensors by position.
+
+    Raises:
+        InputError: It is called in another way.
+    """
+    if artifact.format == PROGRAM:
+        return _torch().export.unflatten(_loaded(artifact.path)).eval(), _called
+    made = made_by(artifact)
+    if made.named or made.call is not None:
+        raise InputError("only a model that is called as model(*inputs) can be taken apart")
+    return made.model, _called
+
+
+def _tensors(feeds: Feeds) -> dict[str, Any]:
+    return {name: _tensor(value) for name, value in feeds.items()}
 
 
 def _loaded(path: Path | None) -> Any:

@@ -141,6 +141,23 @@ class ConversionFinding(Record):
     place: ConversionPlace | None = None
 
 
+class ReducedSource(Record):
+    """The smallest part of a source that was found to show a fault, as a bundle of ``files``.
+
+    ``part`` is its path in the source, empty for the whole. ``size`` is in a unit of the source's
+    runtime: modules, or steps. ``reproduces``: whether the script of the bundle ended with code 1;
+    None if there is no script. ``note`` says why there is no bundle.
+    """
+
+    part: str = ""
+    tried: int
+    size: int
+    size_before: int
+    files: list[str] = Field(default_factory=list)
+    reproduces: bool | None = None
+    note: str = ""
+
+
 class SourceRecord(Record):
     """The source: as it was typed, its format, and a digest of its file."""
 
@@ -159,7 +176,7 @@ class ConversionResult(Record):
     ``stages`` are those of all converters in order; ``warnings`` are lines that converters wrote,
     equal ones once; ``notes`` are changes of the interface that are no fault, such as the width of
     integers. ``samples`` is the number of inputs that were compared, ``skipped`` are those on which
-    the source does not run.
+    the source does not run. ``reduced`` is what the source was reduced to, if that was asked for.
     """
 
     schema_: Literal["optvet.convert/1"] = Field("optvet.convert/1", alias="schema")
@@ -174,5 +191,6 @@ class ConversionResult(Record):
     notes: list[str] = Field(default_factory=list)
     samples: int = 0
     skipped: list[Skipped] = Field(default_factory=list)
+    reduced: ReducedSource | None = None
     seed: int = 0
     wall_s: float = 0.0

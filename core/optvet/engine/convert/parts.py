@@ -1,0 +1,210 @@
+"""Reduction of a source: its smallest part that a conversion still breaks, as a bundle.
+
+Each part is written as a source of its own, with the inputs that it got on the witness, and judged
+by a conversion like any other source. So what is kept does show the fault, outside of the whole.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optvet.engine import contract
+from optvet.engine.convert.run import convert_model, opened, prepared
+from optvet.engine.convert.session import Conversion
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.lab import Progress
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trial import RuntimeConfig
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import SourcePart, SplitsSource
+from optvet.spec.errors import OptvetError, UsageError
+from optvet.spec.files import write_file
+from optvet.spec.records.convert import ConversionFinding, ConversionResult, ReducedSource
+from optvet.spec.types import Artifact, Sample
+
+SCRIPT = "reproduce.py"
+_MOST = 12
+"""Parts that are tried, from the smallest."""
+SAID = "the fault is there"
+"""The last line of a script that shows it."""
+_SHOWN = 1
+"""Exit code of a script that shows the fault."""
+_LEAST = 1e-9
+
+
+def reduce_source(
+    request: ConvertRequest,
+    result: ConversionResult,
+    plugins: Plugins,
+    folder: Path,
+    *,
+    progress: Progress,
+) -> ReducedSource:
+    """Write the smallest part of a source that still shows the first fault of ``result``.
+
+    Args:
+        request: What was asked.
+        result: The answer, which has a fault.
+        plugins: What is installed.
+        folder: Where the bundle is written.
+        progress: Called with a text about the progress.
+
+    Raises:
+        UsageError: There is no fault on an input of the source, or the source has no parts.
+    """
+    fault = next((f for f in result.findings if f.severity == "fault" and f.witness), None)
+    if fault is None or fault.witness is None:
+        raise UsageError(f"{request.model}: there is no fault on an input, so nothing to reduce")
+    with opened(request, plugins) as conversion, tempfile.TemporaryDirectory() as scratch:
+        drawn, _, _ = prepared(conversion)
+        sample = next(d.sample for d in drawn if d.sample.id == fault.witness.sample)
+        parts = _parts(conversion, sample)
+        whole = max(part.size for part in parts)
+        ordered = _ordered(parts, fault)[:_MOST]
+        notes: list[str] = []
+        for tried, part in enumerate(ordered, 1):
+            words = f"converting {part.name or 'the whole'}"
+            progress(words, tried, len(ordered))
+            place = Path(scratch) / str(tried)
+            place.mkdir()
+            try:
+                file = _written(conversion, sample, part, place)
+                found = _shown_by(request, plugins, f"{place / file}:part", fault)
+            except OptvetError as error:
+                notes.append(f"{part.name or 'the whole'}: {error}")
+                continue
+            if found is None:
+                continue
+            names = _bundle(conversion, result, found, place, folder)
+            return ReducedSource(
+                part=part.name,
+                tried=tried,
+                size=part.size,
+                size_before=whole,
+                files=names,
+                reproduces=_runs(folder, request.timeout) if SCRIPT in names else None,
+            )
+    left = f"; {notes[-1]}" if notes else ""
+    return ReducedSource(tried=len(ordered), size=whole, size_before=whole, note=_NONE + left)
+
+
+_NONE = "no part shows the fault when it is written as a source of its own"
+
+
+def _parts(conversion: Conversion, sample: Sample) -> Sequence[SourcePart]:
+    sandbox = conversion.sandbox_of(conversion.source.runtime)
+    if not isinstance(conversion.source.runtime, SplitsSource):
+        name = conversion.source.runtime.name
+        raise UsageError(
+            f"{conversion.request.model}: runtime {name!r} does not take its sources apart; "
+            "leave out --reduce"
+        )
+    outcome = sandbox.call(parts_in, conversion.reference, conversion.source.artifact, sample)
+    if not outcome.value:
+        why = describe(outcome.failure) if outcome.failure else "it has none"
+        raise UsageError(f"{conversion.request.model}: its parts are not known: {why}")
+    return outcome.value
+
+
+def _ordered(parts: Sequence[SourcePart], fault: ConversionFinding) -> list[SourcePart]:
+    """From the smallest: those around the place of the fault, if it is known."""
+    module = "" if fault.place is None else fault.place.module
+    around = [part for part in parts if module and module in part.modules] or list(parts)
+    return sorted(around, key=lambda part: part.size)
+
+
+def _written(conversion: Conversion, sample: Sample, part: SourcePart, folder: Path) -> str:
+    sandbox = conversion.sandbox_of(conversion.source.runtime)
+    about = (conversion.reference, conversion.source.artifact, sample, part.name, folder)
+    outcome = sandbox.call(write_part_in, *about)
+    if outcome.value is None:
+        words = describe(outcome.failure) if outcome.failure else "nothing was written"
+        raise UsageError(f"it cannot be written: {words}")
+    return outcome.value
+
+
+def _shown_by(
+    request: ConvertRequest, plugins: Plugins, model: str, fault: ConversionFinding
+) -> ConversionFinding | None:
+    """The fault of the same symptom and stage that the part shows on what it was given."""
+    alone = {"model": model, "dataset": (), "random": 0, "edges": False, "sizes": False}
+    answer = convert_model(request.model_copy(update={**alone, "out": None}), plugins)
+    same = (fault.symptom, fault.kind, fault.stages)
+    faults = (f for f in answer.findings if f.severity == "fault")
+    return next((f for f in faults if (f.symptom, f.kind, f.stages) == same), None)
+
+
+def _bundle(
+    conversion: Conversion,
+    result: ConversionResult,
+    found: ConversionFinding,
+    made: Path,
+    folder: Path,
+) -> list[str]:
+    """Copy a part to ``folder``, with a script that needs no optvet where there is one."""
+    shutil.copytree(made, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    runtime = conversion.source.runtime
+    assert isinstance(runtime, SplitsSource)
+    script = ""
+    if len(result.converters) == 1 and found.kind != "target-runtime":
+        converter = result.converters[0]
+        about = (converter.name, converter.options, tolerance_of(found))
+        script = contract.ask(
+            "runtime", runtime, "script", lambda: runtime.script(*about), str, "a text"
+        )
+    if script:
+        write_file(folder / SCRIPT, script, advice="choose another folder with --reduce")
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def tolerance_of(fault: ConversionFinding) -> float:
+    """A relative error between the noise and the error; a default where either has no size."""
+    if not fault.error or not math.isfinite(fault.error):
+        return 1e-4
+    return math.sqrt(max(fault.noise or 0.0, _LEAST) * fault.error)
+
+
+def _runs(folder: Path, timeout_s: float) -> bool:
+    """Whether the script of a bundle ends as one that shows the fault."""
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-B", SCRIPT],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    # Python ends with code 1 too if it cannot execute the script.
+    said = ended.stdout.rstrip().endswith(SAID)
+    return ended.returncode == _SHOWN and said
+
+
+# --- in worker processes --------------------------------------------------------------------------
+
+
+def parts_in(config: RuntimeConfig, source: Artifact, sample: Sample) -> Sequence[SourcePart]:
+    """The parts of a source."""
+    enter("run")
+    runtime: Any = config.runtime
+    found = runtime.parts(source, sample.feeds, config.options)
+    return [part for part in found if isinstance(part, SourcePart)]
+
+
+def write_part_in(
+    config: RuntimeConfig, source: Artifact, sample: Sample, name: str, folder: Path
+) -> str:
+    """Write a part as a source to ``folder``; the name of its Python file."""
+    enter("run")
+    runtime: Any = config.runtime
+    feeds: Mapping[str, Any] = sample.feeds
+    return str(runtime.write_part(source, feeds, config.options, name, folder))

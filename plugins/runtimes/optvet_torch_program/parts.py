@@ -1,0 +1,175 @@
+"""Takes modules apart: each submodule with what it is called with, as an exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from optvet import InputError, SourcePart
+
+_SOURCE = '''\
+"""A part of a model, as an exported program, and what it was called with."""
+
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+example_inputs = tuple(torch.load(HERE / "inputs.pt", weights_only=True))
+
+
+def part():
+    return torch.export.unflatten(torch.export.load(HERE / "part.pt2")).eval()
+'''
+_SCRIPT = '''\
+"""Shows that {tool} changes what part.pt2 computes: exit code 1 as long as it does.
+
+It needs torch, onnx, onnxruntime{more}.
+"""
+
+import sys
+
+import numpy as np
+import onnxruntime
+import torch
+from torch.utils import _pytree
+
+from part import HERE, example_inputs, part
+
+TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
+
+
+def array(value):
+    value = torch.as_tensor(value).detach()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+module = part()
+with torch.no_grad():
+    expected = [array(v) for v in _pytree.tree_leaves(module(*example_inputs)) if v is not None]
+target = HERE / "part.onnx"
+try:
+    {call}
+except Exception as error:
+    print(f"refused: {{type(error).__name__}}: {{error}}")
+    sys.exit(2)
+settings = onnxruntime.SessionOptions()
+settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+try:
+    session = onnxruntime.InferenceSession(
+        str(target), settings, providers=["CPUExecutionProvider"]
+    )
+    inputs = [i.name for i in session.get_inputs()]
+    got = session.run(None, dict(zip(inputs, map(array, example_inputs))))
+except Exception as error:
+    print(f"the model cannot be loaded or run: {{type(error).__name__}}: {{error}}")
+    print("the fault is there")
+    sys.exit(1)
+wrong = len(expected) != len(got)
+for number, (a, b) in enumerate(zip(expected, got)):
+    if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
+        print(f"output {{number}}: {{a.dtype}} {{a.shape}} became {{b.dtype}} {{b.shape}}")
+        wrong = True
+    elif a.dtype.kind in "fc" and a.size:
+        known = np.isfinite(a)
+        top = float(np.max(np.abs(a), where=known, initial=0.0)) or 1.0
+        error = float(np.max(np.abs(a - b), where=known & np.isfinite(b), initial=0.0)) / top
+        same = np.array_equal(a[~known], b[~known], equal_nan=True) and np.isfinite(b[known]).all()
+        print(f"output {{number}}: differs by {{error:.3g}} of its largest value", end="")
+        print("" if same else "; NaN or infinity elsewhere")
+        wrong |= error > TOLERANCE or not same
+    else:
+        print(f"output {{number}}: {{int(np.sum(a != b))}} of {{a.size}} elements differ")
+        wrong |= not np.array_equal(a, b)
+print("the fault is there" if wrong else "the fault is not there")
+sys.exit(int(wrong))
+'''
+_TOOLS = {
+    "torch_dynamo": ("torch.onnx.export(dynamo=True)", ", onnxscript"),
+    "torch_script": ("torch.onnx.export(dynamo=False)", ""),
+}
+
+
+def parts_of(module: Any, call: Callable[..., Any], feeds: Mapping[str, Any]) -> list[SourcePart]:
+    """Submodules that are called with tensors alone, and the whole."""
+    calls = calls_of(module, call, feeds)
+    return [
+        SourcePart(name, sum(1 for _ in part.modules()), frozenset(_paths(name, part)))
+        for name, part in module.named_modules()
+        if name in calls
+    ]
+
+
+def _paths(name: str, part: Any) -> list[str]:
+    return [f"{name}.{inner}".strip(".") for inner, _ in part.named_modules()]
+
+
+def calls_of(
+    module: Any, call: Callable[..., Any], feeds: Mapping[str, Any]
+) -> dict[str, tuple[Any, ...]]:
+    """What each submodule is called with first, if that is tensors by position alone."""
+    import torch
+
+    calls: dict[str, tuple[Any, ...]] = {}
+    other: set[str] = set()
+
+    def note(name: str, arguments: Any, named: Any) -> None:
+        if name in calls or name in other:
+            return
+        if arguments and not named and all(isinstance(a, torch.Tensor) for a in arguments):
+            calls[name] = tuple(a.detach().clone() for a in arguments)
+        else:
+            other.add(name)
+
+    hooks = [
+        part.register_forward_pre_hook(
+            lambda _, arguments, named, name=name: note(name, arguments, named), with_kwargs=True
+        )
+        for name, part in module.named_modules()
+    ]
+    try:
+        with torch.no_grad():
+            call(module, *feeds.values())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def write_part(
+    module: Any, call: Callable[..., Any], feeds: Mapping[str, Any], name: str, folder: Path
+) -> str:
+    """Write a submodule as ``part.py``, with its program and its inputs beside it.
+
+    Raises:
+        InputError: It cannot be exported.
+    """
+    import torch
+
+    arguments = calls_of(module, call, feeds)[name]
+    try:
+        program = torch.export.export(module.get_submodule(name), arguments, strict=False)
+        torch.export.save(program, folder / "part.pt2")
+    except Exception as error:
+        raise InputError(f"torch.export refuses it: {type(error).__name__}: {error}") from error
+    torch.save(list(arguments), folder / "inputs.pt")
+    (folder / "part.py").write_text(_SOURCE)
+    return "part.py"
+
+
+def script_for(converter: str, options: Mapping[str, object], tolerance: float) -> str:
+    """A script that converts by PyTorch itself; empty for converters of other libraries."""
+    if converter not in _TOOLS:
+        return ""
+    tool, more = _TOOLS[converter]
+    settings: dict[str, object] = {"dynamo": converter == "torch_dynamo"}
+    if options.get("opset"):
+        settings["opset_version"] = options["opset"]
+    if converter == "torch_dynamo":
+        settings |= {"optimize": bool(options.get("optimize", True)), "verbose": False}
+    else:
+        settings["do_constant_folding"] = bool(options.get("fold", True))
+    words = "".join(f", {key}={value!r}" for key, value in settings.items())
+    call = f"torch.onnx.export(module, example_inputs, str(target){words})"
+    return _SCRIPT.format(tool=tool, more=more, tolerance=tolerance, call=call)

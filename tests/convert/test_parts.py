@@ -1,0 +1,187 @@
+"""Reduction of sources: what is kept shows the fault, outside of the whole and without optvet."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.commands import Run, run
+from tests.convert import plain
+
+from optvet import UsageError
+from optvet.engine.convert import parts
+from optvet.engine.convert.run import convert_model
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import SourcePart
+from optvet.spec.records.convert import ConversionFinding, ConversionPlace
+
+__all__ = ["run"]
+
+TORCH = """
+import torch
+
+example_inputs = (torch.linspace(-3, 3, 24).reshape(6, 4),)
+INDEX = torch.tensor([[0, 1, 0, 2], [0, 1, 2, 2], [1, 1, 0, 0]] * 2)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x):
+        return torch.zeros(3, 4).scatter_reduce(0, INDEX, x, reduce="mean", include_self=False)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.mean = torch.nn.Linear(4, 4), Mean()
+
+    def forward(self, x):
+        return self.mean(torch.relu(self.first(x)))
+
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), Block(), torch.nn.Linear(4, 2))
+
+"""
+ESTIMATORS = """
+import numpy as np
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(80, 4)).astype(np.float32)
+y = (X[:, 0] + X[:, 1] > 0).astype(int)
+holes = np.where(rng.random(X.shape) < 0.2, np.float32("nan"), X)
+example_inputs = (holes[:40],)
+
+
+def pipe():
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+
+    forest = RandomForestClassifier(5, random_state=0)
+    return make_pipeline(StandardScaler(), MaxAbsScaler(), forest).fit(holes, y)
+"""
+
+
+def ended(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The script of a bundle, in a Python that does not see optvet."""
+    blind = "import sys; sys.modules['optvet'] = None; import runpy; sys.path.insert(0, '.');"
+    code = f"{blind} runpy.run_path('{parts.SCRIPT}', run_name='__main__')"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=environment
+    )
+
+
+def test_a_module_is_reduced_to_the_submodule_at_fault(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(TORCH)
+    asked = ("net.py:net", "--via", "torch_dynamo", "--random", "0", "--no-edges", "--no-sizes")
+    ran = run("convert", *asked, "--reduce", "part", "--json", "-")
+    assert ran.code == 1
+    reduced = json.loads(ran.out)["reduced"]
+    assert (reduced["part"], reduced["size"], reduced["size_before"]) == ("1.mean", 1, 6)
+    assert reduced["reproduces"] is True
+    assert {"part.pt2", "part.py", parts.SCRIPT} <= set(reduced["files"])
+    script = ended(Path("part"))
+    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, parts.SAID)
+
+
+def test_a_pipeline_is_reduced_to_the_step_at_fault(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("skl2onnx")
+    monkeypatch.chdir(tmp_path)
+    Path("pipe.py").write_text(ESTIMATORS)
+    asked = ("pipe.py:pipe", "--via", "skl2onnx", "--random", "0", "--no-edges", "--no-sizes")
+    ran = run("convert", *asked, "--reduce", "part")
+    assert ran.code == 1
+    assert "reduced to randomforestclassifier, 1 of 3" in ran.out
+    script = ended(Path("part"))
+    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, parts.SAID)
+    again = run("convert", "part/part.py:part", "--via", "skl2onnx")
+    assert again.code == 1
+
+
+def test_nothing_is_written_where_there_is_no_fault(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("skl2onnx")
+    monkeypatch.chdir(tmp_path)
+    sound = ESTIMATORS.replace("holes[:40]", "X[:40]").replace("holes, y", "X, y")
+    Path("pipe.py").write_text(sound)
+    asked = ("pipe.py:pipe", "--via", "skl2onnx", "--random", "0", "--no-edges", "--no-sizes")
+    ran = run("convert", *asked, "--reduce", "part")
+    assert (ran.code, Path("part").exists()) == (0, False)
+
+
+def test_a_source_that_nothing_takes_apart_is_refused(tmp_path: Path) -> None:
+    wrong = "g (float[n,3] x) => (float[n,3] y) { y = Abs(x) }"
+    (tmp_path / "source.py").write_text(
+        "import numpy as np\nfrom tests.convert.plain import Net\n"
+        "example_inputs = (np.array([[1.5, -2, 3]], np.float32),)\n"
+        f"def net():\n    return Net(lambda x: np.maximum(x, 0), ({wrong!r},))\n"
+    )
+    request = ConvertRequest(model=f"{tmp_path / 'source.py'}:net", via=("plain_to_onnx",))
+    plugins = plain.plugins()
+    result = convert_model(request, plugins)
+    with pytest.raises(UsageError, match="'plain' does not take its sources apart"):
+        parts.reduce_source(
+            request, result, plugins, tmp_path / "part", progress=lambda *about: None
+        )
+    assert not (tmp_path / "part").exists()
+
+
+def finding(
+    place: ConversionPlace | None = None, error: float | None = None, noise: float | None = None
+) -> ConversionFinding:
+    return ConversionFinding(
+        symptom="wrong-output",
+        severity="fault",
+        stages=["c/convert"],
+        kind="convert",
+        culprit="c/convert",
+        place=place,
+        error=error,
+        noise=noise,
+    )
+
+
+def test_the_smallest_parts_around_the_place_are_tried_first() -> None:
+    every = [
+        SourcePart("", 4, frozenset({"", "a", "a.b", "c"})),
+        SourcePart("a", 2, frozenset({"a", "a.b"})),
+        SourcePart("a.b", 1, frozenset({"a.b"})),
+        SourcePart("c", 1, frozenset({"c"})),
+    ]
+    at = finding(ConversionPlace(module="a.b"))
+    assert [p.name for p in parts._ordered(every, at)] == ["a.b", "a", ""]
+    assert [p.name for p in parts._ordered(every, finding())] == ["a.b", "c", "a", ""]
+
+
+def test_the_tolerance_lies_between_noise_and_error() -> None:
+    assert parts.tolerance_of(finding(error=1e-2, noise=1e-6)) == pytest.approx(1e-4)
+    assert parts.tolerance_of(finding(error=1.0)) < 1e-3
+    assert parts.tolerance_of(finding(error=float("inf"))) == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("script", "shows"),
+    [
+        (f"print('{parts.SAID}'); raise SystemExit(1)", True),
+        ("raise RuntimeError('no library')", False),
+        (f"print('{parts.SAID}')", False),
+        ("import time; time.sleep(60)", False),
+    ],
+)
+def test_a_script_that_fails_itself_does_not_show_a_fault(
+    tmp_path: Path, script: str, shows: bool
+) -> None:
+    (tmp_path / parts.SCRIPT).write_text(script)
+    assert parts._runs(tmp_path, 5.0) is shows
