@@ -8,16 +8,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import optvet.cli
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import UsageError
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
+from optvet.spec.repair import RepairRequest
 
 SOURCE = """
 import numpy as np
@@ -37,6 +42,12 @@ def cnn():
 
     return net(k.ZeroPadding2D(1), k.Conv2D(4, 3, 2), k.BatchNormalization(), k.ReLU(6.0),
                k.DepthwiseConv2D(3, padding="same"), k.Flatten(), k.Dense(3))
+
+
+def plain():
+    from keras import layers as k
+
+    return net(k.Conv2D(4, 3, activation="relu"), k.Flatten(), k.Dense(3))
 
 
 def gelu():
@@ -235,6 +246,31 @@ def test_the_file_of_a_tflite_model_is_a_source(source: Path, tmp_path: Path) ->
     converted(source, "cnn", "tflite", out=tmp_path)
     (file,) = tmp_path.glob("*.tflite")
     assert converted(file, "", "tflite2onnx").verdict == "right"
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize(("fault", "kind"), [("weight", "parameter"), ("operator", "operator")])
+def test_what_is_planted_into_a_conversion_is_repaired_from_the_source(
+    source: Path, tmp_path: Path, fault: str, kind: str
+) -> None:
+    converted(source, "plain", "tf2onnx", out=tmp_path)
+    model = onnx.load(tmp_path / "3-tf2onnx-optimize.onnx")
+    if fault == "operator":
+        (node,) = (n for n in model.graph.node if n.op_type == "Relu")
+        node.op_type = "Neg"
+    else:
+        (tensor,) = (t for t in model.graph.initializer if len(t.dims) == 4)
+        value = numpy_helper.to_array(tensor) * np.float32(1.01)
+        tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    onnx.save(model, tmp_path / "faulty.onnx")
+    given = {
+        "model": f"{source}:plain",
+        "converted": tmp_path / "faulty.onnx",
+        "out": tmp_path / "repaired",
+    }
+    result = repair_model(RepairRequest.model_validate(given), Plugins())
+    assert result.verdict == "repaired"
+    assert [e.kind for e in result.edits] == [kind]
 
 
 SAVE = """

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from optvet import Artifact, SourceInside, SourceValue
+from optvet import Artifact, SourceInside, SourceOperand, SourceValue
+from optvet_tensorflow.alike import alike_in_onnx
 from optvet_tensorflow.program import Program, tensorflow
 
 GRAPH = "tf-graph"
@@ -194,6 +195,7 @@ def values_of(
         depends = any(varies.get(t.name, False) for t in op.inputs)
         for t in op.outputs:
             varies[t.name] = depends or t.name in fed or op.type == "Placeholder"
+    names = {tensor: name for name, tensor in frozen.inputs.items()}
     every = tuple(
         SourceValue(
             t.op.type,
@@ -201,8 +203,16 @@ def values_of(
             tuple(places[i.name] for i in t.op.inputs if i.name in places),
             constant=not varies[t.name],
             module=t.op.name.rpartition("/")[0],
+            alike=alike[0],
+            attributes=alike[1],
+            inputs=tuple(str(i) for i in range(len(t.op.inputs))) if alike[0] else (),
+            operands=tuple(
+                SourceOperand(str(i), places.get(read.name), names.get(read.name, ""))
+                for i, read in enumerate(t.op.inputs)
+            ),
         )
         for t, value in zip(shown, values, strict=True)
+        for alike in (alike_in_onnx(t.op),)
     )
     outputs = tuple(places.get(name) for name in frozen.outputs)
     return SourceInside(every, outputs)

@@ -78,8 +78,11 @@ class Scene:
         for i in self.missing[:number]:
             yield self.inside.values[i]
 
-    def names_of(self, operand: SourceOperand) -> list[str]:
-        """Values of the converted model that are this operand, in its own layout."""
+    def names_of(self, operand: SourceOperand, *, turned: bool = False) -> list[str]:
+        """Values of the converted model that are this operand, in its own layout.
+
+        With ``turned``, then those that are it in another layout.
+        """
         if operand.given:
             wanted, allowed = self._given(operand.given), 0.0
         elif operand.place is not None:
@@ -89,14 +92,19 @@ class Scene:
             return []
         if wanted is None:
             return []
-        found = []
+        found, others = [], []
         for name, value in self.values.items():
-            if value.shape == wanted.shape and value.dtype.kind == wanted.dtype.kind:
+            if value.dtype.kind != wanted.dtype.kind:
+                continue
+            if value.shape == wanted.shape:
                 with np.errstate(invalid="ignore"):
                     off = np.abs(value.astype(np.float64) - wanted.astype(np.float64))
                 if bool(np.all((off <= allowed) | (value == wanted))):
                     found.append(name)
-        return found
+                    continue
+            if turned and value.size > 1 and equal_up_to_layout(wanted, value, allowed):
+                others.append(name)
+        return found + others
 
     def _given(self, name: str) -> np.ndarray | None:
         inputs = [i.name for i in self.model.graph.input]

@@ -17,6 +17,11 @@ _OPERATORS = 6
 _NODES = 4
 _NAMES = 2
 _DIGITS = 6
+_POINTWISE = frozenset(
+    "Abs Ceil Cos Elu Erf Exp Floor Gelu HardSwish LeakyRelu Log Neg Reciprocal Relu Round Selu "
+    "Sigmoid Sign Sin Softplus Softsign Sqrt Tanh".split()
+)
+"""Operators that do the same in every layout."""
 
 
 def operators(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
@@ -43,7 +48,8 @@ def _translated(scene: Scene, operator: SourceValue) -> Iterator[tuple[list[str]
             weights.append(SetWeight(name=label, tensor=tensor_of(constant.astype(kind))))
             ways.append([label])
         else:
-            ways.append(scene.names_of(operand)[:_NAMES])
+            anyhow = operator.alike in _POINTWISE
+            ways.append(scene.names_of(operand, turned=anyhow)[:_NAMES])
     for inputs in itertools.product(*ways):
         kept = list(inputs)
         while kept and not kept[-1]:
