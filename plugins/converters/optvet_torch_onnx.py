@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -185,6 +184,8 @@ def _call(
 @contextlib.contextmanager
 def _recording(torch: Any, captured: list[Any]) -> Iterator[None]:
     """Note the programs that ``torch.export.export`` gives to the exporter."""
+    from unittest.mock import patch
+
     export = torch.export.export
 
     def recorded(*arguments: Any, **settings: Any) -> Any:

@@ -24,6 +24,7 @@ from optvet.spec.request import bytes_of
 
 if TYPE_CHECKING:
     from optvet.engine.campaign import Campaign, Store
+    from optvet.engine.discovery import Plugins
     from optvet.spec.records.campaign import Baseline
 
 app = typer.Typer(cls=Group, help="Vet many models with many optimizers.", no_args_is_help=True)
@@ -165,7 +166,7 @@ def _run(
             )
         campaign = add_campaign(opened, plan)
         chosen = _Chosen(executor, executor_options or (), jobs)
-        _go_on(terminal, opened, campaign, chosen, retry=retry, quiet=quiet)
+        _go_on(terminal, opened, campaign, chosen, plugins, retry=retry, quiet=quiet)
         raise typer.Exit(_show(terminal, opened, campaign, json_to, quiet=quiet))
 
 
@@ -192,10 +193,11 @@ def _resume(
     known = _known(baseline)
     with open_store(store) as opened:
         campaign = find_campaign(opened, which)
+        plugins = Plugins()
         if not trust:
-            check_stored(opened, campaign, Plugins())
+            check_stored(opened, campaign, plugins)
         chosen = _Chosen(executor, executor_options or (), jobs)
-        _go_on(terminal, opened, campaign, chosen, retry=retry, quiet=quiet)
+        _go_on(terminal, opened, campaign, chosen, plugins, retry=retry, quiet=quiet)
         raise typer.Exit(_show(terminal, opened, campaign, json_to, known, quiet=quiet))
 
 
@@ -379,6 +381,7 @@ def _go_on(
     store: Store,
     campaign: Campaign,
     chosen: _Chosen,
+    plugins: Plugins,
     *,
     retry: bool,
     quiet: bool,
@@ -387,12 +390,11 @@ def _go_on(
     from optvet.cli.campaign_progress import following
     from optvet.engine.campaign import retry as queue_failed
     from optvet.engine.campaign import run_campaign, states
-    from optvet.engine.discovery import Plugins
     from optvet.engine.options import parse_options
     from optvet.report.graph_svg import draw
 
     given = mapping_of("--executor-option", chosen.options)
-    executor = Plugins().executor(chosen.name)
+    executor = plugins.executor(chosen.name)
     options = parse_options(chosen.name, executor.options, given)
     if retry:
         queue_failed(store, campaign)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -82,6 +81,8 @@ class Watched:
 @contextlib.contextmanager
 def _watching() -> Iterator[Watched]:
     """Look on while tf2onnx converts, by whichever function it was called."""
+    from unittest.mock import patch
+
     from tf2onnx import optimizer, tf_loader
 
     watched = Watched()
