@@ -14,6 +14,7 @@ from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionResult
+from optvet.testing import check_converter
 
 # Not imported: it fails with a torchvision that does not fit, which workers do without.
 pytestmark = pytest.mark.skipif(find_spec("onnx2torch") is None, reason="needs optvet[torch]")
@@ -50,3 +51,22 @@ def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     file.write_text("no model")
     with pytest.raises(UsageError, match=r"model\.onnx"):
         convert_model(ConvertRequest(model=str(file), via=("onnx2torch",)), Plugins())
+
+
+def test_an_older_model_is_brought_to_a_version_that_the_next_converter_knows(
+    tmp_path: Path,
+) -> None:
+    old = "g (float[2,3,4] x) => (float[2,12] y) { z = Relu(x)  y = Flatten<axis = 1>(z) }"
+    file = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD.replace("13", "8") + old), file)
+
+    def verdict(*via: str) -> str:
+        return convert_model(ConvertRequest(model=str(file), via=via), Plugins()).verdict
+
+    assert verdict("onnx2torch") == "refused"
+    assert verdict("onnx_version", "onnx2torch") == "right"
+
+
+def test_the_version_converter_conforms(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(HEAD + RIGHT), tmp_path / "model.onnx")
+    check_converter(Plugins().converter("onnx_version"), tmp_path / "model.onnx")
