@@ -15,6 +15,7 @@ from tests.convert import plain
 from optvet import UsageError
 from optvet.engine.convert import parts
 from optvet.engine.convert.run import convert_model
+from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart
 from optvet.spec.records.convert import ConversionFinding, ConversionPlace
@@ -109,6 +110,37 @@ def test_a_pipeline_is_reduced_to_the_step_at_fault(
     assert again.code == 1
 
 
+KERAS = """
+import numpy as np
+
+example_inputs = (np.random.default_rng(0).normal(size=(2, 6)).astype("float32"),)
+
+
+def net():
+    import keras
+    from keras import layers as k
+
+    bins = k.Discretization(bin_boundaries=[0.1, 0.5], name="bins")
+    return keras.Sequential([keras.Input((6,)), k.Dense(4), k.ReLU(), bins, k.Rescaling(0.5)])
+"""
+
+
+def test_a_keras_model_is_reduced_to_the_layer_at_fault(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if Pythons({}, environments_root()).python_of("tf") is None:
+        pytest.skip("the environment 'tf' is not made; make it: optvet env make tf")
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(KERAS)
+    asked = ("net.py:net", "--via", "tf2onnx", "--random", "0", "--no-edges", "--no-sizes")
+    ran = run("convert", *asked, "--reduce", "part", "--json", "-")
+    assert ran.code == 1
+    reduced = json.loads(ran.out)["reduced"]
+    assert (reduced["part"], reduced["size"], reduced["size_before"]) == ("bins", 1, 4)
+    assert reduced["reproduces"] is True
+    assert {"part.keras", "part.py", parts.SCRIPT} <= set(reduced["files"])
+
+
 def test_nothing_is_written_where_there_is_no_fault(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +194,8 @@ def test_the_smallest_parts_around_the_place_are_tried_first() -> None:
     ]
     at = finding(ConversionPlace(module="a.b"))
     assert [p.name for p in parts._ordered(every, at)] == ["a.b", "a", ""]
+    graph = finding(ConversionPlace(module="net_1/a.b"))
+    assert [p.name for p in parts._ordered(every, graph)] == ["a.b", "a", ""]
     assert [p.name for p in parts._ordered(every, finding())] == ["a.b", "c", "a", ""]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +16,7 @@ from optvet import (
     Session,
     SourceFacts,
     SourceInside,
+    SourcePart,
     hookimpl,
     version_of,
 )
@@ -28,6 +30,7 @@ from optvet_tensorflow.converters import (
 from optvet_tensorflow.frozen import GRAPH, Frozen, values_of
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, LiteSession, bytes_of, facts_of, inside_of
+from optvet_tensorflow.parts import parts_of, script_for, write_part
 from optvet_tensorflow.program import TF, Program, program_of, tensorflow
 
 
@@ -74,6 +77,20 @@ class TensorFlowRuntime:
     ) -> SourceInside:
         """What every operator of the model's graph gives."""
         return values_of(Frozen.made_from(program_of(artifact)), feeds, seed)
+
+    def parts(self, artifact: Artifact, feeds: Feeds, options: NoOptions) -> Sequence[SourcePart]:
+        """Layers and beginnings of a Keras model."""
+        return parts_of(program_of(artifact))
+
+    def write_part(
+        self, artifact: Artifact, feeds: Feeds, options: NoOptions, name: str, folder: Path
+    ) -> str:
+        """A part as a file of Keras."""
+        return write_part(program_of(artifact), feeds, name, folder)
+
+    def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
+        """For Keras's own export, and tf2onnx."""
+        return script_for(converter, options, tolerance)
 
 
 class ProgramSession:

@@ -7,28 +7,33 @@ by a conversion like any other source. So what is kept does show the fault, outs
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from optvet.engine import contract
 from optvet.engine.convert.run import convert_model, opened, prepared
 from optvet.engine.convert.session import Conversion
+from optvet.engine.convert.split import parts_in, write_part_in
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.work.lab import Progress
-from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
-from optvet.spec.records.convert import ConversionFinding, ConversionResult, ReducedSource
-from optvet.spec.types import Artifact, Sample
+from optvet.spec.records.convert import (
+    ConversionFinding,
+    ConversionPlace,
+    ConversionResult,
+    ReducedSource,
+)
+from optvet.spec.types import Sample
 
 SCRIPT = "reproduce.py"
 _MOST = 12
@@ -90,7 +95,9 @@ def reduce_source(
                 size=part.size,
                 size_before=whole,
                 files=names,
-                reproduces=_runs(folder, request.timeout) if SCRIPT in names else None,
+                reproduces=_runs(folder, request.timeout, _python(conversion))
+                if SCRIPT in names
+                else None,
             )
     left = f"; {notes[-1]}" if notes else ""
     return ReducedSource(tried=len(ordered), size=whole, size_before=whole, note=_NONE + left)
@@ -116,8 +123,12 @@ def _parts(conversion: Conversion, sample: Sample) -> Sequence[SourcePart]:
 
 def _ordered(parts: Sequence[SourcePart], fault: ConversionFinding) -> list[SourcePart]:
     """From the smallest: those around the place of the fault, if it is known."""
-    module = "" if fault.place is None else fault.place.module
-    around = [part for part in parts if module and module in part.modules] or list(parts)
+    place = ConversionPlace() if fault.place is None else fault.place
+    around = [part for part in parts if place.module and place.module in part.modules]
+    if not around:
+        # Frameworks with graphs name nodes after the layers that these are of: a/conv2d/BiasAdd.
+        named = set(re.split(r"[\s/:(),]+", " ".join((place.module, *place.nodes))))
+        around = [part for part in parts if (named - {""}) & part.modules] or list(parts)
     return sorted(around, key=lambda part: part.size)
 
 
@@ -172,11 +183,18 @@ def tolerance_of(fault: ConversionFinding) -> float:
     return math.sqrt(max(fault.noise or 0.0, _LEAST) * fault.error)
 
 
-def _runs(folder: Path, timeout_s: float) -> bool:
+def _python(conversion: Conversion) -> str:
+    """The interpreter that has the framework of the source."""
+    home = conversion.plugins.home_of(conversion.source.runtime)
+    pythons = Pythons(conversion.request.environments, environments_root())
+    return str(pythons.python_of(home)) if home else sys.executable
+
+
+def _runs(folder: Path, timeout_s: float, python: str = sys.executable) -> bool:
     """Whether the script of a bundle ends as one that shows the fault."""
     try:
         ended = subprocess.run(
-            [sys.executable, "-B", SCRIPT],
+            [python, "-B", SCRIPT],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -187,24 +205,3 @@ def _runs(folder: Path, timeout_s: float) -> bool:
     # Python ends with code 1 too if it cannot execute the script.
     said = ended.stdout.rstrip().endswith(SAID)
     return ended.returncode == _SHOWN and said
-
-
-# --- in worker processes --------------------------------------------------------------------------
-
-
-def parts_in(config: RuntimeConfig, source: Artifact, sample: Sample) -> Sequence[SourcePart]:
-    """The parts of a source."""
-    enter("run")
-    runtime: Any = config.runtime
-    found = runtime.parts(source, sample.feeds, config.options)
-    return [part for part in found if isinstance(part, SourcePart)]
-
-
-def write_part_in(
-    config: RuntimeConfig, source: Artifact, sample: Sample, name: str, folder: Path
-) -> str:
-    """Write a part as a source to ``folder``; the name of its Python file."""
-    enter("run")
-    runtime: Any = config.runtime
-    feeds: Mapping[str, Any] = sample.feeds
-    return str(runtime.write_part(source, feeds, config.options, name, folder))
