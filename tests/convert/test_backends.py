@@ -71,6 +71,15 @@ def test_a_model_in_onnx_stays_what_it_is(via: str, tmp_path: Path) -> None:
     assert {s.state for s in result.stages} <= {"same", "drift"}
 
 
+def test_an_input_without_axes_is_given_as_such(via: str, tmp_path: Path) -> None:
+    text = MODEL.replace("[3, 4] b)", "[3, 4] b, float c)")
+    text = text.replace("y = Softmax<axis = -1>(m)", "n = Mul(m, c) y = Softmax<axis = -1>(n)")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    result = convert(str(tmp_path / "model.onnx"), via, edges=True)
+    assert result.source.inputs["c"] == "float32[]"
+    assert result.verdict == "right", result.findings
+
+
 def test_the_converter_conforms(via: str, tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
     check_converter(Plugins().converter(via), tmp_path / "model.onnx", format="onnx")

@@ -60,7 +60,7 @@ def _drawn(
     origin: Origin, number: int, feeds: Feeds, about: str = "", unasked: bool = False
 ) -> Drawn:
     name = origin if not number else f"{origin} {number}"
-    sample = Sample(name, {k: np.ascontiguousarray(v) for k, v in feeds.items()}, origin=origin)
+    sample = Sample(name, {k: np.asarray(v, order="C") for k, v in feeds.items()}, origin=origin)
     return Drawn(sample, origin, about, unasked)
 
 
