@@ -15,6 +15,7 @@ from optvet.engine.campaign.file import read_campaign
 from optvet.engine.campaign.plan import plan_campaign, requests_of, tool_of
 from optvet.engine.campaign.template import template
 from optvet.engine.discovery import Plugins
+from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.testing import Planted
 
@@ -155,6 +156,17 @@ def test_the_studies_that_come_with_optvet_can_be_read(name: str) -> None:
     asked = list(requests_of(source, PLUGINS))
     amounts = {"offline": 22 * 5, "ditox": 141, "otx": 15 * (5 + 3)}
     assert len({r.model_dump_json() for r in asked}) == len(asked) == amounts[name]
+
+
+def test_the_study_of_converters_asks_each_network_of_each_chain() -> None:
+    for name in ("torch", "onnx2torch", "openvino", "tvm"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"the study is about {name}; install optvet[{name}]")
+    if Pythons({}, environments_root()).python_of("tf") is None:
+        pytest.skip("the environment 'tf' is not made; make it: optvet env make tf")
+    file = Path(__file__).parents[2] / "studies" / "converters.toml"
+    asked = list(requests_of(read_campaign(file, PLUGINS, trust=True), PLUGINS))
+    assert len({(r.model, tool_of(r)) for r in asked}) == len(asked) == 36
 
 
 def test_models_of_a_source_are_named_by_tag() -> None:
