@@ -12,9 +12,11 @@ from onnx import numpy_helper
 
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
+from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.repair import RepairRequest
 from optvet.testing import check_converter
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
@@ -59,6 +61,19 @@ def test_beyond_what_is_declared_the_stage_is_to_blame(via: str, model: Path) ->
     assert "is declared" in finding.message
     assert finding.place is not None
     assert finding.place.nodes == []
+
+
+def test_a_loss_of_precision_is_not_repaired_by_undoing_it(model: Path, tmp_path: Path) -> None:
+    given = {
+        "model": str(model),
+        "via": "quantize_dynamic",
+        "converter_options": {"tolerance": 1e-6},
+        "out": tmp_path / "repaired",
+    }
+    result = repair_model(RepairRequest.model_validate(given), Plugins())
+    assert (result.verdict, result.tried) == ("not-repaired", 0)
+    assert "loses precision" in result.reason
+    assert not (tmp_path / "repaired").exists()
 
 
 def test_ranges_come_from_the_inputs_of_the_source(model: Path, tmp_path: Path) -> None:

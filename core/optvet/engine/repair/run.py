@@ -76,6 +76,8 @@ def repair_model(
         repair = _Repair(request, conversion, judge, made[-1], before, progress)
         if before.verdict != "faulty" or not any(not d.unasked for d in wrong):
             result = repair.nothing()
+        elif all(f.kind == "lossy" for f in before.findings if f.severity == "fault"):
+            result = repair.lossy()
         else:
             result = repair.result([d for d in drawn if d.sample.id in seen], wrong)
         return result.model_copy(update={"wall_s": time.perf_counter() - started})
@@ -131,6 +133,11 @@ class _Repair:
                 reason="it shows on no input that can be repaired for: see optvet convert",
             )
         return self._answer(verdict=verdict, reason=reason)
+
+    def lossy(self) -> RepairResult:
+        """The answer where a stage loses more than it declares: to mend that is to undo it."""
+        reason = "a stage that loses precision is to blame: quantize less, or declare more"
+        return self._answer(verdict="not-repaired", reason=reason)
 
     def result(self, drawn: Sequence[Drawn], wrong: Sequence[Drawn]) -> RepairResult:
         """The answer of a search."""
