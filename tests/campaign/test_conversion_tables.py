@@ -130,6 +130,19 @@ def test_a_stage_is_decided_only_if_all_evidence_names_it(
     assert "rows 2 and 3" in table.note
 
 
+@pytest.mark.parametrize(
+    ("symptom", "decided"),
+    [
+        ("run-failure", "on one runtime"),
+        ("load-failure", "on one runtime"),
+        ("invalid-model", "yes"),
+    ],
+)
+def test_what_one_runtime_alone_refuses_may_be_its_own_fault(symptom: str, decided: str) -> None:
+    table = blame(converted_from([answer(symptom, **ALONE)]))
+    assert table.rows[0][table.columns.index("decided")] == decided
+
+
 def test_formats_that_nothing_leads_to_are_told_from_those_not_asked() -> None:
     found = converted_from([answer(), answer("wrong-output", source="other"), answer("refused")])
     table = frameworks(found, {"plain": frozenset({"onnx", "tvm"}), "onnx": frozenset({"tvm"})})

@@ -293,6 +293,10 @@ def _blamed(finding: ConversionFinding) -> str:
     return " or ".join(finding.stages)
 
 
+_WITHOUT_RUNTIME = ("invalid-model", "crash", "timeout", "out-of-memory")
+"""What the checker tells, or the end of a process, without the judgement of a second runtime."""
+
+
 def _decided(finding: ConversionFinding) -> str:
     """Whether the answer names one culprit for certain."""
     if len(finding.stages) > 1:
@@ -302,7 +306,7 @@ def _decided(finding: ConversionFinding) -> str:
     outcomes = {c.outcome for c in finding.cross_check} & {"fault", "no-fault"}
     if len(outcomes) > 1:
         return "undecided: other runtimes disagree"
-    if finding.symptom == "wrong-output" and not outcomes:
+    if finding.symptom not in _WITHOUT_RUNTIME and not outcomes:
         return "on one runtime"
     return "yes"
 
