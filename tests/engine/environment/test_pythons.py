@@ -115,7 +115,8 @@ def test_plugins_of_an_environment_can_be_used_where_it_is_made(tmp_path: Path) 
     (tmp_path / "tf" / MADE).touch()
     usable = Pythons({}, tmp_path).among(Plugins())
     assert absent <= {e.name for e in usable.all() if e.problem is None}
-    (entry,) = listed(Plugins().all(), Pythons({}, tmp_path / "empty"))
+    every = listed(Plugins().all(), Pythons({}, tmp_path / "empty"))
+    (entry,) = (e for e in every if e.name == "tf")
     assert entry.problem == "it is not made; make it: optvet env make tf"
 
 
