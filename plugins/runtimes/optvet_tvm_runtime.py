@@ -48,8 +48,8 @@ class TvmSession:
         self._main = relax.VirtualMachine(executable, tvm.cpu())["main"]
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
 
-    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        """Outputs by name, in the graph's order."""
+    def run(self, feeds: Feeds) -> dict[str, Any]:
+        """Outputs by name, in the graph's order: arrays, and lists of arrays of sequences."""
         import tvm
 
         if set(feeds) != set(self._inputs):
@@ -64,8 +64,17 @@ class TvmSession:
         return {name: _array(v) for name, v in zip(self._outputs, values, strict=True)}
 
 
-def _array(value: Any) -> np.ndarray:
-    return np.array(value.numpy() if hasattr(value, "numpy") else value)
+def _array(value: Any) -> Any:
+    """An array; a list of arrays of a sequence of tensors."""
+    if hasattr(value, "numpy"):
+        return np.array(value.numpy())
+    if any(hasattr(item, "numpy") for item in _items(value)):
+        return [_array(item) for item in value]
+    return np.array(value)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, Iterable) else ()
 
 
 class TvmRuntime:
@@ -148,8 +157,13 @@ _RUN_EXECUTABLE = (
     "main = relax.VirtualMachine(executable, tvm.cpu())['main']",
     "result = main(*[tvm.runtime.tensor(feeds[name]) for name in inputs])",
     "values = [result] if hasattr(result, 'numpy') or len(outputs) == 1 else list(result)",
-    "arrays = [v.numpy() if hasattr(v, 'numpy') else np.array(v) for v in values]",
-    "return dict(zip(outputs, arrays))",
+    "def array(value):",
+    "    if hasattr(value, 'numpy') or not hasattr(value, '__iter__'):",
+    "        return value.numpy() if hasattr(value, 'numpy') else np.array(value)",
+    "    items = list(value)",
+    "    sequence = any(hasattr(item, 'numpy') for item in items)",
+    "    return [array(item) for item in items] if sequence else np.array(items)\n",
+    "return dict(zip(outputs, map(array, values)))",
 )
 
 

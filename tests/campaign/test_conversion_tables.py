@@ -68,7 +68,7 @@ def column(found: list[Converted], name: str) -> Any:
     [
         (None, "right"),
         ("refused", "refused"),
-        ("crash", "converter died"),
+        ("crash", "died"),
         ("invalid-model", "does not load"),
         ("load-failure", "does not load"),
         ("run-failure", "does not run"),
@@ -82,7 +82,7 @@ def test_each_conversion_is_counted_at_the_step_that_fails(
 ) -> None:
     found = converted_from([answer(symptom)])
     assert found[0].outcome == outcome
-    assert column(found, outcome) == column(found, "conversions") == 1
+    assert column(found, outcome) == column(found, "asked") == 1
 
 
 def test_what_is_undecided_or_has_no_answer_is_neither_right_nor_wrong() -> None:
@@ -108,7 +108,7 @@ SPLIT = {
         {"runtime": "s", "outcome": "no-fault"},
     ]
 }
-ALONE = {"cross_check": [{"runtime": "r", "outcome": "not-judged"}]}
+ALONE: dict[str, Any] = {"cross_check": [{"runtime": "r", "outcome": "not-judged"}]}
 BOTH = {"cross_check": [{"runtime": "r", "outcome": "fault"}]}
 
 

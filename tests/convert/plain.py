@@ -132,9 +132,29 @@ class PlainConverter:
             yield Artifact("onnx", data if isinstance(data, bytes) else data.SerializeToString())
 
 
+class RefusingConverter:
+    """Takes no model in ONNX."""
+
+    name = "refusing"
+    consumes = frozenset({"onnx"})
+    produces = "onnx"
+    preload: Sequence[str] = ()
+    options = NoOptions()
+
+    def version(self) -> str:
+        return "1.0"
+
+    def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
+        return [ConversionStage("import", "load", "onnx")]
+
+    def convert(self, source: Artifact, options: NoOptions, folder: Path) -> Iterator[Artifact]:
+        raise NotImplementedError("no rule for anything")
+
+
 def plugins() -> Plugins:
     """All plugins, and these."""
     found = Plugins()
     for runtime in (PlainRuntime(), WrongRuntime()):
         found = found.register("runtime", runtime)
+    found = found.register("converter", RefusingConverter())
     return found.register("converter", PlainConverter())

@@ -104,6 +104,16 @@ def test_a_refusal_is_no_fault_and_names_the_stage_and_the_cause(convert: Conver
     assert [s.state for s in result.stages] == ["same", "not-reached", "not-reached"]
 
 
+def test_what_one_converter_breaks_is_told_though_the_next_refuses_it(convert: Convert) -> None:
+    result = convert(GOOD, BAD, via=("plain_to_onnx", "refusing"))
+    assert result.verdict == "faulty"
+    broken, refused = result.findings
+    assert (broken.symptom, broken.stages) == ("wrong-output", ["plain_to_onnx/rewrite"])
+    assert broken.confirmed
+    assert (refused.symptom, refused.stages) == ("refused", ["refusing/import"])
+    assert convert(GOOD, via=("plain_to_onnx", "refusing")).verdict == "refused"
+
+
 def test_a_converter_that_aborts_is_a_fault(convert: Convert) -> None:
     result = convert("abort")
     assert result.verdict == "faulty"

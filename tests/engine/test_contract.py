@@ -262,3 +262,10 @@ def test_a_comparator_that_gives_nothing_costs_the_impact_and_not_the_verdict(
 
 
 SUM = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] X) => (float[4] Y) { Y = Add(X, X) }'
+
+
+def test_what_a_runtime_gives_holds_numbers_or_texts() -> None:
+    runtime = named(name="r")
+    contract.arrays(runtime, {"y": np.zeros(2), "s": np.array(["a", b"b"], dtype=object)})
+    with pytest.raises(ContractError, match=r"runtime 'r'.*output 's'.*Silent.*numbers or texts"):
+        contract.arrays(runtime, {"s": np.array([Silent()], dtype=object)})

@@ -408,6 +408,12 @@ def test_an_operator_that_cannot_be_imported_is_no_passes_fault(vet: Vet) -> Non
         vet(LOOP)
 
 
+def test_a_sequence_of_tensors_is_an_output(vet: Vet) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (seq(float[2]) s) { y = Relu(x) s = SequenceConstruct(x, y) }"""
+    assert vet(text).verdict == "clean"
+
+
 def test_a_pipeline_without_a_required_pass_is_said_to_lack_it(vet: Vet) -> None:
     pipeline = ["FoldConstant", *REQUIRED]
     pipeline.remove("LegalizeOps")

@@ -345,6 +345,15 @@ def outputs(runtime: Runtime, value: Any) -> Mapping[str, Any]:
     return value  # type: ignore[no-any-return]  # checked above
 
 
+def arrays(runtime: Runtime, flat: Mapping[str, Any]) -> None:
+    """Check outputs as arrays; ContractError if one holds neither numbers nor texts."""
+    for name, array in flat.items():
+        items = array.flat if array.dtype == object else ()
+        for item in items:
+            if wrong := mismatch(f"output {name!r}", item, (str, bytes), "numbers or texts"):
+                raise blame("runtime", runtime, wrong)
+
+
 def profile(runtime: Any, value: Any) -> Profile:
     """``value``, which ``profile`` gave; ContractError if it is no Profile of whole parts."""
     wrong = mismatch("profile()", value, Profile, "a Profile")

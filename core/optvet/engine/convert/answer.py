@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -38,14 +38,16 @@ State = Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
 class Answer:
     """All that is known at the end; lists have one item per stage.
 
-    ``refused`` is the index of the stage that refused, and why, ``refused_place`` an operator that
-    it names. ``random`` are outputs of the
-    source that differ from run to run.
+    ``last`` is the index of the stage whose artifact is judged: the last one, or the last one of
+    the converters before that which refused; -1 for none. ``refused`` is the index of the stage
+    that refused, and why, ``refused_place`` an operator that it names. ``random`` are outputs of
+    the source that differ from run to run.
     """
 
     drawn: Sequence[Drawn]
     random: frozenset[str]
     stations: Sequence[Station]
+    last: int
     artifacts: Sequence[Artifact | None]
     runtimes: Sequence[str]
     complaints: Sequence[str]
@@ -53,6 +55,11 @@ class Answer:
     refused_place: ConversionPlace | None = None
     blames: Sequence[Found] = ()
     skipped: dict[str, Failure] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> Mapping[str, Seen]:
+        """What the judged artifact did, by sample."""
+        return self.stations[self.last].seen if self.last >= 0 else {}
 
 
 def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> ConversionResult:
@@ -79,7 +86,7 @@ def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> Conversi
         stages=[_stage(answer, i, files[i]) for i in range(len(answer.stations))],
         controls=_controls(answer),
         warnings=conversion.warnings,
-        notes=sorted({n for s in answer.stations[-1].seen.values() for n in s.notes}),
+        notes=sorted({n for s in answer.seen.values() for n in s.notes}),
         samples=len(answer.drawn),
         skipped=[Skipped(sample=n, reason=describe(f)) for n, f in answer.skipped.items()],
         seed=conversion.request.seed,
@@ -103,7 +110,7 @@ def _source(conversion: Conversion, answer: Answer) -> SourceRecord:
 def _finding(answer: Answer, found: Found) -> ConversionFinding:
     blame, confirmed, checks, place = found
     witness = blame.drawn[0]
-    seen = answer.stations[-1].seen[witness.sample.id]
+    seen = answer.seen[witness.sample.id]
     guilty = answer.stations[blame.first : blame.last + 1]
     names = [station.name for station in guilty]
     kind: StageKind | Literal["target-runtime"] = guilty[0].stage.kind

@@ -188,7 +188,8 @@ def judged(
 ) -> Answer:
     """What every stage does on ``drawn``, and which is to blame."""
     samples = [d.sample for d in drawn]
-    configs = [_config(conversion, m, m is made[-1]) for m in made]
+    last = _last_whole(made)
+    configs = [_config(conversion, m, i == last) for i, m in enumerate(made)]
     futures = [
         None if c is None or m.artifact is None else conversion.start(c, m.artifact, samples)
         for c, m in zip(configs, made, strict=True)
@@ -201,17 +202,19 @@ def judged(
             observed.append(conversion.finish(future, config, m.artifact, samples))
     _lend(judge.meter, configs, made, observed)
     stations, tolerance = [], None
-    for m, o in zip(made, observed, strict=True):
+    for i, (config, m, o) in enumerate(zip(configs, made, observed, strict=True)):
         tolerance = _larger(tolerance, m.stage.tolerance)
         seen = {} if o is None else judge.see(o, samples, tolerance)
-        stations.append(Station(m.link.converter.name, m.stage, seen))
-    if observed[-1] is not None and configs[-1] is not None and made[-1].artifact is not None:
-        again = conversion.observe(configs[-1], made[-1].artifact, samples, again=True)
-        stations[-1] = _worse(stations[-1], judge.see(again, samples, tolerance))
+        station = Station(m.link.converter.name, m.stage, seen)
+        if i == last and o is not None and config is not None and m.artifact is not None:
+            again = conversion.observe(config, m.artifact, samples, again=True)
+            station = _worse(station, judge.see(again, samples, tolerance))
+        stations.append(station)
     answer = Answer(
         drawn=drawn,
         random=judge.random,
         stations=stations,
+        last=last,
         artifacts=[m.artifact for m in made],
         runtimes=["" if c is None else c.runtime.name for c in configs],
         complaints=["" if o is None else o.complaint for o in observed],
@@ -220,7 +223,7 @@ def judged(
     if answer.refused is not None and answer.refused[1] is not None:
         named = refused_place(conversion, answer.refused[1].message)
         answer = replace(answer, refused_place=named)
-    blames = blamed(stations, drawn) if made[-1].artifact is not None else []
+    blames = blamed(stations[: last + 1], drawn) if last >= 0 else []
     found = []
     for blame in blames:
         place = located(conversion, made, configs, stations, blame)
@@ -231,6 +234,19 @@ def judged(
             checks = list(_cross_checked(*about, config, place))
         found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
     return replace(answer, blames=found)
+
+
+def _last_whole(made: Sequence[Made]) -> int:
+    """Index of the last stage of the last converter that took what it was given; -1 for none.
+
+    Where a converter refuses, what others made before it is judged nevertheless.
+    """
+    ends = (
+        i
+        for i, m in enumerate(made)
+        if m.artifact is not None and (i + 1 == len(made) or made[i + 1].link is not m.link)
+    )
+    return max(ends, default=-1)
 
 
 def _config(conversion: Conversion, made: Made, last: bool) -> RuntimeConfig | None:

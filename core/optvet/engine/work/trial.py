@@ -395,7 +395,9 @@ def infer(
     """Outputs of one run, named as in the original; ``feeds`` are not changed."""
     outputs = contract.outputs(runtime, session.run(fed(feeds, alignment)))
     names = alignment.outputs if alignment else {}
-    return flatten({names.get(name, name): value for name, value in outputs.items()})
+    flat = flatten({names.get(name, name): value for name, value in outputs.items()})
+    contract.arrays(runtime, flat)
+    return flat
 
 
 def fed(feeds: Feeds, alignment: Alignment | None = None) -> dict[str, np.ndarray]:

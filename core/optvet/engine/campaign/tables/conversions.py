@@ -29,14 +29,14 @@ Outcome = Literal[
     "does not run",
     "does not load",
     "refused",
-    "converter died",
+    "died",
     "undecided",
     "no result",
 ]
 """What became of a conversion; for several faults, the step that fails first."""
 OUTCOMES: tuple[Outcome, ...] = (
     "refused",
-    "converter died",
+    "died",
     "does not load",
     "does not run",
     "differs",
@@ -45,7 +45,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     "no result",
 )
 _FAILED: Mapping[Stage, Outcome] = {
-    "build": "converter died",
+    "build": "died",
     "check": "does not load",
     "load": "does not load",
     "run": "does not run",
@@ -125,7 +125,7 @@ def funnel(found: Sequence[Converted]) -> ReportTable:
         "failure study has 4 % that tf2onnx refuses, 1 % that do not load, 1 % that differ, "
         "68 % right; of torch.onnx 2, 2, 1 and 75 %. Its models are others, and its tolerance "
         "is 1e-7 throughout, where optvet measures the noise.",
-        columns=["chain", "conversions", *OUTCOMES, "share right"],
+        columns=["chain", "asked", *OUTCOMES, "share right"],
         rows=[[chain, *_counted(group)] for chain, group in groups.items()],
     )
 
