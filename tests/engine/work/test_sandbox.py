@@ -378,7 +378,7 @@ def test_close_ends_all_processes_at_once_and_frees_all_files() -> None:
         waiting.result(5)
     with pytest.raises(InfrastructureError, match="the sandbox is closed"):
         sandbox.call(faults.nothing)
-    assert until(lambda: len(os.listdir("/proc/self/fd")) == files)
+    assert until(lambda: len(os.listdir("/proc/self/fd")) <= files)  # others may close some
     sandbox.close()
 
 
