@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,15 +72,13 @@ class Skl2Onnx:
         settings: dict[str, Any] = {}
         if opsets := _opsets(options):
             settings["target_opset"] = opsets
-        if hasattr(made.model, "predict_proba"):
-            settings["options"] = {id(made.model): {"zipmap": options.zipmap}}
         types = _types(made.facts.inputs, data_types)
-        try:
-            proto = convert_sklearn(made.model, initial_types=types, **settings)
-        except NameError:
-            # An estimator without probabilities in its converter has no such option.
-            settings.pop("options", None)
-            proto = convert_sklearn(made.model, initial_types=types, **settings)
+        for wanted in _wishes(made.model, options):
+            given = {"options": wanted} if wanted else {}
+            # A converter without such an option raises a NameError; the last wish has none.
+            with contextlib.suppress(*([NameError] if wanted else [])):
+                proto = convert_sklearn(made.model, initial_types=types, **settings, **given)
+                break
         yield Artifact("onnx", proto.SerializeToString())
 
 
@@ -125,6 +124,22 @@ class OnnxMlTools:
                 f"{type(made.model).__name__} is of {library}, expected xgboost or lightgbm"
             )
         yield Artifact("onnx", proto.SerializeToString())
+
+
+def _wishes(model: Any, options: SklOptions) -> list[dict[int, dict[str, bool]]]:
+    """Options of skl2onnx by estimator, the most telling first: one array of probabilities.
+
+    Without ``raw_scores`` a classifier that has scores alone gets probabilities made of them. In a
+    pipeline that is an option of the last step.
+    """
+    plain = {id(model): {"zipmap": options.zipmap}}
+    if hasattr(model, "predict_proba"):
+        return [plain, {}]
+    if not hasattr(model, "decision_function"):
+        return [{}]
+    last = id(model.steps[-1][1]) if hasattr(model, "steps") else id(model)
+    scores = {last: {"raw_scores": True}}
+    return [{**plain, last: {**plain.get(last, {}), **scores[last]}}, scores, plain, {}]
 
 
 def _opsets(options: SklOptions) -> dict[str, int]:

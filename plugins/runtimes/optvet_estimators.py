@@ -141,10 +141,11 @@ It needs scikit-learn, skl2onnx, onnxruntime.
 import sys
 
 import numpy as np
-import onnxruntime
 from skl2onnx import to_onnx
 
-from part import example_inputs, model
+from comparing import compared
+from part import HERE, example_inputs, model
+from running import RUNS
 
 TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
 
@@ -157,40 +158,16 @@ def dense(value):
 names = [n for n in ("predict", "predict_proba") if hasattr(model, n)] or ["transform"]
 expected = [dense(getattr(model, name)(x)) for name in names]
 plain = {{"options": {{id(model): {{"zipmap": False}}}}}} if "predict_proba" in names else {{}}
-try:
-    converted = to_onnx(model, x[:1]{settings}, **plain)
-except Exception as error:
-    print(f"refused: {{type(error).__name__}}: {{error}}")
-    sys.exit(2)
-settings = onnxruntime.SessionOptions()
-settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-try:
-    session = onnxruntime.InferenceSession(
-        converted.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-    )
-    got = session.run(None, {{session.get_inputs()[0].name: x}})
-except Exception as error:
-    print(f"the model cannot be loaded or run: {{type(error).__name__}}: {{error}}")
-    print("the fault is there")
-    sys.exit(1)
-wrong = False
-for name, a, b in zip(names, expected, got):
-    a, b = a.ravel(), np.asarray(b).ravel()
-    if a.size != b.size:
-        print(f"{{name}}: {{a.size}} numbers became {{b.size}}")
-        wrong = True
-    elif a.dtype.kind == "f" and b.dtype.kind == "f":
-        known = np.isfinite(a)
-        top = float(np.max(np.abs(a), where=known, initial=0.0)) or 1.0
-        error = float(np.max(np.abs(a - b), where=known & np.isfinite(b), initial=0.0)) / top
-        same = np.array_equal(a[~known], b[~known], equal_nan=True) and np.isfinite(b[known]).all()
-        print(f"{{name}}: differs by {{error:.3g}} of its largest value")
-        wrong |= error > TOLERANCE or not same
-    else:
-        print(f"{{name}}: {{int(np.sum(a != b))}} of {{a.size}} differ")
-        wrong |= not np.array_equal(a, b)
-print("the fault is there" if wrong else "the fault is not there")
-sys.exit(int(wrong))
+target = HERE / "part.onnx"
+
+
+def convert():
+    target.write_bytes(to_onnx(model, x[:1]{settings}, **plain).SerializeToString())
+
+
+lines, code = compared(convert, target, [x], expected, TOLERANCE, RUNS, flat=True)
+print(*lines, sep="\\n")
+sys.exit(code)
 '''
 
 
@@ -289,7 +266,7 @@ def _outputs(model: Any, x: Any) -> dict[str, np.ndarray]:
     if is_outlier_detector(model):
         return {"label": _column(model.predict(x)), "scores": _column(model.decision_function(x))}
     if hasattr(model, "decision_function"):
-        return {"label": _array(model.predict(x)), "scores": _column(model.decision_function(x))}
+        return {"label": _array(model.predict(x)), "scores": _scores(model, x)}
     if hasattr(model, "predict") and (is_regressor(model) or not hasattr(model, "transform")):
         return {"variable": _column(model.predict(x))}
     return {"variable": _array(model.transform(x))}
@@ -299,6 +276,13 @@ def _probabilities(model: Any, x: Any) -> np.ndarray:
     """Probabilities; those of several labels at once, as one array of (label, row, class)."""
     given = model.predict_proba(x)
     return np.stack(given) if isinstance(given, list) else _array(given)
+
+
+def _scores(model: Any, x: Any) -> np.ndarray:
+    """One column for each class: the one score of two classes belongs to the second."""
+    scores = _column(model.decision_function(x))
+    two = scores.shape[1] == 1 and len(getattr(model, "classes_", ())) == 2
+    return np.concatenate([-scores, scores], axis=1) if two else scores
 
 
 def _column(value: Any) -> np.ndarray:

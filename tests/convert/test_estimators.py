@@ -52,6 +52,25 @@ def texts():
 texts.example_inputs = (np.array([["a"], ["b"], ["c"]]),)
 
 
+def scores():
+    from sklearn.svm import SVC
+
+    return SVC().fit(X, y)
+
+
+def linear_scores():
+    from sklearn.linear_model import SGDClassifier
+
+    return SGDClassifier(random_state=0).fit(X, np.digitize(X[:, 0], [-0.5, 0.5]))
+
+
+def last_scores():
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), scores()).fit(X, y)
+
+
 def boosted():
     from lightgbm import LGBMRegressor
 
@@ -79,7 +98,9 @@ def convert(source: Path, function: str, via: str) -> ConversionResult:
     return convert_model(request, Plugins())
 
 
-@pytest.mark.parametrize("function", ["pipeline", "texts"])
+@pytest.mark.parametrize(
+    "function", ["pipeline", "texts", "scores", "linear_scores", "last_scores"]
+)
 def test_an_estimator_that_is_converted_right_has_no_finding(source: Path, function: str) -> None:
     result = convert(source, function, "skl2onnx")
     assert (result.verdict, result.findings) == ("right", [])

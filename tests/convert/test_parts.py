@@ -16,6 +16,7 @@ from optvet import UsageError
 from optvet.engine.convert import parts
 from optvet.engine.convert.run import convert_model
 from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.spec import comparing
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart
 from optvet.spec.records.convert import ConversionFinding, ConversionPlace
@@ -89,9 +90,11 @@ def test_a_module_is_reduced_to_the_submodule_at_fault(
     reduced = json.loads(ran.out)["reduced"]
     assert (reduced["part"], reduced["size"], reduced["size_before"]) == ("1.mean", 1, 6)
     assert reduced["reproduces"] is True
-    assert {"part.pt2", "part.py", parts.SCRIPT} <= set(reduced["files"])
+    assert {"part.pt2", "part.py", "comparing.py", "running.py", parts.SCRIPT} <= set(
+        reduced["files"]
+    )
     script = ended(Path("part"))
-    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, parts.SAID)
+    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, comparing.SAID)
 
 
 def test_a_pipeline_is_reduced_to_the_step_at_fault(
@@ -105,7 +108,7 @@ def test_a_pipeline_is_reduced_to_the_step_at_fault(
     assert ran.code == 1
     assert "reduced to randomforestclassifier, 1 of 3" in ran.out
     script = ended(Path("part"))
-    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, parts.SAID)
+    assert (script.returncode, script.stdout.splitlines()[-1]) == (1, comparing.SAID)
     again = run("convert", "part/part.py:part", "--via", "skl2onnx")
     assert again.code == 1
 
@@ -208,9 +211,9 @@ def test_the_tolerance_lies_between_noise_and_error() -> None:
 @pytest.mark.parametrize(
     ("script", "shows"),
     [
-        (f"print('{parts.SAID}'); raise SystemExit(1)", True),
+        (f"print('{comparing.SAID}'); raise SystemExit(1)", True),
         ("raise RuntimeError('no library')", False),
-        (f"print('{parts.SAID}')", False),
+        (f"print('{comparing.SAID}')", False),
         ("import time; time.sleep(60)", False),
     ],
 )

@@ -284,9 +284,11 @@ class SplitsSource(Protocol[OptionsT_contra]):
     def script(self, converter: str, options: Mapping[str, object], tolerance: float) -> str:
         """Python that stands beside a written part, converts it and compares, without optvet.
 
-        It ends with code 1 if an output differs by more than ``tolerance``, relative to its largest
-        magnitude, or the model cannot be loaded or run, and its last line is then "the fault is
-        there"; with 2 if the converter refuses; else with
-        0. Empty if the runtime does not know how ``converter`` is called.
+        Beside it lie a copy of ``optvet/spec/comparing.py`` as ``comparing.py``, and ``running.py``
+        with ``RUNS``, how to run the model. ``compared`` of the first gives the lines to print and
+        the exit code: 1 if an output differs by more than ``tolerance``, relative to its largest
+        magnitude, or the model cannot be loaded or run, and the last line is then "the fault is
+        there"; 2 if the converter refuses; 3 if nothing is there to run it; else 0. Empty if the
+        runtime does not know how ``converter`` is called.
         """
         ...

@@ -37,11 +37,12 @@ import sys
 
 import keras
 import numpy as np
-import onnx
 import tensorflow as tf
 import tf2onnx.convert
 
+from comparing import compared
 from part import HERE, example_inputs, part
+from running import RUNS
 
 TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
 
@@ -50,49 +51,15 @@ given = list(example_inputs)
 returned = model(given[0] if len(given) == 1 else given, training=False)
 expected = [np.asarray(v) for v in tf.nest.flatten(returned)]
 target = HERE / "part.onnx"
-try:
+
+
+def convert():
     {call}
-except Exception as error:
-    print(f"refused: {{type(error).__name__}}: {{error}}")
-    sys.exit(2)
-try:
-    onnx.checker.check_model(str(target), full_check=True)
-except Exception as error:
-    print(f"the model is invalid: {{type(error).__name__}}: {{error}}")
-    print("the fault is there")
-    sys.exit(1)
-try:
-    import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
-    inputs = [i.name for i in session.get_inputs()]
-except ImportError:
-    from onnx.reference import ReferenceEvaluator
 
-    session = ReferenceEvaluator(str(target))
-    inputs = session.input_names
-try:
-    got = session.run(None, dict(zip(inputs, given)))
-except Exception as error:
-    print(f"the model cannot be run: {{type(error).__name__}}: {{error}}")
-    sys.exit(3)
-wrong = len(expected) != len(got)
-for number, (a, b) in enumerate(zip(expected, got)):
-    if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
-        print(f"output {{number}}: {{a.dtype}} {{a.shape}} became {{b.dtype}} {{b.shape}}")
-        wrong = True
-    elif a.dtype.kind == "f" and a.size:
-        known = np.isfinite(a)
-        top = float(np.max(np.abs(a), where=known, initial=0.0)) or 1.0
-        error = float(np.max(np.abs(a - b), where=known & np.isfinite(b), initial=0.0)) / top
-        same = np.array_equal(a[~known], b[~known], equal_nan=True) and np.isfinite(b[known]).all()
-        print(f"output {{number}}: differs by {{error:.3g}} of its largest value")
-        wrong |= error > TOLERANCE or not same
-    else:
-        print(f"output {{number}}: {{int(np.sum(a != b))}} of {{a.size}} elements differ")
-        wrong |= not np.array_equal(a, b)
-print("the fault is there" if wrong else "the fault is not there")
-sys.exit(int(wrong))
+lines, code = compared(convert, target, given, expected, TOLERANCE, RUNS)
+print(*lines, sep="\\n")
+sys.exit(code)
 '''
 _CALLS = {
     "keras_export": 'model.export(str(target), format="onnx", verbose=False{opset})',

@@ -30,12 +30,12 @@ It needs torch, onnx, onnxruntime{more}.
 
 import sys
 
-import numpy as np
-import onnxruntime
 import torch
 from torch.utils import _pytree
 
+from comparing import compared
 from part import HERE, example_inputs, part
+from running import RUNS
 
 TOLERANCE = {tolerance:.3g}  # relative to the largest magnitude
 
@@ -49,41 +49,16 @@ module = part()
 with torch.no_grad():
     expected = [array(v) for v in _pytree.tree_leaves(module(*example_inputs)) if v is not None]
 target = HERE / "part.onnx"
-try:
+
+
+def convert():
     {call}
-except Exception as error:
-    print(f"refused: {{type(error).__name__}}: {{error}}")
-    sys.exit(2)
-settings = onnxruntime.SessionOptions()
-settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-try:
-    session = onnxruntime.InferenceSession(
-        str(target), settings, providers=["CPUExecutionProvider"]
-    )
-    inputs = [i.name for i in session.get_inputs()]
-    got = session.run(None, dict(zip(inputs, map(array, example_inputs))))
-except Exception as error:
-    print(f"the model cannot be loaded or run: {{type(error).__name__}}: {{error}}")
-    print("the fault is there")
-    sys.exit(1)
-wrong = len(expected) != len(got)
-for number, (a, b) in enumerate(zip(expected, got)):
-    if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
-        print(f"output {{number}}: {{a.dtype}} {{a.shape}} became {{b.dtype}} {{b.shape}}")
-        wrong = True
-    elif a.dtype.kind in "fc" and a.size:
-        known = np.isfinite(a)
-        top = float(np.max(np.abs(a), where=known, initial=0.0)) or 1.0
-        error = float(np.max(np.abs(a - b), where=known & np.isfinite(b), initial=0.0)) / top
-        same = np.array_equal(a[~known], b[~known], equal_nan=True) and np.isfinite(b[known]).all()
-        print(f"output {{number}}: differs by {{error:.3g}} of its largest value", end="")
-        print("" if same else "; NaN or infinity elsewhere")
-        wrong |= error > TOLERANCE or not same
-    else:
-        print(f"output {{number}}: {{int(np.sum(a != b))}} of {{a.size}} elements differ")
-        wrong |= not np.array_equal(a, b)
-print("the fault is there" if wrong else "the fault is not there")
-sys.exit(int(wrong))
+
+
+given = [array(value) for value in example_inputs]
+lines, code = compared(convert, target, given, expected, TOLERANCE, RUNS)
+print(*lines, sep="\\n")
+sys.exit(code)
 '''
 _TOOLS = {
     "torch_dynamo": ("torch.onnx.export(dynamo=True)", ", onnxscript"),

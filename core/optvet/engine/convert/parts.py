@@ -6,12 +6,14 @@ by a conversion like any other source. So what is kept does show the fault, outs
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,10 +25,12 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.spec import comparing
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart, SplitsSource
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.files import write_file
+from optvet.spec.protocols import ExplainsRuntime
 from optvet.spec.records.convert import (
     ConversionFinding,
     ConversionPlace,
@@ -36,12 +40,12 @@ from optvet.spec.records.convert import (
 from optvet.spec.types import Sample
 
 SCRIPT = "reproduce.py"
+_BESIDE = Path(comparing.__file__)
+"""What every script runs the model and compares it by."""
+_WAYS = 2
+"""How many runtimes a script may run a model by, where libraries are missing."""
 _MOST = 12
 """Parts that are tried, from the smallest."""
-SAID = "the fault is there"
-"""The last line of a script that shows it."""
-_SHOWN = 1
-"""Exit code of a script that shows the fault."""
 _LEAST = 1e-9
 
 
@@ -172,8 +176,28 @@ def _bundle(
             "runtime", runtime, "script", lambda: runtime.script(*about), str, "a text"
         )
     if script:
-        write_file(folder / SCRIPT, script, advice="choose another folder with --reduce")
+        running = _running(conversion)
+        written = {SCRIPT: script, _BESIDE.name: _BESIDE.read_text(), "running.py": running}
+        for name, text in written.items():
+            write_file(folder / name, text, advice="choose another folder with --reduce")
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def _running(conversion: Conversion) -> str:
+    """Python with ``RUNS``: what runs models in ONNX here, the best first, each by its library."""
+    best = conversion.runtime_for("onnx", last=True)
+    configs = [] if best is None else [best, *conversion.others(best, "onnx")]
+    lines = ['"""How to run a model in ONNX, the best way first."""']
+    names: list[str] = []
+    for config in configs:
+        runtime = config.runtime
+        if isinstance(runtime, ExplainsRuntime) and len(names) < _WAYS:
+            ask = functools.partial(runtime.snippet, config.options)
+            snippet = contract.ask("runtime", runtime, "snippet", ask, str, "a text")
+            names.append(f"run_{len(names) + 1}")
+            body = textwrap.indent(snippet, "    ")
+            lines.append(f"\n\ndef {names[-1]}(model, feeds):\n{body}")
+    return "\n".join((*lines, f"\n\nRUNS = [{', '.join(names)}]\n"))
 
 
 def tolerance_of(fault: ConversionFinding) -> float:
@@ -203,5 +227,5 @@ def _runs(folder: Path, timeout_s: float, python: str = sys.executable) -> bool:
     except subprocess.TimeoutExpired:
         return False
     # Python ends with code 1 too if it cannot execute the script.
-    said = ended.stdout.rstrip().endswith(SAID)
-    return ended.returncode == _SHOWN and said
+    said = ended.stdout.rstrip().endswith(comparing.SAID)
+    return ended.returncode == comparing.SHOWN and said
