@@ -99,7 +99,7 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
     if result.skipped:
         first = result.skipped[0]
         words = f"{first.sample}: {first.reason}"
-        left = f"{count(len(result.skipped), 'input')} left out, which the source refuses"
+        left = f"{count(len(result.skipped), 'input')} left out"
         yield text(one_line(f"{left}; the first {words}", _LINE_CHARS), "dim")
     for line in result.warnings[:_WARNINGS]:
         yield text(one_line(f"warned: {line}", _LINE_CHARS), "dim")

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from optvet import Artifact, InputError, SourceFacts, SourceInside, SourceValue, load_factory
+from optvet import (
+    Artifact,
+    InputError,
+    SourceFacts,
+    SourceInside,
+    SourceOperand,
+    SourceValue,
+    load_factory,
+)
 
 Feeds = Mapping[str, np.ndarray]
 Mover = Callable[[np.ndarray, bool], np.ndarray]
@@ -104,7 +112,9 @@ def evaluated(program: Program, feeds: Feeds, mover: Mover | None, double: bool)
 def values_of(program: Program, feeds: Feeds, mover: Mover | None) -> SourceInside:
     """What every operator of the function computes."""
     walk = _Walk(mover or (lambda value, weight: value))
-    outputs = walk.outputs(program, [np.asarray(value) for value in feeds.values()])
+    given = {name: np.array(value) for name, value in feeds.items()}
+    walk.inputs.update({id(value): name for name, value in given.items()})
+    outputs = walk.outputs(program, list(given.values()))
     places = {id(each.value): i for i, each in enumerate(walk.values)}
     found = tuple(places.get(id(value)) for value in outputs)
     return SourceInside(tuple(walk.values), found)
@@ -130,6 +140,7 @@ class _Walk:
     def __init__(self, mover: Mover) -> None:
         self._move = mover
         self.values: list[SourceValue] = []
+        self.inputs: dict[int, str] = {}
         self._places: dict[int, int] = {}
         self._varies: set[int] = set()
 
@@ -180,8 +191,16 @@ class _Walk:
             self._varies.add(id(value))
         self._places[id(value)] = len(self.values)
         line = "".join(_line(equation))
-        self.values.append(SourceValue(f"jax.{name}", value, reads, constant=not varies, line=line))
+        about = tuple(self._operand(str(i), each) for i, each in enumerate(operands))
+        self.values.append(
+            SourceValue(f"jax.{name}", value, reads, constant=not varies, line=line, operands=about)
+        )
         return value
+
+    def _operand(self, name: str, value: np.ndarray) -> SourceOperand:
+        written = value.item() if value.ndim == 0 and value.dtype.kind in "biuf" else None
+        place, given = self._places.get(id(value)), self.inputs.get(id(value), "")
+        return SourceOperand(name, place, given, constant=None if given else written)
 
 
 def _read(variable: Any, known: Mapping[Any, np.ndarray]) -> np.ndarray:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optvet import SourceInside, SourceOperand, SourceValue
@@ -48,7 +51,7 @@ def recorded(
         hooks.append(part.register_forward_pre_hook(lambda *_, name=name: record.enter(name)))
         hooks.append(part.register_forward_hook(lambda *_: record.leave(), always_call=True))
     try:
-        with torch.no_grad(), mode():
+        with torch.no_grad(), mode(), _profiled(None if moved else record.called):
             returned = call(module, *arguments, **named)
     finally:
         for hook in hooks:
@@ -56,10 +59,22 @@ def recorded(
     leaves = [leaf for leaf in _pytree.tree_leaves(returned) if leaf is not None]
     named_tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return SourceInside(
-        tuple(record.values),
+        tuple(record.in_user_words()),
         tuple(record.place(leaf) for leaf in leaves),
         {name: as_array(value) for name, value in named_tensors.items()},
     )
+
+
+@contextlib.contextmanager
+def _profiled(callback: Callable[[Any, str, Any], None] | None) -> Iterator[None]:
+    """Tell ``callback`` of calls of functions that are written in C++; nothing if it is None."""
+    before = sys.getprofile()
+    if callback is not None:
+        sys.setprofile(callback)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 class _Record:
@@ -74,6 +89,26 @@ class _Record:
         self._kept: list[Any] = []  # ids of tensors are not used again while these live
         self._modules: list[str] = []
         self._bytes = 0
+        self._functions: list[tuple[int, str]] = []  # those that are being called, with a number
+        self._calls = 0
+        self._of: dict[int, tuple[int, str]] = {}
+
+    def called(self, frame: Any, event: str, function: Any) -> None:
+        """A profiler's event: what the user calls may be made of several operators."""
+        if event == "c_call":
+            self._calls += 1
+            self._functions.append((self._calls, getattr(function, "__name__", "")))
+        elif event in ("c_return", "c_exception") and self._functions:
+            self._functions.pop()
+
+    def in_user_words(self) -> Iterator[SourceValue]:
+        """The values; operators that one function is made of name that too."""
+        many = Counter(number for number, _ in self._of.values())
+        for i, value in enumerate(self.values):
+            number, name = self._of.get(i, (0, ""))
+            if many[number] > 1 and name.strip("_") not in value.operator:
+                value = replace(value, operator=f"{value.operator} (of {name})")
+            yield value
 
     def fed(self, tensor: Any, name: str) -> None:
         """``tensor`` is an input."""
@@ -101,6 +136,7 @@ class _Record:
         """Execute an operator, and note what it gives."""
         from torch.utils import _pytree
 
+        of = self._functions[-1] if self._functions else None
         given = [a for a in _pytree.tree_leaves((args, kwargs)) if self._is_tensor(a)]
         reads = tuple(dict.fromkeys(p for a in given if (p := self.place(a)) is not None))
         result = function(*args, **kwargs)
@@ -115,6 +151,8 @@ class _Record:
         for leaf in _pytree.tree_leaves(result):
             if self._is_tensor(leaf):
                 about = (str(function._schema.name), reads, constant, *known, operands)
+                if of is not None and not aliased:
+                    self._of[len(self.values)] = of
                 self._note(leaf, *about)
         return result
 

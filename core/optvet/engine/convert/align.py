@@ -94,11 +94,14 @@ def known_values(
 ) -> Known:
     """All pairs of equal values; a value of the converted model may equal several.
 
-    ``values`` has the model's inputs too: what is one of them in another shape is known.
+    ``values`` has the model's inputs too: what is one of them in another shape is known. Floats
+    that depend on no input are no value of the source that does: zeros are found everywhere.
     """
     given = [values[i.name] for i in model.graph.input if i.name in values]
-    target, seen, neutral = _pairs(values, source, allowed, given)
-    return Known(target, seen, neutral | _neutral(model))
+    neutral = _neutral(model)
+    fixed = frozenset(n for n in neutral if n in values and is_float(values[n].dtype))
+    target, seen, inputs = _pairs(values, source, allowed, given, fixed)
+    return Known(target, seen, inputs | neutral)
 
 
 def _pairs(
@@ -106,8 +109,12 @@ def _pairs(
     source: SourceInside,
     allowed: Tolerances,
     given: Sequence[np.ndarray],
+    fixed: frozenset[K] = frozenset(),
 ) -> tuple[dict[K, int], frozenset[int], frozenset[K]]:
-    """Which values the source has, at which places; and which are one of ``given``."""
+    """Which values the source has, at which places; and which are one of ``given``.
+
+    ``fixed`` are values that only a constant of the source can be.
+    """
     by_size: dict[tuple[int, str], list[int]] = {}
     for i, each in enumerate(source.values):
         by_size.setdefault((each.value.size, _sort(each.value)), []).append(i)
@@ -118,6 +125,8 @@ def _pairs(
         if any(_sort(g) == _sort(value) and equal_up_to_layout(g, value, 0.0) for g in given):
             inputs.add(name)
         for i in by_size.get((value.size, _sort(value)), ()):
+            if name in fixed and not source.values[i].constant:
+                continue
             if equal_up_to_layout(source.values[i].value, value, allowed.values[i]):
                 target.setdefault(name, i)
                 seen.add(i)

@@ -41,7 +41,8 @@ class Answer:
     ``last`` is the index of the stage whose artifact is judged: the last one, or the last one of
     the converters before that which refused; -1 for none. ``refused`` is the index of the stage
     that refused, and why, ``refused_place`` an operator that it names. ``random`` are outputs of
-    the source that differ from run to run.
+    the source that differ from run to run. ``skipped`` are inputs that the source refuses,
+    ``undefined`` those on which it has no defined answer, and why not.
     """
 
     drawn: Sequence[Drawn]
@@ -55,6 +56,7 @@ class Answer:
     refused_place: ConversionPlace | None = None
     blames: Sequence[Found] = ()
     skipped: dict[str, Failure] = field(default_factory=dict)
+    undefined: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seen(self) -> Mapping[str, Seen]:
@@ -88,10 +90,15 @@ def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> Conversi
         warnings=conversion.warnings,
         notes=sorted({n for s in answer.seen.values() for n in s.notes}),
         samples=len(answer.drawn),
-        skipped=[Skipped(sample=n, reason=describe(f)) for n, f in answer.skipped.items()],
+        skipped=_skipped(answer),
         seed=conversion.request.seed,
         wall_s=wall_s,
     )
+
+
+def _skipped(answer: Answer) -> list[Skipped]:
+    refused = [Skipped(sample=n, reason=describe(f)) for n, f in answer.skipped.items()]
+    return refused + [Skipped(sample=n, reason=words) for n, words in answer.undefined.items()]
 
 
 def _source(conversion: Conversion, answer: Answer) -> SourceRecord:

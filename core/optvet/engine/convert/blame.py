@@ -6,8 +6,8 @@ only one runtime computes wrong is that runtime's fault and not a converter's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from optvet.engine.convert.inputs import Drawn
 from optvet.engine.convert.judge import Seen
@@ -29,6 +29,10 @@ class Station:
     def name(self) -> str:
         """``CONVERTER/STAGE``."""
         return f"{self.converter}/{self.stage.name}"
+
+    def without(self, samples: Collection[str]) -> Station:
+        """It, as if it had not run on ``samples``."""
+        return replace(self, seen={k: v for k, v in self.seen.items() if k not in samples})
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class NoiseMeter:
                 jitters=tuple(moved),
                 injected=tuple(injected.value.get(s.id, ())),
                 truth=truth.value.get(s.id, {}),
-                longest_reduction=facts.longest_reduction,
+                longest_reduction=_terms(facts, s),
                 discontinuous=frozenset(names[i] for i in facts.discontinuous if i < len(names)),
                 finite_inputs=all(is_finite(v) for v in s.feeds.values()),
                 missing=jitters.missing or injected.missing,
@@ -104,6 +104,16 @@ class NoiseMeter:
             found[s.id] = [shifted for shifted in each if shifted]
             found[s.id] += [_rounded(self.reference[s.id], plain, seed) for seed in SEEDS]
         return found
+
+
+def _terms(facts: steps.GraphFacts, sample: Sample) -> int:
+    """How many independent terms round as the longest sum does; the bound grows with their root.
+
+    Sums of equal terms are rounded the same way again and again, so theirs grows with the number.
+    """
+    floats = (v for v in sample.feeds.values() if is_float(v.dtype) and v.size > 1)
+    same = any(bool(v.any()) and bool(np.all(v == v.reshape(-1)[0])) for v in floats)
+    return facts.longest_reduction ** (2 if same else 1)
 
 
 @dataclass(frozen=True)

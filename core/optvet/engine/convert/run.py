@@ -21,6 +21,7 @@ from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.places import located, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
 from optvet.engine.convert.steps import Observed
+from optvet.engine.convert.undefined import undefined_inside
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.work.lab import Progress
@@ -34,7 +35,7 @@ from optvet.spec.errors import NothingTested, OptvetError
 from optvet.spec.protocols import Runtime
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.vet import CrossCheck
-from optvet.spec.types import Artifact, Failure
+from optvet.spec.types import Artifact, Failure, Sample
 
 
 def _quiet(text: str, done: int, total: int | None) -> None:
@@ -210,6 +211,9 @@ def judged(
             again = conversion.observe(config, m.artifact, samples, again=True)
             station = _worse(station, judge.see(again, samples, tolerance))
         stations.append(station)
+    undefined = _undefined(conversion, drawn, stations[last].seen if last >= 0 else {})
+    drawn = [d for d in drawn if d.sample.id not in undefined]
+    stations = [s.without(undefined) for s in stations]
     answer = Answer(
         drawn=drawn,
         random=judge.random,
@@ -219,6 +223,7 @@ def judged(
         runtimes=["" if c is None else c.runtime.name for c in configs],
         complaints=["" if o is None else o.complaint for o in observed],
         refused=next(((i, m.refused) for i, m in enumerate(made) if m.refused), None),
+        undefined=undefined,
     )
     if answer.refused is not None and answer.refused[1] is not None:
         named = refused_place(conversion, answer.refused[1].message)
@@ -234,6 +239,19 @@ def judged(
             checks = list(_cross_checked(*about, config, place))
         found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
     return replace(answer, blames=found)
+
+
+def _undefined(
+    conversion: Conversion, drawn: Sequence[Drawn], seen: Mapping[str, Seen]
+) -> Mapping[str, str]:
+    """Edge values that go wrong on which the source itself has no defined answer, and why not."""
+    edges = [d.sample for d in drawn if d.origin == "edge"]
+    wrong = [s for s in edges if s.id in seen and not seen[s.id].right]
+    if not wrong:
+        return {}
+    about = (conversion.reference, conversion.source.artifact, wrong)
+    sandbox = conversion.sandbox_of(conversion.source.runtime)
+    return sandbox.call(undefined_inside, *about, role="referee").value or {}
 
 
 def _last_whole(made: Sequence[Made]) -> int:
@@ -318,7 +336,7 @@ def _cross_checked(
     config: RuntimeConfig,
     place: ConversionPlace | None,
 ) -> Iterator[CrossCheck]:
-    """What other runtimes make of the guilty artifact on the witness.
+    """What other runtimes make of the guilty artifact on the witness, and on others like it.
 
     Unless the user chose some, that is the next best one. Where the conversion has nothing to do
     with what the first wrong node computes, others are asked too until one is right, but for those
@@ -345,14 +363,31 @@ def _asked(
     judge: Judge,
     tolerance: float | None,
 ) -> CrossCheck:
-    name, sample = config.runtime.name, blame.drawn[0].sample
-    observed = conversion.observe(config, artifact, [sample])
+    name, shown = config.runtime.name, _telling(blame)
+    observed = conversion.observe(config, artifact, shown)
     if observed.load is not None:
         return CrossCheck(runtime=name, outcome="not-judged", detail=describe(observed.load))
-    run = observed.runs[sample.id]
+    run = observed.runs[shown[0].id]
     values = blame.symptom in ("wrong-output", "interface-change")
     if isinstance(run, Failure) and values:
         return CrossCheck(runtime=name, outcome="not-judged", detail=describe(run))
-    seen = judge.see(observed, [sample], tolerance)[sample.id]
-    outcome = CrossCheck(runtime=name, outcome="no-fault" if seen.right else "fault")
-    return outcome.model_copy(update={"detail": seen.message})
+    judged = [s for s in shown if not (values and isinstance(observed.runs[s.id], Failure))]
+    seen = judge.see(observed, judged, tolerance)
+    wrong = next((s.id for s in judged if not seen[s.id].right), None)
+    if wrong is None:
+        return CrossCheck(runtime=name, outcome="no-fault", detail=seen[shown[0].id].message)
+    where = "" if wrong == shown[0].id else f"{wrong}: "
+    return CrossCheck(runtime=name, outcome="fault", detail=f"{where}{seen[wrong].message}")
+
+
+_ASKED = 8
+"""Inputs on which another runtime is asked."""
+
+
+def _telling(blame: Blame) -> list[Sample]:
+    """The witness, and others of its fault: what they show elsewhere is no fault of one runtime.
+
+    Edge values with NaN, where a fault shows on others too, may go wrong for reasons of their own.
+    """
+    alike = [d for d in blame.drawn if d.unasked == blame.drawn[0].unasked]
+    return [d.sample for d in alike[:_ASKED]]

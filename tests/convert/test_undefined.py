@@ -1,0 +1,106 @@
+"""Inputs on which the source itself has no defined answer are no witness of a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.convert.plain import HEAD
+
+from optvet.engine.convert.align import Tolerances, known_values
+from optvet.engine.convert.noise import _terms
+from optvet.engine.convert.run import convert_model
+from optvet.engine.convert.steps import GraphFacts
+from optvet.engine.convert.undefined import undefined_in
+from optvet.engine.discovery import Plugins
+from optvet.spec.convert import ConvertRequest
+from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
+from optvet.spec.types import Sample
+
+INTEGERS = np.array([-7, 7, 5])
+FLOATS = np.array([1.5, -2.0, 3e10], np.float32)
+
+
+def inside(operator: str, result: np.ndarray, second: object = None) -> SourceInside:
+    operands = (SourceOperand("0", given="x"), SourceOperand("1", given="y", constant=second))
+    return SourceInside((SourceValue(operator, result, operands=operands),), (0,))
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "y", "result", "words"),
+    [
+        ("jax.div", INTEGERS, INTEGERS * 0, INTEGERS, "jax.div of integers by 0"),
+        ("FloorMod", INTEGERS, np.array([1, 0, 2]), INTEGERS, "by 0"),
+        ("aten.floor_divide", INTEGERS, INTEGERS, INTEGERS, ""),
+        ("aten.div", INTEGERS, INTEGERS * 0, FLOATS, ""),
+        ("aten.remove", INTEGERS, INTEGERS * 0, INTEGERS, ""),
+        ("aten.__rshift__", INTEGERS, np.array([1, -1, 2]), INTEGERS, "from 0 to 63"),
+        ("RightShift", INTEGERS, np.array([0, 63, 64]), INTEGERS, "from 0 to 63"),
+        ("aten.bitwise_right_shift", INTEGERS, np.array([0, 63, 1]), INTEGERS, ""),
+        ("aten._to_copy", FLOATS, None, INTEGERS.astype(np.int32), "a float that is no int32"),
+        ("Cast", FLOATS, None, INTEGERS, ""),
+        ("Cast", np.array([np.nan, 1, 2], np.float32), None, INTEGERS, "no int64"),
+        ("Cast", FLOATS, None, FLOATS > 0, ""),
+    ],
+)
+def test_operations_without_a_defined_answer_are_known(
+    operator: str, x: np.ndarray, y: np.ndarray | None, result: np.ndarray, words: str
+) -> None:
+    feeds = {"x": x} if y is None else {"x": x, "y": y}
+    found = undefined_in(inside(operator, result), feeds)
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_a_shift_by_a_written_number_of_bits_is_read_too() -> None:
+    assert undefined_in(inside("aten.__lshift__", INTEGERS, 64), {"x": INTEGERS})
+    assert not undefined_in(inside("aten.__lshift__", INTEGERS, 3), {"x": INTEGERS})
+
+
+SHIFT = """
+import torch
+
+example_inputs = (torch.tensor([8, 7, 5]), torch.tensor([1, 0, 2]))
+
+
+class Shift(torch.nn.Module):
+    def forward(self, x, y):
+        return x >> y
+
+
+def net():
+    return Shift()
+"""
+
+
+def test_an_edge_value_without_a_defined_answer_is_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(SHIFT)
+    request = ConvertRequest(model=f"{tmp_path / 'net.py'}:net", via=("torch_script",), sizes=False)
+    result = convert_model(request, Plugins())
+    assert {f.witness.about for f in result.findings if f.witness} == {"x: all negative"}
+    left = {s.sample: s.reason for s in result.skipped}
+    assert any("__rshift__ of int64 by a number" in words for words in left.values())
+
+
+def test_zeros_that_a_model_is_written_with_are_no_value_of_the_source() -> None:
+    text = (
+        "g (float[3] x) => (float[3] y) <float[3] w = {0, 0, 0}> { z = Identity(w) y = Add(x, z) }"
+    )
+    model = onnx.parser.parse_model(HEAD + text)
+    zeros = np.zeros(3, np.float32)
+    values = {"x": FLOATS, "z": zeros, "y": FLOATS}
+    varies = SourceInside((SourceValue("Mul", zeros),), (0,))
+    known = known_values(model, values, varies, Tolerances([0.0]))
+    assert (known.target, known.source) == ({}, frozenset())
+    written = SourceInside((SourceValue("Mul", zeros, constant=True),), (0,))
+    assert known_values(model, values, written, Tolerances([0.0])).source == {0}
+
+
+@pytest.mark.parametrize(
+    ("x", "terms"), [(FLOATS, 100), (FLOATS[:1].repeat(3), 10_000), (FLOATS * 0, 100)]
+)
+def test_sums_of_equal_terms_round_alike(x: np.ndarray, terms: int) -> None:
+    assert _terms(GraphFacts(100, frozenset()), Sample("s", {"x": x})) == terms
