@@ -89,7 +89,7 @@ def _from_torch(source: Artifact) -> Any:
     openvino = _openvino()
     if source.format == "torch-program":
         return openvino.convert_model(torch.export.load(str(source.path)))
-    made = load_factory(source, torch.manual_seed)
+    made = load_factory(source, torch.manual_seed, torch.tensor)
     made.model.eval()
     given = {name: torch.as_tensor(value) for name, value in made.arguments.items()}
     example = given if made.named else tuple(given.values())

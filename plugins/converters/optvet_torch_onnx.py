@@ -149,7 +149,7 @@ def _torch() -> Any:
 def _module(source: Artifact) -> Any:
     """What the factory made, in evaluation mode."""
     torch = _torch()
-    made = load_factory(source, torch.manual_seed)
+    made = load_factory(source, torch.manual_seed, torch.tensor)
     made.model.eval()
     return made
 

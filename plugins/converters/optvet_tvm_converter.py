@@ -88,7 +88,7 @@ def _program(source: Artifact) -> Any:
 
     if source.format == "torch-program":
         return torch.export.load(str(source.path))
-    made = load_factory(source, torch.manual_seed)
+    made = load_factory(source, torch.manual_seed, torch.tensor)
     made.model.eval()
     dynamic = {
         name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC)

@@ -16,6 +16,7 @@ from optvet.testing import check_converter, check_source_runtime
 pytest.importorskip("torch", reason="needs torch")
 
 SOURCE = """
+import numpy as np
 import torch
 from torch import nn
 
@@ -89,6 +90,13 @@ sign.example_inputs = (torch.tensor([1.0, -2.0, 0.0, 3.0]),)
 sign.more_inputs = [(torch.tensor([1.0, float("nan"), 0.0, 3.0]),)]
 
 
+def arrays():
+    return nn.Linear(4, 2)
+
+
+arrays.example_inputs = (np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),)
+
+
 def wrong_kind():
     return 3
 
@@ -132,6 +140,13 @@ def test_the_operator_is_named_with_its_line_and_what_it_became(source: Path) ->
     assert "index_put" in place.operator
     assert place.line.startswith(f"{source}:")
     assert place.node == "ScatterND"
+
+
+@pytest.mark.parametrize("via", ["torch_script", "torch_dynamo", "openvino"])
+def test_arrays_of_numpy_are_example_inputs_too(source: Path, via: str) -> None:
+    for module in {"torch_dynamo": ("onnxscript",), "openvino": ("openvino",)}.get(via, ()):
+        pytest.importorskip(module, reason=f"needs {module}")
+    assert convert(source, "arrays", via).verdict == "right"
 
 
 @pytest.mark.parametrize("via", ["torch_script", "torch_dynamo"])

@@ -45,6 +45,7 @@ class Made:
 def load_factory(
     artifact: Artifact,
     seed: Callable[[int], object] = lambda number: None,
+    tensor: Callable[[Any], Any] | None = None,
 ) -> Made:
     """Execute the file of ``artifact`` and call its factory.
 
@@ -55,6 +56,7 @@ def load_factory(
     Args:
         artifact: A source with a ``path`` and a ``Factory`` as its handle.
         seed: Seeds the framework's own random numbers.
+        tensor: Makes the framework's tensors of arrays of numpy, which it does not take itself.
 
     Raises:
         InputError: The file, the factory or the inputs cannot be used.
@@ -89,8 +91,14 @@ def load_factory(
         tuple(_arrays(where, o) for o in others),
         _dynamic(where, _beside(module, function, "dynamic_axes"), arguments),
     )
+    if tensor is not None:
+        arguments = {name: _as_tensor(v, tensor) for name, v in arguments.items()}
     call = getattr(module, "run", None)
     return Made(model, arguments, named, facts, call if callable(call) else None)
+
+
+def _as_tensor(value: Any, tensor: Callable[[Any], Any]) -> Any:
+    return tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _names(model: Any) -> list[str]:

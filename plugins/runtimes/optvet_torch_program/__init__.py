@@ -179,7 +179,7 @@ def _torch() -> Any:
 def made_by(artifact: Artifact) -> Made:
     """The module of a factory, in evaluation mode, with PyTorch's random numbers seeded."""
     torch = _torch()
-    made = load_factory(artifact, torch.manual_seed)
+    made = load_factory(artifact, torch.manual_seed, torch.tensor)
     if not isinstance(made.model, torch.nn.Module):
         assert artifact.path is not None
         raise InputError(
