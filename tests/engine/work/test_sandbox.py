@@ -231,6 +231,31 @@ def test_arguments_and_results_of_any_size_pass(sandbox: Sandbox, size: int) -> 
     assert sandbox.call(faults.echo, value) == Outcome(value, None)
 
 
+def _doubled(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    for array in arrays.values():
+        array += array  # In place: a task may write into its arguments.
+    return arrays
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_arrays_of_any_size_arrive_and_the_callers_stay(sandbox: Sandbox, kept: bool) -> None:
+    made = np.random.default_rng(0).normal(size=(3, 70_000))
+    arrays = {
+        "large": made,
+        "of columns": np.asfortranarray(made),
+        "every third": made[:, ::3],
+        "small": np.arange(5, dtype=np.float16),
+        "none": np.zeros((0, 4), np.int8),
+    }
+    before = {name: array.copy() for name, array in arrays.items()}
+    outcome = sandbox.call(_doubled, arrays, fresh=not kept)
+    assert outcome.ok
+    for name, array in before.items():
+        np.testing.assert_array_equal(arrays[name], array)
+        np.testing.assert_array_equal(outcome.value[name], array * 2)
+        assert outcome.value[name].dtype == array.dtype
+
+
 def test_a_worker_has_one_thread_per_library_and_leaves_no_core_file(sandbox: Sandbox) -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     assert sandbox.call(os.getenv, "OMP_NUM_THREADS").value == threads

@@ -3,6 +3,9 @@
 A message is a head of fixed size, followed by data. Small data is in the packet itself. Large data
 is in a memory file whose descriptor is sent with the packet; the file is sealed, so that its sender
 can neither change nor truncate it while the receiver has it mapped.
+
+A task is pickled with its large arrays beside the pickle: they are written into that file from
+where they are, and the worker uses them where it has mapped them, as private writable memory.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ import contextlib
 import fcntl
 import mmap
 import os
+import pickle
 import re
 import socket
 import struct
+from collections.abc import Sequence
+from typing import Any
 
 from optvet.spec.errors import REFUSALS
 
@@ -31,6 +37,9 @@ NO_MEMORY = re.compile(
 )
 
 _MAX_FDS = 5
+_BESIDE_BYTES = 64 << 10  # An array this large is worth its own place.
+_PLACE_BYTES = 64  # What libraries align arrays to.
+_COUNT = struct.Struct("=Q")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -46,17 +55,59 @@ def memory_file(stack: contextlib.ExitStack, *, sealable: bool = False) -> int:
     return fd
 
 
-def send(channel: socket.socket, tag: bytes, ticket: bytes, data: bytes, flags: int = 0) -> None:
-    """Send one message; atomic."""
+def packed(value: object) -> list[bytes | memoryview]:
+    """The data of a message that holds ``value``, in pieces; raises whatever pickling raises."""
+    buffers: list[pickle.PickleBuffer] = []
+
+    def beside(buffer: pickle.PickleBuffer) -> bool:
+        """Keep a large buffer for its own place; true for one that is to be pickled."""
+        if buffer.raw().nbytes < _BESIDE_BYTES:
+            return True
+        buffers.append(buffer)
+        return False
+
+    whole = pickle.dumps(value, protocol=5, buffer_callback=beside)
+    pieces = [memoryview(whole), *(b.raw() for b in buffers)]
+    head: bytes | memoryview = b"".join(
+        _COUNT.pack(n) for n in (len(pieces), *(p.nbytes for p in pieces))
+    )
+    made = [head, bytes(-len(head) % _PLACE_BYTES)]
+    for piece in pieces:
+        made += [piece, bytes(-len(piece) % _PLACE_BYTES)]
+    return made
+
+
+def unpacked(data: bytes | mmap.mmap) -> Any:
+    """The value of ``packed`` data; its large arrays lie in ``data``."""
+    view = memoryview(data)
+    (count,) = _COUNT.unpack_from(view)
+    sizes = [_COUNT.unpack_from(view, _COUNT.size * (1 + i))[0] for i in range(count)]
+    places, at = [], _COUNT.size * (1 + count)
+    for size in sizes:
+        at += -at % _PLACE_BYTES
+        places.append(view[at : at + size])
+        at += size
+    return pickle.loads(places[0], buffers=places[1:])
+
+
+def send(
+    channel: socket.socket,
+    tag: bytes,
+    ticket: bytes,
+    data: Sequence[bytes | memoryview],
+    flags: int = 0,
+) -> None:
+    """Send one message, whose data is these pieces; atomic."""
     head = HEAD.pack(tag, ticket)
-    if len(data) <= INLINE_BYTES:
-        channel.send(head + data, flags)
+    if sum(len(piece) for piece in data) <= INLINE_BYTES:
+        channel.send(b"".join([head, *data]), flags)
         return
     with contextlib.ExitStack() as stack:
         fd = memory_file(stack, sealable=True)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        for piece in data:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(fd, view) :]
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
         channel.sendmsg([head], [rights], flags)  # socket.send_fds ignores its flags.
@@ -108,7 +159,8 @@ def _mapped(fd: int) -> mmap.mmap:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise MalformedMessage
         # Private: before Linux 6.7 a file sealed against writing cannot be mapped shared at all.
-        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        # Writable: a task may write into its arguments, which changes its own pages alone.
+        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     except (OSError, ValueError) as error:
         raise MalformedMessage from error
 

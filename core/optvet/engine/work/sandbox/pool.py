@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import pickle
 import queue
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any, TypeVar, cast
 from optvet.engine.work.sandbox.forks import Server, Servers
 from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.kept import leave_servers, take_servers
-from optvet.engine.work.sandbox.messages import text_of
+from optvet.engine.work.sandbox.messages import packed, text_of
 from optvet.engine.work.sandbox.outcome import Limits, Outcome, Role
 from optvet.engine.work.sandbox.remote import OUTSIDE, Worker
 from optvet.engine.work.sandbox.worker import idle
@@ -316,7 +315,7 @@ class _Attempts:
         self._task, self._kept = task, kept
         self._name = getattr(task.function, "__qualname__", repr(task.function))
         try:
-            self._payload = pickle.dumps((task.function, task.args), protocol=5)
+            self._payload = packed((task.function, task.args))
         except Exception as error:
             raise PluginError(
                 f"task {self._name!r} cannot be sent to a worker: {text_of(error)}; functions and "
@@ -369,7 +368,7 @@ class _Attempts:
 
     def _idle(self, seconds: float) -> bool:
         """Whether a process that does nothing lives for ``seconds``."""
-        payload = pickle.dumps((idle, (seconds,)))
+        payload = packed((idle, (seconds,)))
         with self._kept.borrow(self._task.role, fresh=True) as worker:
             result = worker.run("idle", payload, seconds + _CONTROL_S)
         return isinstance(result, Outcome) and result.ok

@@ -119,12 +119,14 @@ class Worker:
         self._server.kill(self._pid)
         self._resources.close()
 
-    def run(self, name: str, payload: bytes, timeout_s: float) -> Outcome[Any] | Missing:
+    def run(
+        self, name: str, payload: Sequence[bytes | memoryview], timeout_s: float
+    ) -> Outcome[Any] | Missing:
         """The outcome of one task, or why there is none.
 
         Args:
             name: Of the task, for messages.
-            payload: Function and arguments, pickled.
+            payload: Function and arguments, ``packed``.
             timeout_s: Time limit in seconds.
 
         Raises:

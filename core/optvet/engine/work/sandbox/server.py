@@ -38,6 +38,7 @@ def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> 
         memory_bytes: As in ``Limits``.
         caller: Process id of the caller.
     """
+    gc.disable()  # Imports make much that stays and little garbage, which is collected below.
     for name in preload:
         # Absent or broken: the task that needs it fails with the reason.
         with contextlib.suppress(Exception):
@@ -46,6 +47,7 @@ def serve(fd: int, preload: tuple[str, ...], memory_bytes: int, caller: int) -> 
     # idle pools, and the child starts its own.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     gc.collect()
+    gc.enable()
     gc.freeze()  # Else the collector of each worker writes to, and so copies, all shared pages.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

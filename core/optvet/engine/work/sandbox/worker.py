@@ -25,6 +25,7 @@ from optvet.engine.work.sandbox.messages import (
     send,
     text_of,
     type_name,
+    unpacked,
 )
 from optvet.spec.symptoms import Stage
 
@@ -117,7 +118,7 @@ def work(
         # A worker that leaks is replaced; caches that libraries keep on purpose are smaller.
         leaving = not state.restored() or _address_space() - start > memory_bytes
         try:
-            send(channel, tag.upper() if leaving else tag, ticket, answer)
+            send(channel, tag.upper() if leaving else tag, ticket, [answer])
         except OSError:
             os._exit(CHANNEL_LOST)
         if leaving:
@@ -223,7 +224,7 @@ def _has_children() -> bool:
 def _answer(data: bytes | mmap.mmap, memory_bytes: int) -> tuple[bytes, bytes]:
     """Run one task; tag and data of its answer: ``v`` value, ``f`` failure, ``u`` not loadable."""
     try:
-        function, args = pickle.loads(data)
+        function, args = unpacked(data)
     except Exception as error:
         return b"u", _words(text_of(error))
     # After loading: the memory of the arguments does not count.
