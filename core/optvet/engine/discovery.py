@@ -111,24 +111,27 @@ class Plugins:
         """Whether these are the plugins that are installed, no more and no less."""
         self._entries: list[Loaded] = []
         self._checked: set[str] = set()
+        manager = pluggy.PluginManager("optvet")
+        manager.add_hookspecs(hooks)
         # Built-in plugins first: they turn off the telemetry of libraries, which a third party's
         # module may import at its top.
         for point in sorted(points, key=lambda p: (not _built_in(p), p.name, p.value)):
-            self._load(point)
+            self._load(point, manager)
         if found is None:
             # The engine's own: whatever is not installed, campaigns can be run.
             own = _entry("executor", Executor, LocalExecutor(), f"{processes.__name__} ({SELF})")
             self._entries.append(replace(own, built_in=True))
         self._entries = _without_clashes(self._entries)
 
-    def _load(self, point: EntryPoint) -> None:
+    def _load(self, point: EntryPoint, manager: pluggy.PluginManager) -> None:
+        """Take the plugins of one module, which is registered for as long."""
         origin = _origin(point)
-        manager = pluggy.PluginManager("optvet")
-        manager.add_hookspecs(hooks)
+        found: ModuleType | None = None
         given = 0
         try:
             module = point.load()
-            manager.register(_hooks_of(module), name=point.name)
+            found = _hooks_of(module)
+            manager.register(found)
             slips = _slips(module)
             for family, (hook, protocol) in _HOOKS.items():
                 for group in getattr(manager.hook, hook)():
@@ -140,6 +143,9 @@ class Plugins:
             reason = str(error) if isinstance(error, PluginError) else _words(error)
             self._entries.append(Loaded(None, point.name, origin, problem=reason))
             return
+        finally:
+            if found is not None and manager.is_registered(found):
+                manager.unregister(found)
         if slips:
             problem = "; ".join(slips)
             self._entries.append(Loaded(None, point.name, origin, problem=problem))
@@ -380,13 +386,15 @@ def _slips(module: Any) -> list[str]:
         marked = hasattr(function, "optvet_impl")
         if not (marked or name in known or name.startswith("optvet_")):
             continue
+        if name in known and marked:
+            continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        if name in known and not marked:
+        if name in known:
             slips.append(f"{name} has no @hookimpl above it; import it from optvet")
-        elif name not in known and marked:
+        elif marked:
             advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             slips.append(f"{name} is no hook of optvet; {advice}")
-        elif name not in known and near:
+        elif near:
             slips.append(f"{name} is no hook of optvet; did you mean {near[0]}? (with @hookimpl)")
     return slips
 

@@ -240,7 +240,7 @@ def _doubled(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kept", [True, False])
 def test_arrays_of_any_size_arrive_and_the_callers_stay(sandbox: Sandbox, kept: bool) -> None:
     made = np.random.default_rng(0).normal(size=(3, 70_000))
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "large": made,
         "of columns": np.asfortranarray(made),
         "every third": made[:, ::3],
@@ -249,7 +249,7 @@ def test_arrays_of_any_size_arrive_and_the_callers_stay(sandbox: Sandbox, kept: 
     }
     before = {name: array.copy() for name, array in arrays.items()}
     outcome = sandbox.call(_doubled, arrays, fresh=not kept)
-    assert outcome.ok
+    assert outcome.value is not None
     for name, array in before.items():
         np.testing.assert_array_equal(arrays[name], array)
         np.testing.assert_array_equal(outcome.value[name], array * 2)
