@@ -64,6 +64,13 @@ def recurrent():
 recurrent.example_inputs = attention.example_inputs
 
 
+def added():
+    return lambda x, i: x.at[i].add(1.0)
+
+
+added.example_inputs = (np.arange(4, dtype="float32"), np.array([0, 0, 2], "int32"))
+
+
 def small():
     import jax
 
@@ -97,7 +104,7 @@ def converted(source: Path, function: str) -> ConversionResult:
     return convert_model(request, Plugins())
 
 
-@pytest.mark.parametrize("function", ["cnn", "attention", "recurrent"])
+@pytest.mark.parametrize("function", ["cnn", "attention", "recurrent", "added"])
 def test_what_is_converted_right_has_no_finding(source: Path, function: str) -> None:
     result = converted(source, function)
     assert (result.verdict, result.findings) == ("right", []), result.reason

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 import onnx
 import onnx.parser
+import onnx.reference
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +22,7 @@ from optvet.spec.records.repair import (
     Patch,
     RemoveNode,
     ReplaceNode,
+    ReplaceRegion,
     SetAttribute,
     SetInput,
     SetOutputType,
@@ -175,3 +179,50 @@ def test_a_tensor_that_is_none_is_refused(data: str) -> None:
     tensor = tensor_of(np.zeros(2, np.float32)).model_copy(update={"data": data})
     with pytest.raises(DoesNotFit, match="cannot be read"):
         array_of(tensor)
+
+
+PART = """<ir_version: 8, opset_import: ["" : 18]>
+r (float[2, 3] p, float[2, 3] q) => (float[2, 3] y) <float[1] w = {2}> {
+    a = Mul(p, w)
+    y = Max(a, q)
+}"""
+
+
+def region(node: str, inputs: list[str], text: str = PART) -> ReplaceRegion:
+    data = onnx.parser.parse_model(text).SerializeToString()
+    return ReplaceRegion(node=node, inputs=inputs, model=base64.b64encode(data).decode())
+
+
+def test_a_region_takes_the_place_of_a_value_and_of_what_nothing_reads_then() -> None:
+    result = edited(model(), made(region("y", ["x", "a"])))
+    onnx.checker.check_model(result, full_check=True)
+    assert nodes(result) == [
+        "a = Relu(x)",
+        "y_region_repair1_a = Mul(x, y_region_repair1_w)",
+        "y = Max(y_region_repair1_a, a)",
+    ]
+    x = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+    (y,) = onnx.reference.ReferenceEvaluator(result).run(None, {"x": x})
+    assert np.array_equal(y, np.maximum(2 * x, np.maximum(x, 0)))
+
+
+def test_a_region_inside_feeds_what_read_the_value() -> None:
+    result = edited(model(), made(region("c", ["b", "a"])))
+    onnx.checker.check_model(result, full_check=True)
+    assert [n.op_type for n in result.graph.node] == ["Relu", "Mul", "Mul", "Max", "Sub"]
+    assert nodes(result)[-1] == "y = Sub(c, a)"
+
+
+@pytest.mark.parametrize(
+    ("operation", "words"),
+    [
+        (region("nobody", ["x", "a"]), "no node of the model makes 'nobody'"),
+        (region("y", ["x"]), "other inputs or outputs"),
+        (region("y", ["x", "nobody"]), "no node of the model makes 'nobody'"),
+        (region("y", ["x", "y"]), "depend on itself"),
+        (ReplaceRegion(node="y", inputs=[], model="no base64"), "cannot be read"),
+    ],
+)
+def test_a_region_that_does_not_fit_is_refused(operation: Operation, words: str) -> None:
+    with pytest.raises(DoesNotFit, match=words):
+        edited(model(), made(operation))

@@ -243,3 +243,40 @@ def test_a_fault_of_a_converted_network_is_repaired_to_the_right_model(
         session = runtime.load(Artifact("onnx", model.SerializeToString()), runtime.options)
         outputs.append(next(iter(session.run({"x": x}).values())))
     assert np.abs(outputs[0] - outputs[1]).max() < 1e-6
+
+
+SOFTPLUS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return torch.relu(self.b(nn.functional.softplus(self.a(x), beta=2.0, threshold=1.0)))
+
+
+def net():
+    return Net()
+
+
+net.example_inputs = (torch.linspace(-3, 3, 20).reshape(5, 4),)
+"""
+
+
+def test_a_region_is_taken_from_what_another_converter_makes(tmp_path: Path) -> None:
+    for module in ("torch", "onnxscript"):
+        pytest.importorskip(module, reason=f"needs {module}")
+    (tmp_path / "net.py").write_text(SOFTPLUS)
+    out = tmp_path / "repaired"
+    given = {"model": f"{tmp_path / 'net.py'}:net", "via": ("torch_script",), "out": out}
+    result = repair_model(RepairRequest.model_validate(given), Plugins())
+    assert (result.verdict, [e.kind for e in result.edits]) == ("repaired", ["region"])
+    assert "torch_dynamo" in result.edits[0].about
+    kinds = [n.op_type for n in onnx.load(out / "repaired.onnx").graph.node]
+    assert "Where" in kinds
+    assert kinds.count("Gemm") == 2

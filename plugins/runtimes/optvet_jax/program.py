@@ -99,13 +99,16 @@ def evaluated(program: Program, feeds: Feeds, mover: Mover | None, double: bool)
     """What the function returns: as it is, with values moved, or in float64."""
     import jax
 
+    # Arrays of numpy would compute by numpy, and have no methods of JAX: it gets its own.
     given = [np.asarray(value) for value in feeds.values()]
     if double:
         with jax.enable_x64(True):
             wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in given]
-            return [np.asarray(leaf) for leaf in jax.tree.leaves(program.function(*wide))]
+            own = map(jax.numpy.asarray, wide)
+            return [np.asarray(leaf) for leaf in jax.tree.leaves(program.function(*own))]
     if mover is None:
-        return list(jax.tree.leaves(program.function(*given)))
+        own = map(jax.numpy.asarray, given)
+        return list(jax.tree.leaves(program.function(*own)))
     return _Walk(mover).outputs(program, given)
 
 

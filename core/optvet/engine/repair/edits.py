@@ -19,6 +19,7 @@ from optvet.spec.records.repair import (
     PatchTensor,
     RemoveNode,
     ReplaceNode,
+    ReplaceRegion,
     SetAttribute,
     SetInput,
     SetOutputType,
@@ -215,6 +216,50 @@ def _replace_node(model: ModelProto, operation: ReplaceNode) -> None:
     node.output.append(operation.node)
 
 
+def _replace_region(model: ModelProto, operation: ReplaceRegion) -> None:
+    maker = maker_of(model, operation.node)
+    try:
+        part = onnx.load_from_string(base64.b64decode(operation.model, validate=True))
+    except Exception as error:
+        raise DoesNotFit(f"a region of the patch cannot be read: {error}") from error
+    graph = part.graph
+    if len(graph.input) != len(operation.inputs) or len(graph.output) != 1:
+        raise DoesNotFit("a region of the patch has other inputs or outputs than the patch says")
+    for name in operation.inputs:
+        _require(model, name)
+    prefix = fresh_name(model, f"{operation.node}_region")
+    renamed = {i.name: given for i, given in zip(graph.input, operation.inputs, strict=True)}
+    renamed |= {graph.output[0].name: operation.node, "": ""}
+    old = f"{prefix}_before"
+    maker.output[list(maker.output).index(operation.node)] = old
+    for tensor in graph.initializer:
+        renamed[tensor.name] = f"{prefix}_{tensor.name}"
+        model.graph.initializer.add().CopyFrom(tensor)
+        model.graph.initializer[-1].name = renamed[tensor.name]
+    for node in graph.node:
+        copy = model.graph.node.add()
+        copy.CopyFrom(node)
+        copy.name = f"{prefix}_{node.name or node.output[0]}"
+        for names in (copy.input, copy.output):
+            names[:] = [renamed.setdefault(n, f"{prefix}_{n}") for n in names]
+    _remove_unread(model, old)
+
+
+def _remove_unread(model: ModelProto, value: str) -> None:
+    """Remove the node that makes ``value``, and those before it, if nothing reads them."""
+    outputs = {o.name for o in model.graph.output}
+    todo = [value]
+    while todo:
+        name = todo.pop()
+        maker = next((n for n in model.graph.node if name and name in n.output), None)
+        if maker is None:
+            continue
+        read = {r for node in model.graph.node for r in reads(node)} | outputs
+        if not read.intersection(maker.output):
+            todo += reads(maker)
+            model.graph.node.remove(maker)
+
+
 def _set_output_type(model: ModelProto, operation: SetOutputType) -> None:
     for output in model.graph.output:
         if output.name == operation.output:
@@ -257,5 +302,6 @@ _APPLY: Mapping[type, Callable[[ModelProto, Any], None]] = {
     RemoveNode: _remove_node,
     InsertNode: _insert_node,
     ReplaceNode: _replace_node,
+    ReplaceRegion: _replace_region,
     SetOutputType: _set_output_type,
 }

@@ -20,6 +20,7 @@ from optvet.engine.convert.run import Made, converted_by, judged, opened, prepar
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.candidates import Candidate
+from optvet.engine.repair.donors import donors_of
 from optvet.engine.repair.edits import edited
 from optvet.engine.repair.gate import Gate, Measured, numbers_of, parts
 from optvet.engine.repair.propose.rank import proposals, proposals_beside
@@ -155,7 +156,7 @@ class _Repair:
         search = Search(
             gate,
             loaded(artifact.data),
-            self._proposer(config),
+            self._proposer(config, donors_of(self.conversion, artifact.data, drawn)),
             self.request.tries,
             self.request.jobs or min(8, os.cpu_count() or 1),
             lambda n: self.progress("repairing: models tried", n, self.request.tries),
@@ -185,14 +186,14 @@ class _Repair:
             return answer.model_copy(update={"verdict": "not-repaired", "reason": reason})
         return answer.model_copy(update={"files": self._written(artifact.data, data, answer)})
 
-    def _proposer(self, config: RuntimeConfig) -> Propose:
+    def _proposer(self, config: RuntimeConfig, donors: Mapping[str, bytes]) -> Propose:
         numbers = itertools.count(1)
 
         def propose(data: bytes, failing: Sequence[Drawn]) -> Sequence[Candidate]:
             samples = [d.sample for d in failing[:_SHOWN]]
             tried = self.conversion.folder / f"tried-{next(numbers)}"
             for before in range(1 + _ENDED):
-                outcome = self._proposals(config, data, samples, tried)
+                outcome = self._proposals(config, data, samples, tried, donors)
                 if outcome.value is not None or ended(tried) == before:
                     break
             self._complain(outcome.failure)
@@ -201,9 +202,14 @@ class _Repair:
         return propose
 
     def _proposals(
-        self, config: RuntimeConfig, data: bytes, samples: Sequence[Sample], tried: Path
+        self,
+        config: RuntimeConfig,
+        data: bytes,
+        samples: Sequence[Sample],
+        tried: Path,
+        donors: Mapping[str, bytes],
     ) -> Outcome[list[Candidate]]:
-        conversion, about = self.conversion, (config, data, samples, tried)
+        conversion, about = self.conversion, (config, data, samples, tried, donors)
         if conversion.source_is_here:
             source = (conversion.reference, conversion.source.artifact)
             return conversion.sandbox.call(proposals_beside, *source, *about, role="referee")

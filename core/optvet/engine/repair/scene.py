@@ -34,10 +34,20 @@ _MISSING = 24
 
 
 @dataclass(frozen=True)
+class Donor:
+    """Another model of the same source, and its values on the same input; no weights."""
+
+    name: str
+    model: ModelProto
+    values: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
 class Scene:
     """A source and a converted model on one input.
 
     Attributes:
+        donors: Other models of the source, whose regions may take the place of a wrong one.
         values: Values of the converted model by name, its inputs included; no weights.
         output: The first output that is wrong, and where it is among the values of the source.
     """
@@ -50,6 +60,7 @@ class Scene:
     region: Region
     output: str
     place: int
+    donors: tuple[Donor, ...] = ()
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
@@ -143,10 +154,11 @@ def scene_of(
     config: RuntimeConfig,
     model: ModelProto,
     sample: Sample,
+    donors: Mapping[str, bytes] | None = None,
 ) -> Scene | None:
     """The two sides on ``sample``; None where the outputs of the source are not known inside it.
 
-    ``recorded`` is what ``source_inside`` gave.
+    ``recorded`` is what ``source_inside`` gave, ``donors`` are other models of the source by name.
     """
     if not recorded:
         return None
@@ -161,7 +173,15 @@ def scene_of(
         return None
     known = known_values(model, values, inside, allowed)
     region = broken_region(model, inside, known, *wrong)
-    return Scene(model, inside, allowed, values, known, region, *wrong)
+    lent = (_donor(name, data, config, sample) for name, data in (donors or {}).items())
+    return Scene(model, inside, allowed, values, known, region, *wrong, tuple(lent))
+
+
+def _donor(name: str, data: bytes, config: RuntimeConfig, sample: Sample) -> Donor:
+    model = onnx.load_from_string(data)
+    fed = fed_to(Artifact("onnx", data), sample.feeds)
+    values = {**fed, **_values(model, fed, config)}
+    return Donor(name, model, {n: v for n, v in values.items() if v.dtype != object})
 
 
 def _wrong(

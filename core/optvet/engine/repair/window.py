@@ -17,7 +17,7 @@ from optvet.engine.repair.edits import DoesNotFit, edited
 from optvet.engine.repair.scene import Scene
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.walk import reads
-from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, SetInput
+from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, ReplaceRegion, SetInput
 from optvet.spec.types import Artifact
 
 NODES = 16
@@ -102,7 +102,7 @@ def _named(edits: Iterable[Edit]) -> Iterable[str]:
         for operation in edit.operations:
             if isinstance(operation, SetInput):
                 yield operation.value
-            elif isinstance(operation, InsertNode | ReplaceNode):
+            elif isinstance(operation, InsertNode | ReplaceNode | ReplaceRegion):
                 yield from (name for name in operation.inputs if name)
 
 

@@ -12,7 +12,15 @@ from optvet.spec.records.convert import ConversionPlace, ConversionVerdict, Conv
 RepairVerdict = Literal["right", "repaired", "improved", "not-repaired", "refused", "undecided"]
 InputPart = Literal["witnesses", "held_out", "fresh"]
 EditKind = Literal[
-    "parameter", "attribute", "constant", "removal", "insertion", "inputs", "operator", "affine"
+    "parameter",
+    "attribute",
+    "constant",
+    "removal",
+    "insertion",
+    "inputs",
+    "operator",
+    "affine",
+    "region",
 ]
 
 
@@ -86,6 +94,19 @@ class ReplaceNode(Record):
     attributes: dict[str, Any] = Field(default_factory=dict)
 
 
+class ReplaceRegion(Record):
+    """Compute the value ``node`` by the nodes of another model; what nothing reads then is removed.
+
+    ``model`` is that model in ONNX, in base64, with one output; ``inputs`` are the values that its
+    inputs are given, in order.
+    """
+
+    operation: Literal["replace-region"] = "replace-region"
+    node: str
+    inputs: list[str]
+    model: str
+
+
 class SetOutputType(Record):
     """Declare a graph output to be of this type, as of numpy, with so many axes of any size."""
 
@@ -96,7 +117,14 @@ class SetOutputType(Record):
 
 
 Operation = Annotated[
-    SetWeight | SetAttribute | SetInput | RemoveNode | InsertNode | ReplaceNode | SetOutputType,
+    SetWeight
+    | SetAttribute
+    | SetInput
+    | RemoveNode
+    | InsertNode
+    | ReplaceNode
+    | ReplaceRegion
+    | SetOutputType,
     Field(discriminator="operation"),
 ]
 

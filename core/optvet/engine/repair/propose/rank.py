@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from optvet.engine.repair.candidates import Candidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
 from optvet.engine.repair.propose.operators import affine, operators
 from optvet.engine.repair.propose.parameters import parameters
+from optvet.engine.repair.propose.regions import regions
 from optvet.engine.repair.propose.structure import inputs, insertions, removals
 from optvet.engine.repair.propose.trials import Trials
 from optvet.engine.repair.scene import Scene, scene_of
@@ -37,6 +38,7 @@ _PROPOSE: tuple[Callable[[Scene, tuple[int, ...]], Iterator[Candidate]], ...] = 
     inputs,
     operators,
     affine,
+    regions,
 )
 """In order of cost: what changes least, and what most surely is the source's own, first."""
 
@@ -48,10 +50,11 @@ def proposals_beside(
     data: bytes,
     samples: Sequence[Sample],
     tried: Path,
+    donors: Mapping[str, bytes],
 ) -> list[Candidate]:
     """As ``proposals``, where the source runs in the same worker as the converted model."""
     recorded = [source_inside(source_config, source, sample) for sample in samples]
-    return proposals(recorded, config, data, samples, tried)
+    return proposals(recorded, config, data, samples, tried, donors)
 
 
 def proposals(
@@ -60,6 +63,7 @@ def proposals(
     data: bytes,
     samples: Sequence[Sample],
     tried: Path,
+    donors: Mapping[str, bytes],
 ) -> list[Candidate]:
     """Candidates that explain a missing value on all ``samples``, and those that need not.
 
@@ -69,11 +73,16 @@ def proposals(
         data: The converted model.
         samples: Inputs on which it is wrong.
         tried: Where it is kept what candidates explain, for a worker that goes on after this one.
+        donors: Other models of the source in ONNX, by the name of their converter.
     """
     enter("run")
     model = onnx.load_from_string(data)
-    pairs = zip(recorded, samples, strict=True)
-    scenes = [s for s in (scene_of(r, config, model, sample) for r, sample in pairs) if s]
+    scenes: list[Scene] = []
+    for inside, sample in zip(recorded, samples, strict=True):
+        # Regions are read off the first sample, and tried on all.
+        lent = {} if scenes else donors
+        if scene := scene_of(inside, config, model, sample, lent):
+            scenes.append(scene)
     if not scenes:
         return []
     return list(_ranked([window_of(scene, config) for scene in scenes], Trials(tried)))
@@ -101,7 +110,8 @@ def _ranked(windows: Sequence[Window], trials: Trials) -> Iterator[Candidate]:
             if not candidate.explains:
                 yield candidate
                 continue
-            if time.monotonic() - started > _TIME_S:
+            # Regions are few, and come last.
+            if time.monotonic() - started > _TIME_S and propose is not regions:
                 break
             depth = trials.depth(candidate, lambda c: _depth(windows, c))
             if depth >= 0:

@@ -1,0 +1,146 @@
+"""Regions of another model of the same source, between values that both models have."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
+
+from optvet.engine.convert.align import equal_up_to_layout
+from optvet.engine.repair.candidates import Candidate, proposed
+from optvet.engine.repair.scene import Donor, Scene
+from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
+from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
+
+_ENDS = 8
+_NODES = 64
+_BYTES = 1 << 24
+
+
+def regions(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+    """What computes a missing value in another model, in place of a value of this one."""
+    for donor in scene.donors:
+        have = _shared(scene, donor)
+        for place in dict.fromkeys((*scene.missing[:_ENDS], scene.place)):
+            for made in _values_at(scene, donor, place):
+                part = _part(scene.model, donor.model, made, have)
+                if part is None:
+                    continue
+                model, inputs = part
+                for name in _replaced(scene, nodes, place, donor.values[made]):
+                    yield _candidate(scene, donor, made, name, model, inputs)
+
+
+def _candidate(
+    scene: Scene, donor: Donor, made: str, name: str, model: ModelProto, inputs: list[str]
+) -> Candidate:
+    encoded = base64.b64encode(model.SerializeToString()).decode()
+    operations: list[Operation] = [ReplaceRegion(node=name, inputs=inputs, model=encoded)]
+    value = donor.values[made]
+    for output in scene.model.graph.output:
+        declared = output.type.tensor_type.elem_type
+        if output.name == name and declared != onnx.helper.np_dtype_to_tensor_dtype(value.dtype):
+            kind = SetOutputType(output=name, type=value.dtype.name, axes=value.ndim)
+            operations.append(kind)
+    kinds = ", ".join(node.op_type for node in model.graph.node[:_ENDS])
+    return proposed("region", f"{name} computed as by {donor.name}: {kinds}", *operations)
+
+
+def _shared(scene: Scene, donor: Donor) -> dict[str, str]:
+    """Values of the donor that this model has too, in one layout: their names in it."""
+    wrong = {name for i in scene.region.nodes for name in scene.node_of(i).output}
+    found: dict[str, str] = {}
+    mine = [i.name for i in scene.model.graph.input if i.name in scene.values]
+    theirs = [i.name for i in donor.model.graph.input if i.name in donor.values]
+    if len(mine) == len(theirs):
+        found.update(zip(theirs, mine, strict=True))
+    places = {name: i for name, i in scene.known.target.items() if name not in wrong}
+    for name, value in donor.values.items():
+        for other, place in places.items():
+            if name not in found and _same(value, scene.values[other], scene.allowed.values[place]):
+                found[name] = other
+    return found
+
+
+def _same(a: np.ndarray, b: np.ndarray, allowed: float) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or a.size <= 1:
+        return False
+    if a.dtype.kind not in "fiu":
+        return bool(np.array_equal(a, b))
+    with np.errstate(invalid="ignore"):
+        off = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return bool(np.all((off <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))))
+
+
+def _values_at(scene: Scene, donor: Donor, place: int) -> Iterator[str]:
+    """Values of the donor that are the source's at ``place``."""
+    wanted = scene.inside.values[place].value
+    for name, value in donor.values.items():
+        if value.size == wanted.size and value.dtype.kind == wanted.dtype.kind:
+            if equal_up_to_layout(wanted, value, scene.allowed.values[place]):
+                yield name
+
+
+def _replaced(scene: Scene, nodes: tuple[int, ...], place: int, value: np.ndarray) -> Iterator[str]:
+    """Values of this model that the donor's may replace: an output, or a wrong one of its form."""
+    if place == scene.place and value.shape == scene.inside.values[place].value.shape:
+        yield scene.output
+    for index in nodes:
+        for name in scene.node_of(index).output:
+            now = scene.values.get(name)
+            if name != scene.output and now is not None and now.shape == value.shape:
+                if now.dtype == value.dtype:
+                    yield name
+
+
+def _part(
+    target: ModelProto, donor: ModelProto, end: str, have: Mapping[str, str]
+) -> tuple[ModelProto, list[str]] | None:
+    """The nodes that compute ``end`` from values that the target has, as a model; and those values.
+
+    None where they are too many, or what they are is another operator in the target's sets.
+    """
+    nodes = donor.graph.node
+    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    weights = {t.name: t for t in donor.graph.initializer}
+    chosen: set[int] = set()
+    inputs: dict[str, str] = {}
+    kept: dict[str, onnx.TensorProto] = {}
+    todo = [end]
+    while todo:
+        name = todo.pop()
+        if name in have and name != end:
+            inputs[name] = have[name]
+        elif name in weights:
+            kept[name] = weights[name]
+        elif name not in makers:
+            return None
+        elif makers[name] not in chosen:
+            chosen.add(makers[name])
+            todo += reads(nodes[makers[name]])
+        if len(chosen) > _NODES:
+            return None
+    if not inputs or not all(_fits(nodes[i], target, donor) for i in chosen):
+        return None
+    part = ModelProto(ir_version=donor.ir_version)
+    part.opset_import.extend(donor.opset_import)
+    part.graph.name = "region"
+    part.graph.node.extend(nodes[i] for i in sorted(chosen))
+    part.graph.initializer.extend(kept.values())
+    part.graph.input.extend(ValueInfoProto(name=name) for name in inputs)
+    part.graph.output.append(ValueInfoProto(name=end))
+    return None if part.ByteSize() > _BYTES else (part, list(inputs.values()))
+
+
+def _fits(node: NodeProto, target: ModelProto, donor: ModelProto) -> bool:
+    """Whether a node means the same in both models, and reads nothing from around it."""
+    if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+        return False
+    about = (domain_of(node), node.op_type)
+    schemas = [schema_of(*about, opset_versions(model)) for model in (target, donor)]
+    if schemas[0] is None or schemas[1] is None:
+        return False
+    return bool(schemas[0].since_version == schemas[1].since_version)
