@@ -13,7 +13,9 @@ reference   Of wrong outputs, what optvet expected (``expected.npz``) must be wh
             old one. Compared by the tolerance of the bundle's own script; not where two draws
             of the evaluator differ themselves.
 
-A finding that fails one of these is a false alarm, or at least not shown: its line says which.
+Findings of one fingerprint (optimizer, culprit, symptom, and structure of the reduced model) are
+one, wherever they are; the first is judged. A finding that fails one of these is a false alarm, or
+at least not shown: its line says which.
 What the reference evaluator cannot run (it lacks the operator, or fails itself) is counted apart.
 Exit status 1 if a finding is not shown, or if there is none.
 """
@@ -28,7 +30,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +61,7 @@ def main() -> None:
         return
     print(machine.describe(machine.environment()), flush=True)
     counts: dict[str, Counter[str]] = {}
-    for folder in bundles(chosen.folders):
-        finding = json.loads((folder / "finding.json").read_text())
+    for folder, finding in distinct(bundles(chosen.folders)):
         words = judged(folder, finding, chosen.python, chosen.seconds)
         kind = "shown" if not words else words.partition(":")[0]
         counts.setdefault(finding["optimizer"], Counter())[kind] += 1
@@ -75,6 +76,16 @@ def bundles(folders: list[Path]) -> Iterator[Path]:
         for file in sorted(folder.rglob("finding.json")):
             if (file.parent / "model.onnx").is_file():
                 yield file.parent
+
+
+def distinct(folders: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each folder with its finding, the first of each fingerprint."""
+    seen: set[str] = set()
+    for folder in folders:
+        finding = json.loads((folder / "finding.json").read_text())
+        if finding["fingerprint"] not in seen:
+            seen.add(finding["fingerprint"])
+            yield folder, finding
 
 
 def summary(counts: dict[str, Counter[str]]) -> int:

@@ -1,12 +1,13 @@
 """What hunts find in a given time: rate, share of valid models, passes that fire, known faults.
 
 For each optimizer a hunt per seed, in a folder of its own; then a table of models per second of CPU
-time, the share of valid ones, passes fired, and findings. Where a corpus of known faults of the
-optimizer is at hand (the folder ``bugs`` of the tests' data), it counts those that were found again
-blind: a finding of a known fault's symptom whose culprit is one of its culprits, or its sequence.
-A match says that the place and the symptom are the same, not that the cause is. Faults of ONNX
-Runtime count where its installed version still shows them: each case is run in a process of its
-own, without optvet, with all optimizations and with none.
+time, the share of valid ones, passes fired, and findings, also by how much of the time was used
+when the model that showed them was made. Where a corpus of known faults of the optimizer is at hand
+(the folder ``bugs`` of the tests' data), it counts those that were found again blind, by each seed
+and by all: a finding of a known fault's symptom whose culprit is one of its culprits, or its
+sequence. A match says that the place and the symptom are the same, not that the cause is. Faults of
+ONNX Runtime count where its installed version still shows them: each case is run in a process of
+its own, without optvet, with all optimizations and with none.
 
     python benchmarks/hunt.py --budget 2m --seeds 1 onnxoptimizer
 """
@@ -58,13 +59,18 @@ def main() -> None:
     with machine.as_installed(), tempfile.TemporaryDirectory(prefix="optvet-hunts-") as scratch:
         place = options.out or Path(scratch)
         for name in options.optimizers:
+            cases = live_cases(name)
             found: list[HuntFinding] = []
             for seed in range(options.seeds):
                 out = place / f"{name}-{seed}"
                 summary = one(name, seed, options.budget, options.jobs, out)
                 found += summary.findings
                 print(row(summary), flush=True)
-            print(known(name, found), flush=True)
+                print(f"    {over_time(summary)}", flush=True)
+                print(f"    {known(cases, summary.findings)}", flush=True)
+            print(f"{name}, all seeds: {known(cases, found)}", flush=True)
+            for defect in missed(cases, found):
+                print(f"    not met: {defect}", flush=True)
 
 
 def one(name: str, seed: int, budget: str, jobs: int, out: Path) -> HuntSummary:
@@ -98,26 +104,54 @@ def row(summary: HuntSummary) -> str:
     )
 
 
-def known(name: str, findings: Sequence[HuntFinding]) -> str:
-    """How many live faults of the corpus were found again."""
+def over_time(summary: HuntSummary) -> str:
+    """How many findings there were after parts of the time: models take about equally long."""
+    parts = []
+    for share in (0.1, 0.25, 0.5, 0.75, 1.0):
+        count = sum(f.candidate <= share * summary.candidates for f in summary.findings)
+        parts.append(f"{count} after {share * summary.seconds:.0f} s")
+    return f"findings: {', '.join(parts)}"
+
+
+Case = Mapping[str, Any]
+
+
+def live_cases(name: str) -> list[Case]:
+    """The live faults of the optimizer's corpus; none if there is no corpus here."""
     file = DATA / "bugs" / name / "manifest.json"
     if not file.is_file():
-        return f"{name}: there is no corpus of known faults here"
+        return []
     cases = [c for c in json.loads(file.read_text())["cases"] if is_live(c)]
     if name == "onnxruntime":
         cases = [c for c in cases if still_shows(file.parent, c["id"])]
-    defects = {str(c.get("defect", c["id"])) for c in cases}
-    met = {str(c.get("defect", c["id"])) for c in cases if any(matches(c, f) for f in findings)}
+    return cases
+
+
+def known(cases: Sequence[Case], findings: Sequence[HuntFinding]) -> str:
+    """How many of the faults were found again."""
+    if not cases:
+        return "there is no corpus of known faults here"
     again = sum(any(matches(c, f) for f in findings) for c in cases)
-    lines = [
-        f"{name}: {again} of {len(cases)} known cases met again by culprit and symptom, "
-        f"{len(met)} of {len(defects)} defects",
-        *(f"    not met: {d}" for d in sorted(defects - met)),
-    ]
-    return "\n".join(lines)
+    defects = {defect_of(c) for c in cases}
+    met = len(defects) - len(missed(cases, findings))
+    return (
+        f"{again} of {len(cases)} known cases met again by culprit and symptom, "
+        f"{met} of {len(defects)} defects"
+    )
 
 
-def is_live(case: Mapping[str, Any]) -> bool:
+def missed(cases: Sequence[Case], findings: Sequence[HuntFinding]) -> list[str]:
+    """The defects of which no case was found again."""
+    met = {defect_of(c) for c in cases if any(matches(c, f) for f in findings)}
+    return sorted({defect_of(c) for c in cases} - met)
+
+
+def defect_of(case: Case) -> str:
+    """The name of the defect that a case shows."""
+    return str(case.get("defect", case["id"]))
+
+
+def is_live(case: Case) -> bool:
     """Whether a fault of the corpus is in the newest version that it knows."""
     live = [value for key, value in case.items() if key.startswith("live_in_")]
     return not case.get("control") and any(live)
@@ -164,7 +198,7 @@ def still_shows(folder: Path, case: str) -> bool:
     return ended.returncode != 0
 
 
-def matches(case: Mapping[str, Any], finding: HuntFinding) -> bool:
+def matches(case: Case, finding: HuntFinding) -> bool:
     """Whether symptom and culprit of a finding are those of a known fault."""
     symptoms = SYMPTOMS.get(case["symptom"], {case["symptom"]})
     culprits = set(case.get("culprit_passes") or case.get("culprits") or ())

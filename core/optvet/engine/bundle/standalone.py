@@ -8,6 +8,7 @@ for the original model too is rejected.
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -474,10 +475,16 @@ def _files_code(context: ReproContext) -> Sequence[str]:
     return lines
 
 
+@functools.cache
+def _owners() -> Mapping[str, list[str]]:
+    """The distributions of each package; finding them takes a second where many are installed."""
+    return metadata.packages_distributions()
+
+
 def _requirements(context: ReproContext, code: str) -> str:
     """The packages that the script needs, with the installed versions."""
     roots = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE)) | {"onnx"}
-    owners = metadata.packages_distributions()
+    owners = _owners()
     names = {name for root in roots for name in owners.get(root, ())}
     if isinstance(context.optimizer, UsesLibraries):
         names |= context.optimizer.libraries.keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from optvet.engine.bundle import Bundle
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.judge import Subject
-from optvet.engine.hunt.second import is_disputed
+from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.truth import drawn_inputs, scales_of
-from optvet.engine.hunt.versions import GONE, Environment, shown_in
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.records import Finding, HuntFinding
@@ -90,7 +88,7 @@ class Confirmer:
                 written = bundle.write_bundles(
                     result,
                     request,
-                    folder / "bundles",
+                    self._with_links(folder / "bundles"),
                     plugins,
                     draw=self.draw,
                     progress=progress,
@@ -100,14 +98,29 @@ class Confirmer:
             except OptvetError:
                 return None  # such as: the original fails after all
             shown = [b for b in written if _shows(b)]
-            told = [b for b in shown if not _is_disputed(b) and not _is_gone(b)]
+            told = [b for b in shown if b.known or not (_is_gone(b) or self._is_disputed(b))]
             return [self._kept(suspect, b) for b in told]
+
+    def _with_links(self, folder: Path) -> Path:
+        """The folder, with links to the bundles of this hunt: known ones are not made again."""
+        folder.mkdir()
+        kept = self.out / FINDINGS
+        for found in kept.iterdir() if kept.is_dir() else ():
+            (folder / found.name).symlink_to(found.resolve(), target_is_directory=True)
+        return folder
 
     def _pipeline(self, suspect: Suspect) -> str:
         default = tuple(self.subject.optimizer.pipelines()["default"])
         if suspect.passes in ((), default):
             return "default"
         return ",".join(suspect.passes)
+
+    def _is_disputed(self, written: Bundle) -> bool:
+        finding = written.record.finding
+        applied = Applied(
+            self.subject.optimizer, self.subject.options, tuple(written.record.passes)
+        )
+        return is_disputed(finding.symptom, written.path, applied, by_import=not finding.culprit)
 
     def _kept(self, suspect: Suspect, written: Bundle) -> HuntFinding:
         """The finding, with its bundle moved to where findings are kept."""
@@ -136,17 +149,12 @@ def _rank(finding: Finding, suspect: Suspect) -> tuple[bool, bool]:
     return finding.severity != "fault", str(finding.symptom) != suspect.symptom
 
 
-def _is_disputed(written: Bundle) -> bool:
-    finding = written.record.finding
-    return is_disputed(finding.symptom, written.path, by_import=not finding.culprit)
-
-
 def _is_gone(written: Bundle) -> bool:
-    """Whether the bundle's own script, which knows nothing of optvet, says that all is well.
+    """Whether the bundle's own script, which knows nothing of optvet, said that all is well.
 
     What it cannot judge is not gone.
     """
-    return shown_in(written.path, Environment(Path(sys.executable), {})) == GONE
+    return written.record.script_exit == 0
 
 
 def _shows(written: Bundle) -> bool:

@@ -517,6 +517,8 @@ class _Trial:
 
 
 _WORD = re.compile(r"\w+")
+_NODE = re.compile(r"\(op_type: ?\w+(, node name: ?[^)]*)?\)")
+"""By which the checker names the node where it notices that something before it is wrong."""
 
 
 def _without_names(message: str, names: frozenset[str]) -> str:
@@ -547,7 +549,7 @@ def _canonical(made: Artifact) -> bytes:
 def _suspicion(
     passes: tuple[str, ...], symptom: Symptom, message: str, truth: Truth, firing: Firing | None
 ) -> Suspicion:
-    gist = _without_names(message[:2000], truth.names)
+    gist = _without_names(_NODE.sub(" ", message[:2000]) if passes else message[:2000], truth.names)
     about = [label_of(passes), str(symptom), gist]
     if firing is not None and symptom == Symptom.WRONG_OUTPUT:
         about += [" ".join(firing[1]), " ".join(firing[2])]

@@ -11,9 +11,10 @@ from optvet.engine.hunt.state import SPENT, Entry, Sign, State, Suspect
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Symptom
 
-_EXAMPLES = {Symptom.WRONG_OUTPUT: 3, Symptom.OPTIMIZER_ABORT: 2}
+_EXAMPLES = {Symptom.WRONG_OUTPUT: 3, Symptom.OPTIMIZER_ABORT: 2, Symptom.INVALID_MODEL: 2}
 """How many models of one key are vetted. Of other symptoms one that is confirmed is enough: the
-words of an error tell causes apart, which wrong values and deaths do not."""
+words of an error tell causes apart, which wrong values and deaths do not, and what the checker says
+of a type that no longer fits does only in part."""
 _TRIES = 2
 _DEADLY = 4
 """A pass that killed so many workers is tried seldom."""
@@ -29,7 +30,27 @@ def is_settled(key: str, sign: Sign) -> bool:
 
 def settled_keys(state: State) -> frozenset[str]:
     """Keys of which no further example is needed."""
-    return frozenset(key for key, sign in state.signs.items() if is_settled(key, sign))
+    return frozenset(
+        key for key, sign in state.signs.items() if is_settled(key, sign) or is_barren(state, key)
+    )
+
+
+_BARREN = 4
+"""Models of one pass and symptom that may bring nothing new, besides one for each that did."""
+
+
+def is_barren(state: State, key: str) -> bool:
+    """Whether most models of the pass and symptom of the key were vetted in vain.
+
+    What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
+    own. Not asked of import and export, where each operator may be a fault of its own.
+    """
+    label, symptom = key.split("|")[:2]
+    if label in ("", ANY):
+        return False
+    signs = [s for k, s in state.signs.items() if k.startswith(f"{label}|{symptom}|")]
+    found = {fingerprint for s in signs for fingerprint in s.fingerprints}
+    return sum(s.vetted for s in signs) - len(found) >= _BARREN + len(found)
 
 
 _OFTEN = 20
@@ -173,7 +194,7 @@ def _suspect(
     key, made = _of_one_pass(state, suspicion.key), outcome.made
     sign = state.signs.setdefault(key, Sign())
     sign.seen += 1
-    if made is None or is_settled(key, sign):
+    if made is None or is_settled(key, sign) or is_barren(state, key):
         return
     other = found.get(key)
     # The smallest one of a round, which is quickest to reduce.

@@ -18,6 +18,7 @@ from optvet.engine.hunt.judge import Subject, label_of
 from optvet.engine.hunt.known import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
+    is_barren,
     learn,
     passes_together,
     sated_firings,
@@ -318,6 +319,9 @@ class _Hunter:
         """Vet every suspect, and keep what is confirmed."""
         while state.suspects:
             suspect = state.suspects[0]
+            if is_barren(state, suspect.key):
+                state.suspects.remove(suspect)
+                continue
             label = label_of(suspect.passes) or "import and export"
             self._tell(f"vetting {suspect.symptom} of {label}", state)
             findings = self.confirmer.confirm(suspect, lambda text, done, total: None)

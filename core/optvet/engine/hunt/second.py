@@ -1,46 +1,77 @@
-"""A second opinion on what a model means: the runtime that judges may be wrong itself."""
+"""A second opinion on what models mean: the runtime that judges may be wrong itself."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
+from onnx.version_converter import convert_version
+from pydantic import BaseModel
 
 from optvet.engine.bundle.files import read_arrays
-from optvet.engine.hunt.truth import LOOSER, differences
+from optvet.engine.hunt.truth import LOOSER, Values, differences
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.graph.structure import draws_random
+from optvet.spec.protocols import Optimizer
 from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact
 
 _MEMORY_BYTES = 4 << 30
 _TIME_S = 30.0
+_NEWER = 21
+"""The operator set that models are converted to whose own operators the evaluator lacks."""
 
 
 _REFUSED = frozenset({Symptom.OPTIMIZER_ERROR, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE})
 
 
-def is_disputed(symptom: Symptom, bundle: Path, *, by_import: bool = False) -> bool:
-    """Whether ONNX's reference evaluator says something else of the original than the runtime did.
+@dataclass(frozen=True)
+class Applied:
+    """What made the optimized model: an optimizer with its options, and the passes."""
+
+    optimizer: Optimizer
+    options: BaseModel
+    passes: tuple[str, ...]
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether it makes models of ONNX's operators alone, which any runtime can judge."""
+        traits = self.optimizer.traits
+        return traits.produces == "onnx" and not traits.dialect
+
+
+def is_disputed(
+    symptom: Symptom, bundle: Path, applied: Applied, *, by_import: bool = False
+) -> bool:
+    """Whether ONNX's reference evaluator says something else of the models than the runtime did.
 
     Then it is not known who is wrong, and the optimizer is not accused: the evaluator gives other
-    outputs; or it refuses a model that the import refuses too, which the runtime only tolerates.
+    outputs of the original; or of the optimized model what was expected, so that only the runtime
+    reads it as wrong; or it refuses a model that the import refuses too, which the runtime only
+    tolerates.
 
     Args:
         symptom: Of the finding.
         bundle: Its folder.
+        applied: What the finding is about.
         by_import: Whether import and export alone show it.
     """
     refused = by_import and symptom in _REFUSED
     if symptom != Symptom.WRONG_OUTPUT and not refused:
         return False
-    with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=("onnx.reference",)) as box:
+    preload = ("onnx.reference", *applied.optimizer.preload)
+    with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
         outcome = box.call(_disagrees, bundle, fresh=True)
-    if outcome.failure is not None:
-        # Operators that it lacks are RuntimeErrors.
-        return refused and outcome.failure.error_type == "ValueError"
-    return bool(outcome.value) and not refused
+        if outcome.failure is not None:
+            # Operators that it lacks are RuntimeErrors.
+            return refused and outcome.failure.error_type == "ValueError"
+        if outcome.value or refused or not applied.is_portable:
+            return bool(outcome.value) and not refused
+        return bool(box.call(_acquits, bundle, applied, fresh=True).value)
 
 
 def _disagrees(bundle: Path) -> bool:
@@ -48,12 +79,43 @@ def _disagrees(bundle: Path) -> bool:
     model = onnx.load(bundle / "model.onnx")
     if draws_random(model):
         return False
-    given = {t.name for t in model.graph.initializer}
-    inputs = [v.name for v in model.graph.input if v.name not in given]
     names = [v.name for v in model.graph.output]
-    feeds = read_arrays(bundle / "inputs.npz", inputs)
-    with np.errstate(all="ignore"):
-        made = ReferenceEvaluator(model).run(names, feeds)
+    return _differ(bundle, names, _evaluated(model, _feeds(bundle, model), names))
+
+
+def _acquits(bundle: Path, applied: Applied) -> bool:
+    """Whether the optimized model gives what was expected; called in a worker."""
+    model = onnx.load(bundle / "model.onnx")
+    if draws_random(model):
+        return False
+    source = Artifact("onnx", model.SerializeToString())
+    made = applied.optimizer.apply(source, applied.passes, applied.options)
+    names = [v.name for v in model.graph.output]
+    outputs = _evaluated(ModelProto.FromString(made.data), _feeds(bundle, model), names)
+    return not _differ(bundle, names, outputs)
+
+
+def _feeds(bundle: Path, model: ModelProto) -> Values:
+    given = {t.name for t in model.graph.initializer}
+    return read_arrays(
+        bundle / "inputs.npz", [v.name for v in model.graph.input if v.name not in given]
+    )
+
+
+def _differ(bundle: Path, names: list[str], outputs: Values) -> bool:
     expected = read_arrays(bundle / "expected.npz", names)
-    outputs = {name: np.asarray(value) for name, value in zip(names, made, strict=True)}
     return any(True for _ in differences(expected, outputs, LOOSER))
+
+
+def _evaluated(model: ModelProto, feeds: Values, names: list[str]) -> dict[str, np.ndarray]:
+    """Outputs by the evaluator, which has the oldest forms of few operators.
+
+    Raises:
+        Exception: Whatever it raises of the model as it is.
+    """
+    with np.errstate(all="ignore"):
+        try:
+            made = ReferenceEvaluator(model).run(names, dict(feeds))
+        except RuntimeError:
+            made = ReferenceEvaluator(convert_version(model, _NEWER)).run(names, dict(feeds))
+    return {name: np.asarray(value) for name, value in zip(names, made, strict=True)}
