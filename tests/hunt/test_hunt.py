@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from pydantic import BaseModel
 from tests.hunt.small import SmallPool, plugins_with
@@ -20,10 +22,10 @@ from optvet.engine.bundle.files import read_record, write_arrays
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import Outcome, read_crumb, read_journal
 from optvet.engine.hunt.judge import examine
-from optvet.engine.hunt.learn import passes_together
+from optvet.engine.hunt.learn import is_barren, passes_together
 from optvet.engine.hunt.run import HuntProgress, hunt
-from optvet.engine.hunt.second import is_disputed
-from optvet.engine.hunt.state import State
+from optvet.engine.hunt.second import Applied, is_disputed
+from optvet.engine.hunt.state import Sign, State
 from optvet.engine.hunt.subject import subject_of
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntSummary
@@ -34,6 +36,12 @@ from optvet.testing import Planted
 def asked(out: Path, budget: str = "40", **more: Any) -> HuntRequest:
     given: dict[str, Any] = {"optimizer": "planted", "out": out, "pools": ("small",), "jobs": 2}
     return HuntRequest(**(given | {"budget": budget, "cache_dir": out / "cache"} | more))
+
+
+def applied(name: str) -> Applied:
+    """The planted optimizer with one pass."""
+    planted = Planted(default=(name,), offered=(name,))
+    return Applied(planted, planted.options, (name,))
 
 
 def counted(summary: HuntSummary) -> dict[str, Any]:
@@ -241,8 +249,6 @@ def test_a_crumb_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> 
 
 
 def judged(tmp_path: Path, text: str, *passes: str, **feeds: np.ndarray) -> list[Any]:
-    import onnx.parser
-
     subject = subject_of(asked(tmp_path), plugins_with(*passes, repeatable=False))
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     data = model.SerializeToString()
@@ -268,8 +274,6 @@ def test_the_quick_oracle_does_not_judge_what_is_invalid(tmp_path: Path) -> None
 
 
 def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> None:
-    import onnx.parser
-
     plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
     subject = subject_of(asked(tmp_path), plugins)
     state = State(valid=100)
@@ -318,20 +322,36 @@ def test_rounding_is_not_suspected(tmp_path: Path) -> None:
 def test_outputs_of_which_two_runtimes_give_other_values_accuse_no_optimizer(
     tmp_path: Path,
 ) -> None:
-    import onnx.parser
-
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Abs(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     write_arrays(tmp_path / "inputs.npz", {"x": X})
     for expected, disputed in ((np.abs(X), False), (np.zeros_like(X), True)):
         write_arrays(tmp_path / "expected.npz", {"y": expected})
-        assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path) is disputed
-    assert not is_disputed(Symptom.INVALID_MODEL, tmp_path)
+        assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("abs_to_neg")) is disputed
+    assert not is_disputed(Symptom.INVALID_MODEL, tmp_path, applied("abs_to_neg"))
+
+
+def test_what_only_the_runtime_reads_as_wrong_accuses_no_optimizer(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    write_arrays(tmp_path / "inputs.npz", {"x": X})
+    write_arrays(tmp_path / "expected.npz", {"y": np.maximum(X, 0)})
+    assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("keep_01"))
+    assert not is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("drop_relu"))
+
+
+def test_operators_of_old_that_the_second_runtime_lacks_are_converted(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 7, opset_import: ["" : 13]> g (uint8[1] q) => (float[1] y) '
+        "<float s = {0.5}> { y = DequantizeLinear(q, s) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    write_arrays(tmp_path / "inputs.npz", {"q": np.array([4], np.uint8)})
+    write_arrays(tmp_path / "expected.npz", {"y": np.array([3], np.float32)})
+    assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("keep_01"))
 
 
 def test_a_model_that_the_second_runtime_refuses_too_accuses_no_import(tmp_path: Path) -> None:
-    import onnx.parser
-
     # Of rank 2, where the standard has a vector; ONNX Runtime takes it.
     text = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x, bool[2,2] c) => (float[n] y) '
@@ -340,5 +360,42 @@ def test_a_model_that_the_second_runtime_refuses_too_accuses_no_import(tmp_path:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     write_arrays(tmp_path / "inputs.npz", {"x": X, "c": np.ones((2, 2), bool)})
     write_arrays(tmp_path / "expected.npz", {"y": X})
-    assert is_disputed(Symptom.OPTIMIZER_ERROR, tmp_path, by_import=True)
-    assert not is_disputed(Symptom.OPTIMIZER_ERROR, tmp_path)
+    given = applied("keep_01")
+    assert is_disputed(Symptom.OPTIMIZER_ERROR, tmp_path, given, by_import=True)
+    assert not is_disputed(Symptom.OPTIMIZER_ERROR, tmp_path, given)
+
+
+def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
+    state = State()
+    for number in range(5):
+        state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, ["same"])
+        assert is_barren(state, "p|wrong-output|other") is (number == 5)
+    state.signs["p|wrong-output|Abs|"] = Sign(3, 1, [])
+    assert is_barren(state, "p|wrong-output|other")
+    assert not is_barren(state, "p|invalid-model|other")
+    assert not is_barren(state, "p+q|wrong-output|other")
+    state.signs["p|wrong-output|Neg|"] = Sign(3, 1, ["another"])
+    assert not is_barren(state, "p|wrong-output|other")
+
+
+def test_import_and_export_are_vetted_for_each_operator() -> None:
+    state = State()
+    for number in range(20):
+        state.signs[f"|wrong-output|Relu {number}|"] = Sign(1, 1, ["same"])
+    assert not is_barren(state, "|wrong-output|other")
+
+
+class Odd(Planted):
+    """An optimizer whose plugin returns what no caller expects."""
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        made = super().apply(source, passes, options)
+        return Artifact("onnx", cast("bytes", "no bytes")) if passes else made
+
+
+def test_what_nobody_can_read_costs_models_and_ends_no_hunt(tmp_path: Path) -> None:
+    odd = Odd(default=("keep_01",), offered=("keep_01",))
+    plugins = Plugins().register("generator", SmallPool()).register("optimizer", odd)
+    summary = hunt(asked(tmp_path / "out", "10"), plugins)
+    assert summary.candidates == 10
+    assert any("cannot be judged" in words for words in summary.complaints)

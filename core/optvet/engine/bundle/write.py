@@ -36,7 +36,7 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
 REDUCTION_S = 300.0
-"""Limit of a reduction, seconds; it then ends with the best so far."""
+"""Limit of a reduction."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -78,6 +78,7 @@ def write_bundles(
     draw: Draw | None = None,
     progress: Progress = lambda text, done, total: None,
     refused: Callable[[Finding, str], None] = lambda finding, reason: None,
+    reduction_s: float = REDUCTION_S,
 ) -> list[Bundle]:
     """One folder below ``out`` per finding of ``result``; those of one fingerprint share it.
 
@@ -90,6 +91,7 @@ def write_bundles(
         draw: Makes the pictures; without it there are none.
         progress: Called with what is being done.
         refused: Called with a finding that has no bundle, and why.
+        reduction_s: Limit of a reduction, seconds; it then ends with the best so far.
 
     Raises:
         Interrupted: Ctrl-C; the bundles so far are complete.
@@ -123,6 +125,7 @@ def write_bundles(
                 (request.jobs or default_jobs()) if request.reduce else None,
                 progress,
                 draw,
+                reduction_s,
             )
             bundle, interrupted = _write(task)
             bundles.append(bundle)
@@ -185,7 +188,8 @@ class _Task:
     out: Path
     jobs: int | None
     progress: Progress
-    draw: Draw | None = None
+    draw: Draw | None
+    reduction_s: float
 
 
 @dataclass(frozen=True)
@@ -365,7 +369,7 @@ def _reduced(task: _Task, proto: ModelProto) -> Reduction:
             sandbox=task.sandbox,
             jobs=task.jobs or 1,
             sought=task.sought,
-            budget=Budget(seconds=REDUCTION_S),
+            budget=Budget(seconds=task.reduction_s),
             progress=task.progress,
         ).reduction
 

@@ -160,10 +160,21 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
         # Fragments come from plugins too; one that nothing can be made of costs its models.
         words = f"a fragment cannot be used: {type(error).__name__}: {error}"
         return Outcome(number, recipe.kind, complaint=words[:300])
-    skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     if made is None:
         return Outcome(number, recipe.kind)
     crumbs.keep(made)
+    try:
+        return _judged(batch, recipe, number, made, random, crumbs)
+    except Exception as error:
+        # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
+        words = f"a model cannot be judged: {type(error).__name__}: {error}"
+        return Outcome(number, recipe.kind, made.mutators, complaint=words[:300])
+
+
+def _judged(
+    batch: Batch, recipe: Recipe, number: int, made: Made, random: Random, crumbs: _Trail
+) -> Outcome:
+    skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
     examined = examine(

@@ -27,11 +27,13 @@ from optvet.spec.request import VetRequest
 
 FINDINGS = "findings"
 """The folder of the bundles, below that of the hunt."""
-TIMEOUT_S = 30.0
 MEMORY_BYTES = 4 << 30
+TIMEOUT_S = 30.0
+"""Limit of one step; candidates take milliseconds."""
 MOST_FINDINGS = 3
 """Of one suspect: a fault of what all passes share is found once for each of dozens of passes."""
-"""Limit of one step; candidates take milliseconds."""
+_REDUCTION_S = 60.0
+"""Models of hunts are small; those of an optimizer that compiles take a second for each probe."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Confirmer:
                     plugins,
                     draw=self.draw,
                     progress=progress,
+                    reduction_s=_REDUCTION_S,
                 )
             except PluginError:
                 raise

@@ -12,7 +12,15 @@ from typing import Any
 
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.batch import Batch, Crumb, Outcome, read_crumb, read_journal, run_batch
+from optvet.engine.hunt.batch import (
+    STANDSTILL_S,
+    Batch,
+    Crumb,
+    Outcome,
+    read_crumb,
+    read_journal,
+    run_batch,
+)
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
 from optvet.engine.hunt.judge import Subject, label_of
 from optvet.engine.hunt.known import known_fingerprints
@@ -28,14 +36,14 @@ from optvet.engine.hunt.learn import (
     with_counts,
 )
 from optvet.engine.hunt.plan import ROUND, in_batches, planned
-from optvet.engine.hunt.state import NAME, State, Store
+from optvet.engine.hunt.state import NAME, State, Store, Suspect
 from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
 from optvet.engine.hunt.vocabulary import PoolChoice, gathered, read_vocabulary
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.errors import InfrastructureError, OptvetError, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.hunt import HuntRequest, budget_of
@@ -312,6 +320,8 @@ class _Hunter:
                     "with --resume"
                 )
             results.append(crumb[1])
+            # A model that stood still has used the budget too, though it left no record.
+            seconds += STANDSTILL_S if failure.signal == "SIGALRM" else 0
         batch.crumbs.unlink(missing_ok=True)
         return results, seconds
 
@@ -324,11 +334,22 @@ class _Hunter:
                 continue
             label = label_of(suspect.passes) or "import and export"
             self._tell(f"vetting {suspect.symptom} of {label}", state)
-            findings = self.confirmer.confirm(suspect, lambda text, done, total: None)
+            findings = self._confirmed(suspect, state)
             for finding in take_findings(state, suspect, findings or [], self.known):
                 self._tell("hunting", state, found=finding)
             self.store.save(state)
             _write_summary(self.request, self.subject, state)
+
+    def _confirmed(self, suspect: Suspect, state: State) -> list[HuntFinding] | None:
+        try:
+            return self.confirmer.confirm(suspect, lambda text, done, total: None)
+        except OptvetError:
+            raise
+        except Exception as error:
+            # What foreign code returned broke what reads it: that ends no hunt, and is told.
+            words = f"a suspicion cannot be vetted: {type(error).__name__}: {error}"
+            state.complaints.setdefault(words.partition(": ")[0], words[:300])
+            return None
 
     def _tell(
         self,
