@@ -20,6 +20,7 @@ EditKind = Literal[
     "inputs",
     "operator",
     "affine",
+    "template",
     "region",
 ]
 

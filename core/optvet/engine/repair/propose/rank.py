@@ -16,6 +16,7 @@ from optvet.engine.repair.propose.operators import affine, operators
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.regions import regions
 from optvet.engine.repair.propose.structure import inputs, insertions, removals
+from optvet.engine.repair.propose.templates import templates
 from optvet.engine.repair.propose.trials import Trials
 from optvet.engine.repair.scene import Scene, scene_of
 from optvet.engine.repair.window import Window, window_of
@@ -38,6 +39,7 @@ _PROPOSE: tuple[Callable[[Scene, tuple[int, ...]], Iterator[Candidate]], ...] = 
     inputs,
     operators,
     affine,
+    templates,
     regions,
 )
 """In order of cost: what changes least, and what most surely is the source's own, first."""
@@ -110,8 +112,8 @@ def _ranked(windows: Sequence[Window], trials: Trials) -> Iterator[Candidate]:
             if not candidate.explains:
                 yield candidate
                 continue
-            # Regions are few, and come last.
-            if time.monotonic() - started > _TIME_S and propose is not regions:
+            # Templates and regions are few, and come last.
+            if time.monotonic() - started > _TIME_S and propose not in (templates, regions):
                 break
             depth = trials.depth(candidate, lambda c: _depth(windows, c))
             if depth >= 0:

@@ -30,7 +30,7 @@ def regions(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
                 if part is None:
                     continue
                 model, inputs = part
-                for name in _replaced(scene, nodes, place, donor.values[made]):
+                for name in replaced(scene, nodes, place, donor.values[made]):
                     yield _candidate(scene, donor, made, name, model, inputs)
 
 
@@ -84,16 +84,16 @@ def _values_at(scene: Scene, donor: Donor, place: int) -> Iterator[str]:
                 yield name
 
 
-def _replaced(scene: Scene, nodes: tuple[int, ...], place: int, value: np.ndarray) -> Iterator[str]:
+def replaced(scene: Scene, nodes: tuple[int, ...], place: int, value: np.ndarray) -> Iterator[str]:
     """Values of this model that the donor's may replace: an output, or a wrong one of its form."""
     if place == scene.place and value.shape == scene.inside.values[place].value.shape:
         yield scene.output
     for index in nodes:
         for name in scene.node_of(index).output:
             now = scene.values.get(name)
-            if name != scene.output and now is not None and now.shape == value.shape:
-                if now.dtype == value.dtype:
-                    yield name
+            alike = now is None or (now.shape, now.dtype) == (value.shape, value.dtype)
+            if name and name != scene.output and alike:
+                yield name
 
 
 def _part(
