@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnx
@@ -10,7 +11,8 @@ import pytest
 from tests.convert.plain import HEAD
 
 from optvet.engine.convert.align import Tolerances, known_values
-from optvet.engine.convert.noise import _terms
+from optvet.engine.convert.judge import Judge, Seen
+from optvet.engine.convert.noise import NoiseMeter, _terms
 from optvet.engine.convert.run import convert_model
 from optvet.engine.convert.steps import GraphFacts
 from optvet.engine.convert.undefined import undefined_in
@@ -104,3 +106,45 @@ def test_zeros_that_a_model_is_written_with_are_no_value_of_the_source() -> None
 )
 def test_sums_of_equal_terms_round_alike(x: np.ndarray, terms: int) -> None:
     assert _terms(GraphFacts(100, frozenset()), Sample("s", {"x": x})) == terms
+
+
+@pytest.mark.parametrize(
+    ("error", "output", "lost"), [(6e-3, 1e-6, True), (6e-3, 1.0, False), (1e-8, 1e-6, False)]
+)
+def test_an_error_below_the_rounding_of_usual_outputs_is_told_apart(
+    error: float, output: float, lost: bool
+) -> None:
+    usual, edge = np.array([0.5, -1.0], np.float32), np.full(2, output, np.float32)
+    reference = {"example": {"y": usual}, "edge 1": {"y": edge}}
+    meter = cast(NoiseMeter, None)
+    judge = Judge(reference, frozenset(), meter, frozenset({"example"}))
+    seen = Seen("fault", "wrong-output", ("y",), error, 1e-7)
+    assert judge.is_lost_in_usual("edge 1", seen) is lost
+    infinite = Seen("fault", "wrong-output", ("y",), 0.0, 1e-7)
+    assert not judge.is_lost_in_usual("edge 1", infinite)
+
+
+MEDIAN = """
+import torch
+
+
+class Median(torch.nn.Module):
+    def forward(self, x):
+        return torch.median(x * 2.0, dim=1).values
+
+
+def net():
+    return Median()
+
+
+net.example_inputs = (torch.arange(12.0).reshape(2, 6),)
+"""
+
+
+def test_a_refusal_names_the_operator_of_the_source(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(MEDIAN)
+    request = ConvertRequest(model=f"{tmp_path / 'net.py'}:net", via=("torch_script",))
+    (refusal,) = convert_model(request, Plugins()).findings
+    assert refusal.place is not None
+    assert (refusal.severity, refusal.place.operator) == ("refusal", "aten.median")

@@ -28,7 +28,8 @@ _MAX_ELEMENTS = 1 << 20
 class Drawn:
     """A sample, where it comes from, and what is unusual about it.
 
-    ``unasked``: it has NaN or infinity that neither the example nor a given input has.
+    ``unasked``: it has NaN or infinity that neither the example nor a given input has; or what goes
+    wrong on it is less than what outputs of usual inputs are rounded by.
     """
 
     sample: Sample

@@ -13,7 +13,15 @@ import numpy as np
 from optvet.engine.convert.interface import Matched, matched
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.steps import Observed
-from optvet.engine.numerics.oracle import DECLARED, OTHER_KERNELS, Judgement, Noise, is_float, judge
+from optvet.engine.numerics.oracle import (
+    DECLARED,
+    OTHER_KERNELS,
+    Judgement,
+    Noise,
+    is_float,
+    judge,
+    unit_roundoff,
+)
 from optvet.engine.numerics.words import difference
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
@@ -99,6 +107,23 @@ class Judge:
                 seen[name] = self._judged_loosely(pairs[name], noise, tolerance)
         return seen
 
+    def is_lost_in_usual(self, sample: str, seen: Seen) -> bool:
+        """Whether a wrong output is off by less than outputs of usual samples are rounded by.
+
+        So are outputs of inputs that are a millionth of the usual ones, of a kernel that rounds
+        near 1: it matters to no input that the source is meant for.
+        """
+        error = math.inf if seen.error is None else seen.error
+        if seen.symptom != "wrong-output" or not (seen.noise or 0.0) < error < math.inf:
+            return False
+        values = [self.reference[sample][name] for name in seen.outputs]
+        if not all(is_float(v.dtype) for v in values):
+            return False
+        return all(
+            error * _top(v) <= _USUAL * unit_roundoff(v.dtype) * self._ranges.get(name, 0.0)
+            for name, v in zip(seen.outputs, values, strict=True)
+        )
+
     def _judged_loosely(self, pair: Matched, noise: Noise, tolerance: float) -> Seen:
         judgements: list[Judgement] = []
         for name, value in pair.reference.items():
@@ -130,6 +155,8 @@ class Judge:
 
 
 _CLEAR = ("same", "drift")
+_USUAL = 4.0
+"""Roundoffs of the largest usual output, which edge values may be off by."""
 
 
 def _top(value: np.ndarray) -> float:

@@ -38,6 +38,8 @@ from optvet.spec.types import Artifact, Sample
 
 SEEDS = range(3)
 _NODES = 12
+_FEW = 4
+"""So many operators are told where nothing says which of them is to blame."""
 _HIDDEN = "the source's runtime does not show what it computes inside"
 _MLIR = re.compile(r"'([a-z]\w{0,40}\.\w{1,80})' op\b")
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
@@ -288,6 +290,35 @@ def place_in_refusal(message: str) -> ConversionPlace | None:
     """The operator that a compiler built on MLIR names in its error, as ``'dialect.Name' op``."""
     found = _MLIR.search(message)
     return None if found is None else ConversionPlace(operator=found[1])
+
+
+def place_among_operators(
+    config: RuntimeConfig, source: Artifact, sample: Sample, message: str
+) -> ConversionPlace | None:
+    """The operators of the source that ``message`` names; all of them, where they are only a few.
+
+    Called in a worker; for errors, and for formats that do not show what they compute inside.
+    """
+    if not shows_inside(config, source):
+        return None
+    enter("run")
+    inside = inside_of(config, source, sample.feeds, None)
+    names = list(dict.fromkeys(v.operator for v in inside.values if not v.constant))
+    words = {word.lower() for word in re.findall(r"[A-Za-z]\w*", message)}
+    named = [name for name in names if _plain_name(name) in words]
+    found = named or (names if len(names) <= _FEW else [])
+    if not found:
+        return None
+    note = "" if named else "its operators; what is converted does not show what it computes inside"
+    value = next(v for v in inside.values if v.operator == found[0])
+    return ConversionPlace(
+        operator=", ".join(found), module=value.module, line=value.line, note=note
+    )
+
+
+def _plain_name(operator: str) -> str:
+    """``aten._log_softmax (of cross_entropy_loss)`` → ``log_softmax``."""
+    return operator.partition(" ")[0].rpartition(".")[2].strip("_").lower()
 
 
 def _asked_for(model: ModelProto, inputs: Sequence[str]) -> ConversionPlace | None:

@@ -10,6 +10,7 @@ from optvet.engine.convert.locate import (
     locate,
     locate_beside,
     locate_in,
+    place_among_operators,
     place_in_message,
     place_in_refusal,
     place_in_source,
@@ -52,7 +53,7 @@ def located(
             # What has no graph that can be read here fails later as it fails now.
             artifact, seen = last, why
         if artifact.format != "onnx" or not artifact.data:
-            return refused_place(conversion, seen.message)
+            return refused_place(conversion, seen.message, sample)
         about = (artifact, seen.message, tuple(sample.feeds))
         return conversion.sandbox.call(place_in_message, *about, role="referee").value
     if blame.lossy:
@@ -63,19 +64,28 @@ def located(
     elif isinstance(config.runtime, ShowsInside):
         outcome = _elsewhere(conversion, config, artifact, sample, wrong)
     else:
-        return refused_place(conversion, seen.message)
+        return _among_operators(conversion, sample)
     if outcome.failure is not None:
         words = describe(outcome.failure)[:300]
         return ConversionPlace(note=f"not looked for: {words}")
     return outcome.value
 
 
-def refused_place(conversion: Conversion, message: str) -> ConversionPlace | None:
+def refused_place(conversion: Conversion, message: str, sample: Sample) -> ConversionPlace | None:
     """The operator that an error names; of a source in ONNX, its node."""
     source = conversion.source.artifact
-    if source.format != "onnx":
-        return place_in_refusal(message)
-    return conversion.sandbox.call(place_in_source, source, message, role="referee").value
+    if source.format == "onnx":
+        return conversion.sandbox.call(place_in_source, source, message, role="referee").value
+    return place_in_refusal(message) or _among_operators(conversion, sample, message)
+
+
+def _among_operators(
+    conversion: Conversion, sample: Sample, message: str = ""
+) -> ConversionPlace | None:
+    """The operators of the source that ``message`` names; all, where there are only a few."""
+    sandbox = conversion.sandbox_of(conversion.source.runtime)
+    about = (conversion.reference, conversion.source.artifact, sample, message)
+    return sandbox.call(place_among_operators, *about, role="referee").value
 
 
 def recorded_inside(

@@ -211,8 +211,7 @@ def judged(
             again = conversion.observe(config, m.artifact, samples, again=True)
             station = _worse(station, judge.see(again, samples, tolerance))
         stations.append(station)
-    undefined = _undefined(conversion, drawn, stations[last].seen if last >= 0 else {})
-    drawn = [d for d in drawn if d.sample.id not in undefined]
+    undefined, drawn = _weighed(conversion, judge, drawn, stations[last].seen)
     stations = [s.without(undefined) for s in stations]
     answer = Answer(
         drawn=drawn,
@@ -226,7 +225,7 @@ def judged(
         undefined=undefined,
     )
     if answer.refused is not None and answer.refused[1] is not None:
-        named = refused_place(conversion, answer.refused[1].message)
+        named = refused_place(conversion, answer.refused[1].message, drawn[0].sample)
         answer = replace(answer, refused_place=named)
     blames = blamed(stations[: last + 1], drawn) if last >= 0 else []
     found = []
@@ -239,6 +238,25 @@ def judged(
             checks = list(_cross_checked(*about, config, place))
         found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
     return replace(answer, blames=found)
+
+
+def _weighed(
+    conversion: Conversion, judge: Judge, drawn: Sequence[Drawn], seen: Mapping[str, Seen]
+) -> tuple[Mapping[str, str], list[Drawn]]:
+    """Edge values without a defined answer, and the other inputs.
+
+    Edge values that show less than what usual outputs are rounded by count as unasked for.
+    """
+    undefined = _undefined(conversion, drawn, seen)
+    kept = []
+    for each in drawn:
+        found = seen.get(each.sample.id)
+        wrong = each.origin == "edge" and found is not None and not found.right
+        if found is not None and wrong and judge.is_lost_in_usual(each.sample.id, found):
+            each = replace(each, unasked=True)
+        if each.sample.id not in undefined:
+            kept.append(each)
+    return undefined, kept
 
 
 def _undefined(
