@@ -14,6 +14,7 @@ import pytest
 from tests.commands import FAULTY, Run, Spawn, run, spawn
 
 from optvet.spec.records import HuntSummary
+from optvet.spec.records.campaign import CampaignSummary
 
 __all__ = ["run", "spawn"]
 
@@ -59,6 +60,19 @@ def test_a_fault_of_a_real_optimizer_is_found_and_reported(run: Run) -> None:
     none = run("hunt", "report", "out", "--python", "no-such-python")
     assert none.code == 2
     assert "it is no Python interpreter that runs" in none.err
+
+
+def test_findings_are_asked_again_as_a_campaign(run: Run) -> None:
+    run(*HUNT, "--budget", "40", "--quiet")
+    faults = {f.bundle: f for f in summary_in("out").findings if f.severity == "fault"}
+    assert run("campaign", "run", "out/campaign.toml", "--json", "again.json").code == 1
+    answer = CampaignSummary.model_validate_json(Path("again.json").read_text())
+    verdicts = {str(Path(t.model).parent.relative_to("out")): t.verdict for t in answer.trials}
+    assert {bundle: verdicts[bundle] for bundle in faults} == dict.fromkeys(faults, "faulty")
+    groups = {(g.symptom, *g.culprit) for g in answer.findings}
+    assert {(f.symptom, *f.culprit) for f in faults.values()} <= groups
+    assert run("report", "out/campaign.store", "--format", "html", "--out", "out.html").code == 0
+    assert "fuse_transpose_into_gemm" in Path("out.html").read_text()
 
 
 def test_a_killed_hunt_goes_on_and_loses_nothing(run: Run, spawn: Spawn) -> None:

@@ -21,6 +21,7 @@ from optvet.engine.hunt.batch import (
     read_journal,
     run_batch,
 )
+from optvet.engine.hunt.campaign import write_campaign
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
 from optvet.engine.hunt.judge import Subject, label_of
 from optvet.engine.hunt.known import known_fingerprints
@@ -140,11 +141,7 @@ def hunt(
                 known,
                 progress,
             )
-            hunter.confirm_suspects(state)
-            while (size := _left(request, state)) > 0:
-                hunter.do_round(state, size)
-                hunter.confirm_suspects(state)
-    return _write_summary(request, subject, state)
+            return hunter.run(state)
 
 
 def _version() -> str:
@@ -233,6 +230,18 @@ class _Hunter:
     confirmer: Confirmer
     known: frozenset[str]
     progress: OnProgress
+
+    def run(self, state: State) -> HuntSummary:
+        """Hunt until the budget is used up; what there is then is written, however this ends."""
+        try:
+            self.confirm_suspects(state)
+            while (size := _left(self.request, state)) > 0:
+                self.do_round(state, size)
+                self.confirm_suspects(state)
+        finally:
+            summary = _write_summary(self.request, self.subject, state)
+            write_campaign(summary, self.request.folder)
+        return summary
 
     def do_round(self, state: State, size: int) -> None:
         """Make and judge ``size`` candidates, and learn from them."""
