@@ -23,7 +23,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import Outcome, read_crumb, read_journal
 from optvet.engine.hunt.judge import examine
 from optvet.engine.hunt.learn import is_barren, passes_together
-from optvet.engine.hunt.run import HuntProgress, hunt
+from optvet.engine.hunt.run import HuntProgress, hunt, models_left
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Sign, State
 from optvet.engine.hunt.subject import subject_of
@@ -226,6 +226,15 @@ def test_a_budget_is_a_time_or_a_number() -> None:
 
 
 # What a worker leaves behind
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "size"), [(0, 0.0, 40), (40, 13.0, 40), (40, 0.4, 320), (800, 20.0, 0)]
+)
+def test_a_round_takes_no_more_models_than_fit_into_the_time(
+    tmp_path: Path, done: int, seconds: float, size: int
+) -> None:
+    assert models_left(asked(tmp_path, "20s"), State(number=done, seconds=seconds)) == size
 
 
 def test_a_journal_ends_where_it_cannot_be_read(tmp_path: Path) -> None:

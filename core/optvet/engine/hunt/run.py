@@ -206,13 +206,20 @@ def _opened(request: HuntRequest, subject: Subject) -> Iterator[tuple[Store, Sta
         store.close()
 
 
-def _left(request: HuntRequest, state: State) -> int:
-    """Candidates of the next round; 0 if the budget is used up."""
+def models_left(request: HuntRequest, state: State) -> int:
+    """Candidates of the next round; 0 if the budget is used up.
+
+    Of a time, no more than are likely to fit: an optimizer that compiles takes minutes for a round.
+    """
     candidates, seconds = budget_of(request.budget)
     if candidates is not None:
         return min(ROUND, max(candidates - state.number, 0))
     assert seconds is not None
-    return ROUND if state.seconds < seconds else 0
+    left = seconds - state.seconds
+    if left <= 0:
+        return 0
+    fit = int(left * state.number / state.seconds) if state.seconds else _BATCH
+    return min(ROUND, max(fit, _BATCH))
 
 
 @dataclass(frozen=True)
@@ -235,7 +242,7 @@ class _Hunter:
         """Hunt until the budget is used up; what there is then is written, however this ends."""
         try:
             self.confirm_suspects(state)
-            while (size := _left(self.request, state)) > 0:
+            while (size := models_left(self.request, state)) > 0:
                 self.do_round(state, size)
                 self.confirm_suspects(state)
         finally:
