@@ -6,7 +6,7 @@ Runs in worker processes. A model that cannot be run as a whole is run as far as
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,7 @@ from optvet.engine.convert.align import (
 from optvet.engine.convert.interface import fed_to
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import record_values
+from optvet.graph.interface import graph_inputs
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
@@ -48,6 +49,7 @@ class Scene:
 
     Attributes:
         donors: Other models of the source, whose regions may take the place of a wrong one.
+        inputs: Inputs of the model by the source's names.
         values: Values of the converted model by name, its inputs included; no weights.
         output: The first output that is wrong, and where it is among the values of the source.
     """
@@ -61,6 +63,7 @@ class Scene:
     output: str
     place: int
     donors: tuple[Donor, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
@@ -118,8 +121,7 @@ class Scene:
         return found + others
 
     def _given(self, name: str) -> np.ndarray | None:
-        inputs = [i.name for i in self.model.graph.input]
-        return self.values.get(name if name in inputs else inputs[0] if len(inputs) == 1 else "")
+        return self.values.get(self.inputs.get(name, ""))
 
     def array_of(self, operand: SourceOperand) -> np.ndarray | None:
         """The value of an operand that no input changes; None for others."""
@@ -174,7 +176,15 @@ def scene_of(
     known = known_values(model, values, inside, allowed)
     region = broken_region(model, inside, known, *wrong)
     lent = (_donor(name, data, config, sample) for name, data in (donors or {}).items())
-    return Scene(model, inside, allowed, values, known, region, *wrong, tuple(lent))
+    inputs = _inputs(model, sample)
+    return Scene(model, inside, allowed, values, known, region, *wrong, tuple(lent), inputs)
+
+
+def _inputs(model: ModelProto, sample: Sample) -> dict[str, str]:
+    """Inputs of the model by the source's names: by name, or else by place."""
+    names = [info.name for info in graph_inputs(model)]
+    places = dict(zip(sample.feeds, names, strict=True)) if len(names) == len(sample.feeds) else {}
+    return {name: name if name in names else places.get(name, "") for name in sample.feeds}
 
 
 def _donor(name: str, data: bytes, config: RuntimeConfig, sample: Sample) -> Donor:
