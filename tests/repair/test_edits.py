@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from optvet.engine.repair.edits import BEFORE, DoesNotFit, array_of, edited, tensor_of
 from optvet.spec.records.repair import (
@@ -193,6 +193,17 @@ def region(node: str, inputs: list[str], text: str = PART) -> ReplaceRegion:
     return ReplaceRegion(node=node, inputs=inputs, model=base64.b64encode(data).decode())
 
 
+def reaching() -> ReplaceRegion:
+    part = onnx.parser.parse_model(PART)
+    (weight,) = part.graph.initializer
+    weight.Clear()
+    weight.name, weight.data_type, weight.dims[:] = "w", TensorProto.FLOAT, [1]
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="../../secret")
+    data = base64.b64encode(part.SerializeToString()).decode()
+    return ReplaceRegion(node="y", inputs=["x", "a"], model=data)
+
+
 def test_a_region_takes_the_place_of_a_value_and_of_what_nothing_reads_then() -> None:
     result = edited(model(), made(region("y", ["x", "a"])))
     onnx.checker.check_model(result, full_check=True)
@@ -221,6 +232,7 @@ def test_a_region_inside_feeds_what_read_the_value() -> None:
         (region("y", ["x", "nobody"]), "no node of the model makes 'nobody'"),
         (region("y", ["x", "y"]), "depend on itself"),
         (ReplaceRegion(node="y", inputs=[], model="no base64"), "cannot be read"),
+        (reaching(), "in a file, which no patch may name"),
     ],
 )
 def test_a_region_that_does_not_fit_is_refused(operation: Operation, words: str) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TypeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
+from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InputError
 from optvet.spec.records.repair import (
     Edit,
@@ -222,6 +223,8 @@ def _replace_region(model: ModelProto, operation: ReplaceRegion) -> None:
         part = onnx.load_from_string(base64.b64decode(operation.model, validate=True))
     except Exception as error:
         raise DoesNotFit(f"a region of the patch cannot be read: {error}") from error
+    if any(t.data_location == TensorProto.EXTERNAL for t in tensors_of(part)):
+        raise DoesNotFit("a region of the patch has its weights in a file, which no patch may name")
     graph = part.graph
     if len(graph.input) != len(operation.inputs) or len(graph.output) != 1:
         raise DoesNotFit("a region of the patch has other inputs or outputs than the patch says")
