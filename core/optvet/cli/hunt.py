@@ -145,6 +145,9 @@ def _headline(finding: HuntFinding) -> str:
     return f"{finding.symptom}: {culprit} ({count(finding.nodes, 'node')}, {finding.bundle})"
 
 
+_MESSAGE_CHARS = 120
+
+
 # --- the answer ----------------------------------------------------------------------------------
 
 
@@ -152,21 +155,16 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
     """Findings by pass, then the numbers."""
     parts: list[RenderableType] = []
     if summary.findings:
-        table = table_of(
-            ("pass", "bold"), ("symptom", ""), ("nodes", ""), ("models", ""), ("what", "dim")
-        )
+        table = table_of(("pass", "bold"), ("finding", ""))
         order = sorted(
             summary.findings, key=lambda f: (f.severity != "fault", f.culprit, f.symptom)
         )
         for finding in order:
             note = "" if finding.severity == "fault" else f" ({finding.severity})"
-            table.add_row(
-                text(", ".join(finding.culprit) or "import and export"),
-                text(f"{finding.symptom}{note}"),
-                f"{finding.nodes}",
-                f"{finding.models:,}",
-                text(one_line(finding.message, 60)),
-            )
+            size = f"{count(finding.nodes, 'node')}, by {count(finding.models, 'model')}"
+            words = text(f"{finding.symptom}{note}, {size}\n")
+            words.append_text(text(one_line(finding.message, _MESSAGE_CHARS), "dim"))
+            table.add_row(text(",\n".join(finding.culprit) or "import and export"), words)
         parts.append(table)
     share = summary.valid / summary.candidates if summary.candidates else 0.0
     rate = summary.valid / summary.seconds if summary.seconds else 0.0
