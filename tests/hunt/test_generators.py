@@ -212,6 +212,13 @@ def test_an_attribute_that_became_an_input_is_a_constant_in_the_newer_form() -> 
     assert list(again.input) == ["x"]
 
 
+@pytest.mark.parametrize("axes", [np.zeros((0,), int), np.zeros((1, 1), int), np.array([1j])])
+def test_an_input_that_is_no_attribute_is_left_out_of_the_older_form(axes: np.ndarray) -> None:
+    squeeze = helper.make_node("Squeeze", ["x", "axes"], ["y"])
+    (older,) = at_opset(squeeze, 13, 11, {"axes": axes})
+    assert (list(older.input), list(older.attribute)) == (["x"], [])
+
+
 def test_a_fragment_is_refitted_to_make_what_another_one_reads() -> None:
     turn = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
     cube = np.zeros((2, 3, 4), np.float32)
