@@ -117,12 +117,22 @@ class _Names:
             lambda t: t.runtime,
             lambda t: t.comparator,
         ]
-        differing = [part for part in parts if len({part(t) for t in summaries}) > 1]
+        # What goes with the model, such as a dataset of its own, tells no questions apart.
+        differing = [part for part in parts if _differs_for_a_model(part, summaries)]
         return cls(short_models(t.model for t in summaries), differing)
 
     def of_question(self, trial: TrialSummary) -> str:
         parts = (trial.optimizer, trial.pipeline, *(part(trial) for part in self.differing))
         return ", ".join(part for part in parts if part)
+
+
+def _differs_for_a_model(
+    part: Callable[[TrialSummary], str], summaries: Sequence[TrialSummary]
+) -> bool:
+    values: dict[str, set[str]] = {}
+    for summary in summaries:
+        values.setdefault(summary.model, set()).add(part(summary))
+    return any(len(found) > 1 for found in values.values())
 
 
 def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
