@@ -20,7 +20,7 @@ import pytest
 from tests.commands import CLEAN, FAULTY, HEAD
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.testing import Planted
 
 OPTVET = (sys.executable, "-c", "import sys, optvet.cli; sys.exit(optvet.cli.main())")
@@ -263,8 +263,8 @@ def test_variables_of_a_plugin_reach_workers_and_spare_what_the_user_set(
     variables.setenv("LOUD_LEVEL", "7")
     Plugins([]).register("optimizer", Loud())
     with Sandbox(jobs=1) as sandbox:
-        got = [sandbox.call(os.getenv, name).value for name in Loud.environment]
-    assert got == ["0", "7"]
+        got = [sandbox.call(os.getenv, name) for name in Loud.environment]
+    assert got == [Outcome("0", None), Outcome("7", None)]
 
 
 def test_variables_are_set_before_a_version_is_asked(variables: pytest.MonkeyPatch) -> None:
