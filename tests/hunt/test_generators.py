@@ -108,6 +108,34 @@ def mutated(name: str, text: str, vocabulary: Vocabulary, seed: int = 0) -> onnx
     return onnx.load_from_string(data)
 
 
+@pytest.mark.parametrize("name", ["branch-of-values", "wrap-in-loop"])
+def test_values_that_a_mutator_adds_to_models_of_strings_are_strings(name: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y)
+        <string[2] s = {"a", "b"}>
+        { c = Identity(s)  d = Where(b, c, s)  n = Cast <to = 1> (d)  y = Add(x, n) }"""
+    text = text.replace("{ c =", "{ b = IsNaN(x)  c =")
+    mutator = next(m for m in PLUGINS.mutators() if m.name == name)
+    added = set()
+    for seed in range(20):
+        feeds = {"x": np.ones(2, np.float32)}
+        candidate = Candidate(onnx.parser.parse_model(text), feeds)
+        assert mutator.mutate(candidate, Vocabulary([]), Random(seed)) is not None
+        bodies = [a.g for n in candidate.model.graph.node for a in n.attribute if a.HasField("g")]
+        for tensor in (t for g in (candidate.model.graph, *bodies) for t in g.initializer):
+            added |= set(tensor.string_data)
+    assert added & {b"0", b"1"}
+
+
+def test_types_are_not_known_where_nothing_valid_is_inferred() -> None:
+    model = onnx.parser.parse_model(MODEL)
+    model.graph.output[0].CopyFrom(helper.make_empty_tensor_value_info("unseen"))
+    model.graph.output[0].type.tensor_type.shape.SetInParent()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    found = types_of(model)
+    assert "unseen" not in found
+    assert found["x"] == (onnx.TensorProto.FLOAT, (None, 3))
+
+
 def test_a_name_that_the_optimizer_invented_is_given_to_a_value_of_the_model() -> None:
     made = mutated("invented-name", MODEL, Vocabulary([], invented=("17",)))
     names = {o for n in made.graph.node for o in n.output} | {
@@ -212,7 +240,9 @@ def test_an_attribute_that_became_an_input_is_a_constant_in_the_newer_form() -> 
     assert list(again.input) == ["x"]
 
 
-@pytest.mark.parametrize("axes", [np.zeros((0,), int), np.zeros((1, 1), int), np.array([1j])])
+@pytest.mark.parametrize(
+    "axes", [np.zeros((0,), int), np.zeros((1, 1), int), np.array([1j]), np.array([True])]
+)
 def test_an_input_that_is_no_attribute_is_left_out_of_the_older_form(axes: np.ndarray) -> None:
     squeeze = helper.make_node("Squeeze", ["x", "axes"], ["y"])
     (older,) = at_opset(squeeze, 13, 11, {"axes": axes})

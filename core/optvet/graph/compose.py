@@ -124,10 +124,12 @@ def types_of(model: ModelProto) -> dict[str, tuple[int, tuple[int | None, ...]]]
 
 
 def _shape(type: TypeProto) -> tuple[int, tuple[int | None, ...]] | None:
-    if not type.HasField("tensor_type") or not type.tensor_type.HasField("shape"):
+    if not (type.tensor_type.elem_type and type.tensor_type.HasField("shape")):
         return None
     dims = type.tensor_type.shape.dim
-    shape = tuple(d.dim_value if d.HasField("dim_value") else None for d in dims)
+    # Inference makes sizes below 0 of some invalid models.
+    known = (d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
+    shape = tuple(d.dim_value if k else None for d, k in zip(dims, known, strict=True))
     return type.tensor_type.elem_type, shape
 
 

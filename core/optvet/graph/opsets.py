@@ -63,7 +63,7 @@ def _inputs_as_attributes(
         if name in taken or name not in new.attributes:
             continue
         value = values.get(node.input[place])
-        # Of no elements the type of the attribute could not be told; none holds a matrix.
-        if value is not None and value.size and value.ndim < 2 and value.dtype.kind != "c":
+        # Of no elements the type of the attribute could not be told; none holds a matrix, or bools.
+        if value is not None and value.size and value.ndim < 2 and value.dtype.kind in "fiuO":
             node.attribute.append(helper.make_attribute(name, value.tolist()))
         del node.input[place]

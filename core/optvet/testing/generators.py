@@ -165,6 +165,9 @@ def _fragments() -> Sequence[Fragment]:
         "scale": np.array(0.5, np.float32),
         "zero": np.array(3, np.uint8),
     }
+    words = np.array(["a", "b", ""], object)
+    flags = np.array([True, False, True])
+    told = (made("Identity", ["x"], ["t"]), made("Where", ["c", "t", "more"], ["y"]))
     outputs = {"y": np.zeros((2, 2), np.float32)}
     return (
         Fragment("chain", chain, {"x": x, "w": weight}, outputs, opsets),
@@ -172,5 +175,6 @@ def _fragments() -> Sequence[Fragment]:
         Fragment("gemm", gemm, {"x": x, "w": weight, "b": x[0, :2]}, outputs, opsets),
         Fragment("pooled", pooled, {"i": image}, halves, opsets),
         Fragment("rounded", rounded, {"x": x, **grid}, {"y": np.concatenate([x, x])}, opsets),
+        Fragment("told", told, {"x": words, "more": words[:1], "c": flags}, {"y": words}, opsets),
         Fragment("turned", turned, {"x": x, "k": x.T.copy()}, {"y": x.T.copy()}, opsets),
     )

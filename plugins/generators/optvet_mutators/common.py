@@ -92,6 +92,14 @@ def constants(graph: GraphProto) -> list[TensorProto]:
     return found
 
 
+def filled(shape: Sequence[int | None], element: int, number: float) -> np.ndarray:
+    """Elements that are all one number, or text of it; open dimensions are 0."""
+    dims = [d or 0 for d in shape]
+    if element == TensorProto.STRING:
+        return np.full(dims, f"{number:g}", object)
+    return np.full(dims, number).astype(helper.tensor_dtype_to_np_dtype(element))
+
+
 def set_value(candidate: Candidate, tensor: TensorProto, value: np.ndarray) -> None:
     """Give a weight another value; a declared input of its name follows."""
     tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))

@@ -14,6 +14,7 @@ from optvet.graph import Typed, joined, opset_versions, type_of, types_of
 from optvet_mutators.common import (
     add_output,
     available,
+    filled,
     fresh,
     insert,
     made_by,
@@ -257,7 +258,7 @@ def add_input(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> b
     shapes = [(), (1,), (len(dims),), *((d,) for d in (*dims[1:2], *dims[-1:]) if d)]
     kind = helper.tensor_dtype_to_np_dtype(element)
     numbers = [1, 0, 0.5] if kind.kind == "f" else [1, 0]
-    value = np.full(random.choice(shapes), random.choice(numbers)).astype(kind)
+    value = filled(random.choice(shapes), element, random.choice(numbers))
     name = fresh(graph, "added")
     graph.initializer.append(numpy_helper.from_array(value, name))
     node.input.extend([""] * (slot + 1 - len(node.input)))
@@ -307,8 +308,7 @@ def variadic_input(candidate: Candidate, vocabulary: Vocabulary, random: Random)
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
     dims = [0 if i == axis else d or 1 for i, d in enumerate(shape)]
     name = fresh(graph, "none")
-    value = np.zeros(dims, helper.tensor_dtype_to_np_dtype(element))
-    graph.initializer.append(numpy_helper.from_array(value, name))
+    graph.initializer.append(numpy_helper.from_array(filled(dims, element, 0), name))
     if kind == "only empty":
         node.input[:] = [name]
     else:
@@ -393,8 +393,7 @@ def branch_of_values(candidate: Candidate, vocabulary: Vocabulary, random: Rando
         body = helper.make_graph([], label, [], [])
         given = f"{made}_{label}"
         if kind == "weight":
-            value = np.ones([d or 0 for d in shape], helper.tensor_dtype_to_np_dtype(element))
-            body.initializer.append(numpy_helper.from_array(value, given))
+            body.initializer.append(numpy_helper.from_array(filled(shape, element, 1), given))
         else:
             body.node.append(helper.make_node("Identity", [name], [given]))
         body.output.append(helper.make_tensor_value_info(given, element, shape))
@@ -435,7 +434,7 @@ def wrap_in_loop(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
             helper.make_tensor_value_info(f"{stem}_made", element, shape),
         ],
     )
-    start = np.zeros([d or 0 for d in shape], helper.tensor_dtype_to_np_dtype(element))
+    start = filled(shape, element, 0)
     for label, value in (("turns", np.array(1)), ("on", np.array(True)), ("start", start)):
         graph.initializer.append(numpy_helper.from_array(value, f"{stem}_{label}"))
     given = [f"{stem}_{label}" for label in ("turns", "on", "start")]
