@@ -185,6 +185,8 @@ def _screen(summary: HuntSummary, folder: Path) -> list[RenderableType]:
     parts.append(text("; ".join([numbers, *(m for m in more if m)]), "dim"))
     parts += [text(f"{words}; tell its author", "yellow") for words in summary.complaints]
     found = count(len(summary.findings), "finding")
+    if 0 < len(summary.causes) < len(summary.findings):
+        found += f", probably of {count(len(summary.causes), 'cause')},"
     where = f", in {folder / 'findings'}" if summary.findings else ""
     parts.append(text(f"{found} in {summary.optimizer} {summary.version}{where}", "bold"))
     return parts

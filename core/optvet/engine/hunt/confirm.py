@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 from onnx import ModelProto
 
 from optvet.engine import bundle
 from optvet.engine.api import GivenInputs, vet_request
 from optvet.engine.bundle import Bundle
+from optvet.engine.bundle.files import read_arrays
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.causes import needs, operators_that_matter
 from optvet.engine.hunt.judge import Subject
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Suspect
@@ -133,6 +136,12 @@ class Confirmer:
         if written.record.fingerprint not in self.known and not target.exists():
             os.replace(written.path, target)
         record = written.record
+        # Of a known one the bundle is where it was: its folder may not be this hunt's.
+        place = target if target.exists() else written.path
+        model = onnx.load(place / "model.onnx")
+        weights = {t.name for t in model.graph.initializer}
+        names = [v.name for v in model.graph.input if v.name not in weights]
+        feeds = read_arrays(place / "inputs.npz", names)
         return HuntFinding(
             fingerprint=record.fingerprint,
             symptom=record.finding.symptom,
@@ -144,6 +153,8 @@ class Confirmer:
             candidate=suspect.number,
             mutators=list(suspect.mutators),
             keys=[suspect.key],
+            operators=operators_that_matter(model),
+            needs=needs(model, feeds, record.finding.message),
         )
 
 

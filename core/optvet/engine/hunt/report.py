@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from optvet.engine.bundle.files import read_record
+from optvet.engine.hunt.causes import ROUND_TRIP, probable_causes
 from optvet.engine.hunt.run import SUMMARY
 from optvet.engine.hunt.versions import Environment, shown_in
 from optvet.spec.errors import InputError, UsageError
@@ -17,8 +18,6 @@ from optvet.spec.parsing import read_json
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.records.reading import read_document
 from optvet.spec.words import printable
-
-ROUND_TRIP = "import and export"
 
 
 def read_summary(folder: Path) -> HuntSummary:
@@ -42,15 +41,19 @@ def read_summary(folder: Path) -> HuntSummary:
 
 
 def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environment] = ()) -> str:
-    """Markdown: the findings by pass, each with its smallest model and where its bundle is.
+    """Markdown: the findings by probable cause, each with its smallest model and its bundle.
+
+    Causes that several passes share come first, then those of each pass.
 
     With ``environments`` the scripts of the bundles are run there; a table says where each shows.
     """
     faults = [f for f in summary.findings if f.severity == "fault"]
     notes = [f for f in summary.findings if f.severity != "fault"]
+    causes = len(probable_causes(faults))
     lines = [
         f"# {summary.optimizer} {summary.version}: {len(faults)} faults, {len(notes)} notes",
         "",
+        f"The faults have probably {causes} {'cause' if causes == 1 else 'causes'}. "
         f"{summary.candidates:,} models, {summary.valid:,} of them valid; seed {summary.seed}. "
         "Each finding was confirmed in processes of its own; `repro.py` in its folder exits with 1 "
         "while it is there.",
@@ -61,7 +64,7 @@ def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environ
     for title, found in (("Faults", faults), ("Notes", notes)):
         if found:
             lines += [f"## {title}", ""]
-            lines += list(_by_pass(found, folder))
+            lines += list(_by_cause(found, folder))
     if summary.unfired:
         names = ", ".join(f"`{name}`" for name in summary.unfired)
         lines += ["## Passes that changed no model", "", names, ""]
@@ -95,20 +98,41 @@ def _by_version(
     yield ""
 
 
-def _by_pass(findings: list[HuntFinding], folder: Path) -> Iterator[str]:
-    def culprit(finding: HuntFinding) -> str:
-        return ", ".join(finding.culprit) or ROUND_TRIP
+def _by_cause(findings: list[HuntFinding], folder: Path) -> Iterator[str]:
+    by_fingerprint = {f.fingerprint: f for f in findings}
+    causes = [(c, [by_fingerprint[p] for p in c.fingerprints]) for c in probable_causes(findings)]
 
-    for name, group in itertools.groupby(sorted(findings, key=culprit), culprit):
+    def passes(group: list[HuntFinding]) -> str:
+        return " · ".join(sorted({_culprit(f) for f in group}))
+
+    shared = [(c, g) for c, g in causes if len({_culprit(f) for f in g}) > 1]
+    for cause, group in shared:
+        yield f"### Several passes: {printable(cause.title)}"
+        yield ""
+        yield f"Probably one cause: {printable(cause.why)}. Passes: {passes(group)}."
+        yield ""
+        for finding in sorted(group, key=_culprit):
+            yield from _finding(finding, folder, named=True)
+    alone = sorted(((c, g) for c, g in causes if (c, g) not in shared), key=lambda c: passes(c[1]))
+    for name, group_of_pass in itertools.groupby(alone, lambda c: passes(c[1])):
         yield f"### {name}"
         yield ""
-        for finding in group:
-            yield from _finding(finding, folder)
+        for cause, group in group_of_pass:
+            if len(group) > 1:
+                yield f"Probably one cause, {len(group)} findings: {printable(cause.why)}."
+                yield ""
+            for finding in group:
+                yield from _finding(finding, folder)
 
 
-def _finding(finding: HuntFinding, folder: Path) -> Iterator[str]:
+def _culprit(finding: HuntFinding) -> str:
+    return ", ".join(finding.culprit) or ROUND_TRIP
+
+
+def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iterator[str]:
     message = " ".join(printable(finding.message).split())[:300].replace("`", "'")
-    yield f"**{finding.symptom}**, {finding.nodes} nodes, `{finding.bundle}`: `{message}`"
+    of = f" of {_culprit(finding)}" if named else ""
+    yield f"**{finding.symptom}**{of}, {finding.nodes} nodes, `{finding.bundle}`: `{message}`"
     yield ""
     place = folder / finding.bundle
     try:
@@ -119,6 +143,8 @@ def _finding(finding: HuntFinding, folder: Path) -> Iterator[str]:
         return
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     yield f"Shown with {versions}; by {finding.models:,} models of the hunt."
+    if finding.needs:
+        yield f"It does not show without {', '.join(map(printable, finding.needs))}."
     yield ""
     text = place / "model.txt"
     if text.is_file():

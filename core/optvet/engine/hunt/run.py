@@ -22,6 +22,7 @@ from optvet.engine.hunt.batch import (
     run_batch,
 )
 from optvet.engine.hunt.campaign import write_campaign
+from optvet.engine.hunt.causes import probable_causes
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
 from optvet.engine.hunt.judge import Subject, label_of
 from optvet.engine.hunt.known import known_fingerprints
@@ -408,6 +409,7 @@ def _progress(
 def _write_summary(request: HuntRequest, subject: Subject, state: State) -> HuntSummary:
     """Write ``hunt.json``, and return what it holds."""
     passes, fired = seen_passes(subject), state.fired()
+    findings = with_counts(state)
     summary = HuntSummary(
         schema="optvet.hunt/1",
         optimizer=subject.optimizer.name,
@@ -428,7 +430,8 @@ def _write_summary(request: HuntRequest, subject: Subject, state: State) -> Hunt
         pending=len(state.suspects),
         known=list(state.met),
         complaints=list(state.complaints.values()),
-        findings=with_counts(state),
+        findings=findings,
+        causes=probable_causes(findings),
     )
     with replacing(request.folder / SUMMARY) as file:
         file.write(f"{summary.to_json()}\n".encode())

@@ -36,6 +36,7 @@ from onnx import (
 )
 
 from optvet.graph.cost import count_nodes
+from optvet.graph.plain import odd_parts
 from optvet.graph.types import agrees, declared_elements, is_cuttable, open_dims, type_of_array
 from optvet.graph.walk import (
     RANDOM_OPERATORS,
@@ -332,7 +333,8 @@ class Graph:
 
         Nodes (of subgraphs and functions too), outputs, elements of initializers and Constants,
         elements of inputs, inputs and initializers, attributes, names read, grades of contents,
-        open dimensions, bytes of everything else (names, text, declared types of inner values).
+        odd parts, open dimensions, bytes of everything else (names, text, declared types of inner
+        values).
         """
         nodes = sum(node.size for node in self.nodes) + count_nodes(self.functions)
         weights = sum(weight.elements for weight in self.weights.values())
@@ -355,9 +357,16 @@ class Graph:
             sum(node.attributes for node in self.nodes),
             sum(len(node.proto.input) for node in self.nodes),
             grades + sum(feed.grade for feed in (feeds or {}).values()),
+            self._odd_parts,
             sum(map(open_dims, kinds)),
             self._text_bytes,
         )
+
+    @cached_property
+    def _odd_parts(self) -> int:
+        names = [*self.inputs, *self.outputs, *self.weights, *self.sparse]
+        names += [name for node in self.nodes for name in node.makes if name not in self.outputs]
+        return odd_parts(self.shell, (node.proto for node in self.nodes), self.functions, names)
 
     @cached_property
     def _text_bytes(self) -> int:

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.reduce import remove, simplify, unfold
+from optvet.engine.reduce import plain, remove, simplify, unfold
 from optvet.engine.reduce.graph import Graph, Recorded, Size
 from optvet.graph.types import agrees, corrected, has_negative, inferred_types, type_of_array
 from optvet.spec.errors import UsageError
@@ -401,6 +401,10 @@ class _Reducer:
         plan: Sequence[tuple[str, Callable[[Graph], Iterator[Graph | None]], bool]] = (
             ("cleaning", simplify.cleaner, False),
             ("dropping arguments", simplify.fewer_arguments, True),
+            ("standing in plain operators", plain.plain_operators, True),
+            ("renaming functions", plain.functions_of_their_own, False),
+            ("writing the usual form", plain.plain_form, False),
+            ("renaming values", simplify.one_short_name, False),
             ("shrinking dimensions", simplify.smaller_dimensions, True),
             ("fixing dimensions", simplify.concrete_dimensions, True),
             ("merging inputs", simplify.merged_inputs, False),

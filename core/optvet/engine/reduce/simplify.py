@@ -6,7 +6,6 @@ it tests such a graph.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, 
 
 from optvet.engine.reduce.cut import reached, without_dead
 from optvet.engine.reduce.graph import Feed, Graph, Node, Weight, renamed, with_constant
+from optvet.graph.plain import is_plain_name
 from optvet.graph.types import is_cuttable, same_type
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -518,6 +518,26 @@ def short_names(graph: Graph) -> Graph | None:
 
     None if a subgraph defines a name that would hide one of these.
     """
+    return None if _hidden(graph) else _renamed_all(graph, _short(graph))
+
+
+def one_short_name(graph: Graph) -> Iterator[Graph | None]:
+    """One value gets a short name, where not all may: then it is known whose names matter."""
+    odd = [n for n in _short(graph) if not is_plain_name(n)]
+    if not odd or len(odd) > _FEW or _hidden(graph):
+        return
+    same = {n: n for n in _short(graph)}
+    for name in odd:
+        stem, number = _short(graph)[name][0], 0
+        while f"{stem}{number}" in same:
+            number += 1
+        yield _renamed_all(graph, {**same, name: f"{stem}{number}"})
+
+
+_FEW = 24
+
+
+def _short(graph: Graph) -> dict[str, str]:
     names: dict[str, str] = {}
     for stem, values in (
         ("y", graph.outputs),
@@ -527,12 +547,17 @@ def short_names(graph: Graph) -> Graph | None:
     ):
         fresh = [n for n in values if n not in names]
         names |= {n: f"{stem}{i}" for i, n in enumerate(fresh)}
-    inner = {
-        name for node in graph.nodes for body in bodies_of(node.proto) for name in local_names(body)
-    }
-    if any(re.fullmatch(r"[xywt]\d+", name) for name in inner):
-        return None
-    return _renamed_all(graph, names)
+    return names
+
+
+def _hidden(graph: Graph) -> bool:
+    """Whether a subgraph defines a name that values get here."""
+    return any(
+        is_plain_name(name)
+        for node in graph.nodes
+        for body in bodies_of(node.proto)
+        for name in local_names(body)
+    )
 
 
 def _renamed_all(graph: Graph, names: Mapping[str, str]) -> Graph:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         OperatorSequence,
         SyntheticModel,
     )
-    from optvet.spec.records.hunt import HuntFinding, HuntSummary
+    from optvet.spec.records.hunt import HuntCause, HuntFinding, HuntSummary
     from optvet.spec.records.layers import LayerRecord, MovedOutput, Quantized
     from optvet.spec.records.listing import (
         CacheCleared,
@@ -149,6 +149,7 @@ __all__ = [
     "FindingGroup",
     "FixedTolerance",
     "GeneratedModels",
+    "HuntCause",
     "HuntFinding",
     "HuntSummary",
     "Impact",

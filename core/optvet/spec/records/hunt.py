@@ -15,7 +15,8 @@ class HuntFinding(Record):
 
     ``candidate`` is the number of the model that showed it first, and ``mutators`` are how that was
     made. ``models`` counts the models that probably show it. ``keys`` are the signs by which the
-    hunt recognizes it.
+    hunt recognizes it. ``operators`` are those of the reduced model that no other may stand for,
+    and ``needs`` what else it has that most faults show without, in words.
     """
 
     fingerprint: str
@@ -29,6 +30,16 @@ class HuntFinding(Record):
     mutators: list[str] = Field(default_factory=list)
     models: int = 1
     keys: list[str] = Field(default_factory=list)
+    operators: list[str] = Field(default_factory=list)
+    needs: list[str] = Field(default_factory=list)
+
+
+class HuntCause(Record):
+    """Findings that are probably of one cause, and why; ``fingerprints`` are theirs."""
+
+    title: str
+    why: str
+    fingerprints: list[str]
 
 
 class HuntSummary(Record):
@@ -39,6 +50,7 @@ class HuntSummary(Record):
     as far as that is seen; ``signatures`` are the ways in which models were changed.
     ``refuted`` suspicions were not confirmed by ``vet``, and ``known`` fingerprints were met again.
     ``deaths`` of workers were caused by the optimizer, ``lost_references`` by the original model.
+    ``causes`` are the findings in groups.
     ``complaints`` are about plugins that raised exceptions where they must not. ``seconds`` is CPU
     time of making and judging, without vetting.
     """
@@ -63,3 +75,4 @@ class HuntSummary(Record):
     known: list[str]
     complaints: list[str] = Field(default_factory=list)
     findings: list[HuntFinding]
+    causes: list[HuntCause] = Field(default_factory=list)

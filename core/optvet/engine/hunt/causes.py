@@ -1,0 +1,123 @@
+"""Which findings are probably of one cause, by what their reduced models still need.
+
+A reduction takes away all that a fault shows without. What is left of the names, forms and types
+that are mostly irrelevant is what the fault needs; where findings of several passes need the same,
+that is probably one mistake, in what these passes share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto, TypeProto
+
+from optvet.graph.plain import is_aliased, is_namesake, is_plain, is_plain_name, lists_weights
+from optvet.graph.walk import operator_of, qualified
+from optvet.spec.records.hunt import HuntCause, HuntFinding
+
+ROUND_TRIP = "import and export"
+
+
+def operators_that_matter(model: ModelProto) -> list[str]:
+    """Types of the operators of a reduced model that no other may stand for; each once, sorted."""
+    kept = (node for node in model.graph.node if not is_plain(node))
+    return sorted({qualified(*operator_of(node), ".") for node in kept})
+
+
+def needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> list[str]:
+    """What a reduced model still has of what most faults show without.
+
+    Args:
+        model: Reduced.
+        feeds: Its inputs, reduced too.
+        message: Of the finding. A name that it quotes may be left for that alone: a reduction keeps
+            what is said.
+    """
+    return list(dict.fromkeys(_needs(model, feeds, message)))
+
+
+def _needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> Iterator[str]:
+    graph = model.graph
+    namesakes = [f for f in model.functions if is_namesake(f)]
+    if namesakes:
+        yield "a function of the model that is named as an operator of ONNX is"
+    elif model.functions:
+        yield "a function of the model"
+    if is_aliased(model):
+        yield "operators imported from `ai.onnx` by that name"
+    if lists_weights(model):
+        yield "an IR version that lists weights among the inputs"
+    weights = {t.name for t in graph.initializer} | {
+        t.values.name for t in graph.sparse_initializer
+    }
+    if not lists_weights(model) and any(i.name in weights for i in graph.input):
+        yield "a weight that callers may replace"
+    if graph.sparse_initializer or any(
+        a.HasField("sparse_tensor") for node in graph.node for a in node.attribute
+    ):
+        yield "a sparse tensor"
+    inputs = [i.name for i in graph.input if i.name not in weights]
+    for name in (*inputs, *weights, *(o for node in graph.node for o in node.output if o)):
+        if name in message:
+            continue
+        if name.isdigit():
+            yield "a value whose name is a number"
+        elif not is_plain_name(name):
+            yield f"a value named `{name[:60]}`"
+    if graph.value_info:
+        yield "a declared type of an inner value"
+    if any(_is_open(v.type) for v in (*graph.input, *graph.output)):
+        yield "a dimension without a size"
+    if any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in feeds.values()):
+        yield "an input that is infinite or NaN"
+
+
+def _is_open(kind: TypeProto) -> bool:
+    if not kind.HasField("tensor_type"):
+        return False
+    tensor = kind.tensor_type
+    return not tensor.HasField("shape") or not all(
+        d.HasField("dim_value") for d in tensor.shape.dim
+    )
+
+
+def probable_causes(findings: Sequence[HuntFinding]) -> list[HuntCause]:
+    """The findings in groups, each with the reason; those that most passes share come first."""
+    left = list(findings)
+    causes = []
+    while shared := _most_shared(left):
+        group = [f for f in left if shared in f.needs]
+        left = [f for f in left if shared not in f.needs]
+        why = f"none of these shows without {shared}, which their passes have in common"
+        causes.append(_cause(shared, why, group))
+    by_place: dict[tuple[str, ...], list[HuntFinding]] = {}
+    for finding in left:
+        by_place.setdefault((*finding.culprit, "", *_about(finding)), []).append(finding)
+    for group in by_place.values():
+        first = group[0]
+        operators = ", ".join(first.operators)
+        title = ", ".join(first.culprit) or ROUND_TRIP
+        matter = f"the same operators matter: {operators}" if operators else "no operator matters"
+        why = f"the same passes, and {matter}" if len(group) > 1 else "alone of its kind"
+        causes.append(_cause(f"{title}: {operators}" if operators else title, why, group))
+    return causes
+
+
+def _about(finding: HuntFinding) -> list[str]:
+    """What tells causes of one pass apart; of changed metadata it is which."""
+    return finding.operators if finding.operators else [finding.fingerprint]
+
+
+def _most_shared(findings: Sequence[HuntFinding]) -> str:
+    """What findings of most passes need, if those of several do."""
+    passes: dict[str, set[tuple[str, ...]]] = {}
+    for finding in findings:
+        for need in finding.needs:
+            passes.setdefault(need, set()).add(tuple(finding.culprit))
+    need = max(passes, key=lambda n: len(passes[n]), default="")
+    return need if need and len(passes[need]) > 1 else ""
+
+
+def _cause(title: str, why: str, findings: Sequence[HuntFinding]) -> HuntCause:
+    return HuntCause(title=title, why=why, fingerprints=[f.fingerprint for f in findings])

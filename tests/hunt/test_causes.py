@@ -1,0 +1,103 @@
+"""Findings that are probably of one cause."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import ModelProto
+
+from optvet.engine.hunt.causes import needs, operators_that_matter, probable_causes
+from optvet.spec.records.hunt import HuntFinding
+from optvet.spec.symptoms import Symptom
+
+NAMESAKE = "a function of the model that is named as an operator of ONNX is"
+
+
+def parsed(head: str, graph: str, rest: str = "") -> ModelProto:
+    return onnx.parser.parse_model(f"<{head}> g {graph} {rest}")
+
+
+HEAD = 'ir_version: 8, opset_import: ["" : 17, "own" : 1]'
+ALIASED = 'ir_version: 8, opset_import: ["ai.onnx" : 17]'
+NEG = "(float[2] x0) => (float[2] y0) { y0 = Neg(x0) }"
+
+
+def function(name: str) -> str:
+    return f'<domain: "own", opset_import: ["" : 17]> {name} (a) => (b) {{ b = Neg(a) }}'
+
+
+@pytest.mark.parametrize(
+    ("model", "needed"),
+    [
+        (parsed(HEAD, NEG), []),
+        (parsed(HEAD, NEG, function("Identity")), [NAMESAKE]),
+        (parsed(HEAD, NEG, function("Mine")), ["a function of the model"]),
+        (parsed(ALIASED, NEG), ["operators imported from `ai.onnx` by that name"]),
+        (parsed(HEAD, NEG.replace("2", "N", 1)), ["a dimension without a size"]),
+        (parsed(HEAD, NEG.replace("y0", "output_0")), ["a value named `output_0`"]),
+        (
+            parsed(HEAD, "(float[2] x0) => (float[2] y0) <float[2] t0> { t0 = Neg(x0) y0=Abs(t0)}"),
+            ["a declared type of an inner value"],
+        ),
+        (
+            parsed(HEAD, "(float[2] x0, float[2] w0) => (float[2] y0) <float[2] w0={1,2}> "
+                         "{ y0 = Add(x0, w0) }"),
+            ["a weight that callers may replace"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_reduced_model_still_has_is_needed(model: ModelProto, needed: list[str]) -> None:
+    assert needs(model, {"x0": np.zeros(2, np.float32)}, "wrong values") == needed
+
+
+def test_a_name_that_the_message_quotes_may_be_left_for_that_alone() -> None:
+    model = parsed(HEAD, NEG.replace("y0", "axes"))
+    assert needs(model, {}, "unresolved references: axes") == []
+
+
+def test_special_values_are_needed() -> None:
+    values = np.array([1, np.nan], np.float32)
+    assert needs(parsed(HEAD, NEG), {"x0": values}, "") == ["an input that is infinite or NaN"]
+
+
+def test_operators_that_stand_for_any_other_do_not_matter() -> None:
+    text = "(float[2] x0) => (float[2] y0) { a = Abs(x0) b = own.Neg(a) y0 = Relu(b) }"
+    assert operators_that_matter(parsed(HEAD, text)) == ["Relu", "own.Neg"]
+
+
+def finding(name: str, culprit: str, operators: str = "", needed: str = "") -> HuntFinding:
+    return HuntFinding(
+        fingerprint=name,
+        symptom=Symptom.WRONG_OUTPUT,
+        severity="fault",
+        culprit=culprit.split(),
+        message="",
+        nodes=1,
+        bundle=name,
+        candidate=0,
+        operators=operators.split(),
+        needs=[needed] if needed else [],
+    )
+
+
+def test_what_several_passes_need_is_one_cause_and_else_the_place_tells() -> None:
+    found = [
+        finding("1", "fuse", "Conv", NAMESAKE),
+        finding("2", "drop", "Identity", NAMESAKE),
+        finding("3", "drop", "Pad"),
+        finding("4", "drop", "Pad", "a dimension without a size"),
+        finding("5", "drop", "Conv"),
+        finding("6", "", "Pad"),
+    ]
+    causes = probable_causes(found)
+    assert [c.fingerprints for c in causes] == [["1", "2"], ["3", "4"], ["5"], ["6"]]
+    assert causes[0].title == NAMESAKE
+    assert "without" in causes[0].why
+    assert causes[1].why == "the same passes, and the same operators matter: Pad"
+    assert causes[3].title == "import and export: Pad"
+
+
+def test_metadata_that_is_lost_has_no_operator_and_is_not_one_cause() -> None:
+    causes = probable_causes([finding("1", ""), finding("2", "")])
+    assert len(causes) == 2
