@@ -6,6 +6,7 @@ regressor its predictions, a transformer its features.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -204,7 +205,29 @@ def _parts(model: Any, feeds: Feeds) -> list[tuple[SourcePart, Any, dict[str, An
 
 def _step(estimator: Any, name: str, value: np.ndarray, reads: tuple[int, ...]) -> SourceValue:
     operator = type(estimator).__name__
-    return SourceValue(operator, value, reads, module=name)
+    return SourceValue(operator, value, reads, module=name, settings=_settings(estimator))
+
+
+def _settings(estimator: Any) -> dict[str, object]:
+    """Parameters that are not the default ones; words and truth values first, which choose a way.
+
+    Those are left out that change nothing of what a fitted estimator gives.
+    """
+    if not hasattr(estimator, "get_params"):
+        return {}
+    usual = inspect.signature(type(estimator).__init__).parameters
+    given = {n: v for n, v in estimator.get_params(deep=False).items() if n not in _IRRELEVANT}
+    plain = {n: v for n, v in given.items() if isinstance(v, (str, bool, int, float))}
+    defaults = {n: usual[n].default for n in plain if n in usual}
+    changed = {n: v for n, v in plain.items() if not _is_same(defaults.get(n), v)}
+    return dict(sorted(changed.items(), key=lambda item: not isinstance(item[1], (str, bool))))
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other or one == other
+
+
+_IRRELEVANT = frozenset({"n_jobs", "random_state", "verbose", "verbosity"})
 
 
 def _moved(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:

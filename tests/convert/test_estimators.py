@@ -82,6 +82,12 @@ def averaged():
 
     bagged = {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.6}
     return LGBMRegressor(n_estimators=5, verbose=-1, **bagged).fit(X, X[:, 0])
+
+
+def histogram():
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(max_iter=2).fit(X, y)
 """
 
 
@@ -120,6 +126,19 @@ def test_boosted_trees_are_judged_too(source: Path) -> None:
     assert convert(source, "boosted", "onnxmltools").verdict == "right"
     (finding, *_) = convert(source, "averaged", "onnxmltools").findings
     assert (finding.symptom, finding.stages) == ("wrong-output", ["onnxmltools/convert"])
+    assert finding.place is not None
+    assert finding.place.arguments["boosting_type"] == "rf"
+    assert not {"verbose", "learning_rate"} & finding.place.arguments.keys()
+    assert finding.place.words().startswith("LGBMRegressor (boosting_type=rf, ")
+
+
+def test_a_node_that_a_converter_could_not_make_is_named(source: Path) -> None:
+    result = convert(source, "histogram", "skl2onnx")
+    if result.verdict != "refused":
+        pytest.skip("this skl2onnx takes it")
+    place = result.findings[0].place
+    assert place is not None
+    assert place.words().startswith("HistGradientBoostingClassifier (max_iter=2) → TreeEnsemble")
 
 
 def test_an_estimator_of_another_library_is_refused(source: Path) -> None:

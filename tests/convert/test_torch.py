@@ -63,6 +63,32 @@ view.example_inputs = (torch.randn(2, 3, 4),)
 view.dynamic_axes = {"x": {0: "batch"}}
 
 
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.after = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.after(torch.relu(x).reshape(len(x) // 2, 2, 4))
+
+
+def halves():
+    return Halves()
+
+
+halves.example_inputs = (torch.randn(2, 4),)
+halves.more_inputs = [(torch.randn(6, 4),)]
+halves.dynamic_axes = {"x": {0: "batch"}}
+
+
+def greater():
+    return Function(lambda x: x * 2 if x.sum() > 0 else x - 1)
+
+
+greater.example_inputs = (torch.ones(2, 3),)
+greater.more_inputs = [(-torch.ones(2, 3),)]
+
+
 class Convolution(nn.Module):
     def __init__(self):
         super().__init__()
@@ -140,6 +166,29 @@ def test_the_operator_is_named_with_its_line_and_what_it_became(source: Path) ->
     assert "index_put" in place.operator
     assert place.line.startswith(f"{source}:")
     assert place.node == "ScatterND"
+
+
+def test_an_argument_that_was_traced_as_a_constant_is_named(source: Path) -> None:
+    place = convert(source, "view", "torch_script").findings[0].place
+    assert place is not None
+    assert place.words() == "aten.view.size"
+    now, wanted = place.attributes["size"]
+    assert now == "[2, -1]" != wanted
+    assert place.line.startswith(f"{source}:")
+
+
+def test_a_branch_that_was_not_taken_while_tracing_is_named(source: Path) -> None:
+    place = convert(source, "greater", "torch_script").findings[0].place
+    assert place is not None
+    assert (place.operator, place.node) == ("aten.sub", "aten.mul")
+
+
+def test_a_node_that_fails_is_told_with_the_operator_it_stands_for(source: Path) -> None:
+    finding = convert(source, "halves", "torch_script").findings[0]
+    assert finding.symptom == "run-failure"
+    assert finding.place is not None
+    assert (finding.place.operator, finding.place.node) == ("aten.view", "Reshape")
+    assert finding.place.line.startswith(f"{source}:")
 
 
 @pytest.mark.parametrize("via", ["torch_script", "torch_dynamo", "openvino"])

@@ -192,6 +192,8 @@ class SourceValue:
         attributes: Those attributes.
         inputs: The arguments that are inputs of that operator, in its order; empty if unknown.
         operands: What is given for each argument, as far as it is known.
+        settings: What else it is set to, such as an estimator's parameters that are not the default
+            ones, the most telling first.
     """
 
     operator: str
@@ -204,6 +206,7 @@ class SourceValue:
     attributes: Mapping[str, object] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     operands: tuple[SourceOperand, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

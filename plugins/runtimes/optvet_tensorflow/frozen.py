@@ -210,9 +210,23 @@ def values_of(
                 SourceOperand(str(i), places.get(read.name), names.get(read.name, ""))
                 for i, read in enumerate(t.op.inputs)
             ),
+            settings=_settings(t.op),
         )
         for t, value in zip(shown, values, strict=True)
         for alike in (alike_in_onnx(t.op),)
     )
     outputs = tuple(places.get(name) for name in frozen.outputs)
     return SourceInside(every, outputs)
+
+
+def _settings(op: Any) -> dict[str, object]:
+    """Attributes of an operator that are not the default ones, but for types."""
+    found = {}
+    for attribute in op.op_def.attr:
+        now = op.node_def.attr[attribute.name]
+        if attribute.type in _PLAIN and now != attribute.default_value:
+            found[attribute.name] = op.get_attr(attribute.name)
+    return found
+
+
+_PLAIN = frozenset({"string", "bool", "int", "float", "list(int)"})

@@ -47,7 +47,9 @@ def recorded(
 
     mode: Any = type("Recording", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})
     hooks = []
-    for name, part in module.named_modules():
+    traced = isinstance(module, torch.jit.ScriptModule)
+    # What was traced takes no hooks: of which part of it an operator is stays unknown.
+    for name, part in () if traced else module.named_modules():
         hooks.append(part.register_forward_pre_hook(lambda *_, name=name: record.enter(name)))
         hooks.append(part.register_forward_hook(lambda *_: record.leave(), always_call=True))
     try:

@@ -257,6 +257,53 @@ def _lacking(source: SourceInside, known: Known, place: int) -> tuple[tuple[int,
     return listed, next((i for i in listed if had.issuperset(source.values[i].reads)), None)
 
 
+def origin_of(
+    source: SourceInside, target: SourceInside, allowed: Tolerances, pair: tuple[int, int]
+) -> tuple[int, int]:
+    """Where the values part, from two results of one operator that differ.
+
+    Values in another shape count as known, and so do constants: where one operator is given those
+    on one side, what made them is to blame for what it gives.
+    """
+    while True:
+        one, other = source.values[pair[0]], target.values[pair[1]]
+        if one.operator != other.operator:
+            return pair
+        given = zip(one.reads, other.reads, strict=False)
+        parts = (p for p in given if not _is_equal(source, target, allowed, p))
+        before = next(parts, None)
+        if before is None:
+            return pair
+        pair = before
+
+
+def _is_equal(
+    source: SourceInside, target: SourceInside, allowed: Tolerances, pair: tuple[int, int]
+) -> bool:
+    one, other = source.values[pair[0]].value, target.values[pair[1]].value
+    return one.shape == other.shape and _close(one, other, allowed.values[pair[0]])
+
+
+def reader_of(
+    source: SourceInside, values: Mapping[str, np.ndarray], allowed: Tolerances, read: set[int]
+) -> int | None:
+    """The first value of the source that is computed from one of ``read`` and is none of these."""
+    for i, each in enumerate(source.values):
+        if read.intersection(each.reads) and not any(
+            each.value.shape == v.shape and _close(each.value, v, allowed.values[i])
+            for v in values.values()
+            if _sort(v) == _sort(each.value)
+        ):
+            return i
+    return None
+
+
+def first_lacking(source: SourceInside, known: Known, places: Sequence[int]) -> int | None:
+    """The first value of the source that is lacking on the way to any of ``places``."""
+    firsts = (_lacking(source, known, place)[1] for place in places if place not in known.source)
+    return min((first for first in firsts if first is not None), default=None)
+
+
 @dataclass(frozen=True)
 class Weight:
     """A parameter of the source that a weight of the converted model should be.

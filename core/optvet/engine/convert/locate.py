@@ -5,6 +5,7 @@ A place is an explanation, and no verdict depends on it: where it cannot be told
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +21,10 @@ from optvet.engine.convert.align import (
     broken_operators,
     broken_region,
     differing_weights,
+    first_lacking,
     known_values,
+    origin_of,
+    reader_of,
 )
 from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.convert.interface import fed_to
@@ -39,7 +43,8 @@ from optvet.spec.types import Artifact, Sample
 SEEDS = range(3)
 _NODES = 12
 _FEW = 4
-"""So many operators are told where nothing says which of them is to blame."""
+"""So many operators are told where nothing says which of them is to blame; and arguments of one."""
+_CHARS = 40
 _HIDDEN = "the source's runtime does not show what it computes inside"
 _MLIR = re.compile(r"'([a-z]\w{0,40}\.\w{1,80})' op\b")
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
@@ -127,15 +132,33 @@ def _described(
         model, inside, first, entry
     )
     return ConversionPlace(
-        operator="" if first is None else first.operator,
-        module="" if first is None else first.module,
-        line="" if first is None else first.line,
+        **_of_source(first),
         nodes=nodes,
         node="" if entry is None else entry.op_type,
         parameters=parameters,
         attributes=attributes,
         alike=alike and not parameters and not attributes,
     )
+
+
+def _of_source(value: SourceValue | None) -> dict[str, Any]:
+    """What a place says of the source's operator."""
+    if value is None:
+        return {}
+    return {
+        "operator": value.operator,
+        "arguments": _arguments(value),
+        "module": value.module,
+        "line": value.line,
+    }
+
+
+def _arguments(value: SourceValue) -> dict[str, str]:
+    """What an operator is given besides tensors, by name; the first few that are short."""
+    named = {o.name: o.constant for o in value.operands if o.constant is not None}
+    texts = {n: _text(v) for n, v in {**named, **value.settings}.items() if not n.isdigit()}
+    short = ((n, t) for n, t in texts.items() if len(t) <= _CHARS)
+    return dict(itertools.islice(short, _FEW))
 
 
 def _near(
@@ -249,16 +272,33 @@ def locate_in(
         return ConversionPlace(note="the outputs are not known inside the models")
     allowed = Tolerances.of(inside, moved)
     region = broken_operators(target, inside, allowed, given, ends[0], ends[1])
-    first = None if region.first is None else inside.values[region.first]
-    entry = None if region.entry is None else target.values[region.entry]
+    one, other = _parting(inside, target, allowed, region)
+    first = None if one is None else inside.values[one]
+    entry = None if other is None else target.values[other]
     shown = [target.values[i] for i in region.nodes[:_NODES]]
+    attributes: dict[str, tuple[str, str]] = {}
+    if first is not None and entry is not None and first.operator == entry.operator:
+        now, wanted = _arguments(entry), _arguments(first)
+        attributes = {n: (now[n], v) for n, v in wanted.items() if now.get(n, v) != v}
     return ConversionPlace(
-        operator="" if first is None else first.operator,
-        module="" if first is None else first.module,
-        line="" if first is None else first.line,
+        **_of_source(first),
         nodes=[f"{value.module or '_'} = {value.operator}" for value in shown],
         node="" if entry is None else entry.operator,
+        attributes=attributes,
     )
+
+
+def _parting(
+    inside: SourceInside, target: SourceInside, allowed: Tolerances, region: Region
+) -> tuple[int | None, int | None]:
+    """Where the values part: the first wrong operator on both sides, or what it is given."""
+    if region.first is None:
+        return None, region.entry
+    operator = inside.values[region.first].operator
+    same = (i for i in region.nodes if target.values[i].operator == operator)
+    pair = (region.first, next(same, region.nodes[0]))
+    found = origin_of(inside, target, allowed, pair)
+    return (region.first, region.entry) if found == pair else found
 
 
 def place_in_message(
@@ -270,9 +310,7 @@ def place_in_message(
     """
     model = onnx.load_from_string(artifact.data)
     constants = constants_of(model)
-    unknown = list(foreign_nodes(model))
-    quoted = set(_QUOTED.findall(message)) | set(re.findall(r"Name:\s?'?([^'\s]+)", message))
-    named = unknown or [n for n in model.graph.node if n.name and n.name in quoted]
+    named = _named(model, message)
     if not named:
         return _asked_for(model, inputs)
     origin = {p.key: p.value for p in named[0].metadata_props}
@@ -286,10 +324,69 @@ def place_in_message(
     )
 
 
+def operator_before(
+    recorded: Sequence[SourceInside],
+    config: RuntimeConfig,
+    artifact: Artifact,
+    sample: Sample,
+    message: str,
+) -> ConversionPlace | None:
+    """The source's operator that the node named in an error stands for. Called in a worker.
+
+    The nodes before it are run: it is the first whose result they lack, though they have what it
+    reads.
+    """
+    model = onnx.load_from_string(artifact.data)
+    named = _named(model, message)
+    if not recorded or len(named) != 1:
+        return None
+    inside, *moved = recorded
+    read = list(reads(named[0]))
+    if named[0] not in model.graph.node:
+        return None
+    number = list(model.graph.node).index(named[0])
+    del model.graph.node[number:], model.graph.output[:]
+    every = dict(fed_to(artifact, sample.feeds))
+    enter("run")
+    if number:
+        every |= record_values(model.SerializeToString(), every, config)
+    values = {name: value for name, value in every.items() if value.dtype != object}
+    allowed = Tolerances.of(inside, moved)
+    known = known_values(model, values, inside, allowed)
+    places = [place for place in inside.outputs if place is not None]
+    had = {known.target[name] for name in read if name in known.target}
+    first = reader_of(inside, values, allowed, had)
+    if first is None:
+        first = first_lacking(inside, known, places)
+    return None if first is None else ConversionPlace(**_of_source(inside.values[first]))
+
+
+def _named(model: ModelProto, message: str) -> list[NodeProto]:
+    """Nodes that an error names: by name, or by the class of their kernel; else foreign ones."""
+    quoted = set(_QUOTED.findall(message)) | set(re.findall(r"Name:\s?'?([^'\s]+)", message))
+    kernels = set(re.findall(r"::(\w+)", message))
+    nodes, foreign = list(model.graph.node), list(foreign_nodes(model))
+    return (
+        [n for n in nodes if n.name and n.name in quoted]
+        or [n for n in nodes if n.op_type in kernels]
+        or foreign
+    )
+
+
 def place_in_refusal(message: str) -> ConversionPlace | None:
     """The operator that a compiler built on MLIR names in its error, as ``'dialect.Name' op``."""
     found = _MLIR.search(message)
     return None if found is None else ConversionPlace(operator=found[1])
+
+
+def with_named_node(place: ConversionPlace | None, message: str) -> ConversionPlace | None:
+    """The place, with an operator of ONNX that the converter could not make, by its error."""
+    known = {schema.name for schema in onnx.defs.get_all_schemas()}
+    made = next((word for word in _QUOTED.findall(message) if word in known), "")
+    if not made:
+        return place
+    place = place or ConversionPlace()
+    return place.model_copy(update={"node": made, "nodes": [f"_ = {made}"]})
 
 
 def place_among_operators(
@@ -311,9 +408,10 @@ def place_among_operators(
         return None
     note = "" if named else "its operators; what is converted does not show what it computes inside"
     value = next(v for v in inside.values if v.operator == found[0])
-    return ConversionPlace(
-        operator=", ".join(found), module=value.module, line=value.line, note=note
-    )
+    if len(found) == 1:
+        return ConversionPlace(**_of_source(value), note=note)
+    listed = ", ".join(found)
+    return ConversionPlace(operator=listed, module=value.module, line=value.line, note=note)
 
 
 def _plain_name(operator: str) -> str:

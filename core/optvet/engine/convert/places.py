@@ -10,12 +10,14 @@ from optvet.engine.convert.locate import (
     locate,
     locate_beside,
     locate_in,
+    operator_before,
     place_among_operators,
     place_in_message,
     place_in_refusal,
     place_in_source,
     source_inside,
     target_inside,
+    with_named_node,
 )
 from optvet.engine.convert.session import Conversion
 from optvet.engine.work.sandbox.outcome import Outcome, describe
@@ -55,7 +57,8 @@ def located(
         if artifact.format != "onnx" or not artifact.data:
             return refused_place(conversion, seen.message, sample)
         about = (artifact, seen.message, tuple(sample.feeds))
-        return conversion.sandbox.call(place_in_message, *about, role="referee").value
+        named = conversion.sandbox.call(place_in_message, *about, role="referee").value
+        return _with_operator(conversion, named, artifact, sample, seen.message)
     if blame.lossy:
         return ConversionPlace(note="behind a stage that loses precision every value is another")
     wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]
@@ -71,12 +74,33 @@ def located(
     return outcome.value
 
 
+def _with_operator(
+    conversion: Conversion,
+    place: ConversionPlace | None,
+    artifact: Artifact,
+    sample: Sample,
+    message: str,
+) -> ConversionPlace | None:
+    """The place, with the source's operator that the node stands for, where that can be told."""
+    config = conversion.runtime_for("onnx", last=False)
+    if place is None or not place.node or config is None:
+        return place
+    recorded, _ = recorded_inside(conversion, sample)
+    about = (recorded, config, artifact, sample, message)
+    found = conversion.sandbox.call(operator_before, *about, role="referee").value
+    if found is None:
+        return place
+    told = place.model_dump(exclude_defaults=True)
+    return ConversionPlace(**{**found.model_dump(exclude_defaults=True), **told})
+
+
 def refused_place(conversion: Conversion, message: str, sample: Sample) -> ConversionPlace | None:
     """The operator that an error names; of a source in ONNX, its node."""
     source = conversion.source.artifact
     if source.format == "onnx":
         return conversion.sandbox.call(place_in_source, source, message, role="referee").value
-    return place_in_refusal(message) or _among_operators(conversion, sample, message)
+    place = place_in_refusal(message) or _among_operators(conversion, sample, message)
+    return with_named_node(place, message)
 
 
 def _among_operators(

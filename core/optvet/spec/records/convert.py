@@ -85,7 +85,9 @@ class ConversionPlace(Record):
     """Where inside the guilty stage a model breaks.
 
     ``operator`` is the first operator of the source whose result the converted model does not have,
-    although it has what that reads; ``module`` and ``line`` are its place in the source. ``nodes``
+    although it has what that reads; ``arguments`` are numbers and words that it is given there, of
+    an estimator its settings that are not the default ones; ``module`` and ``line`` are its place
+    in the source. ``nodes``
     are the nodes of the converted model between values that are right and the first that is not,
     as text. ``parameters`` differ from the source's; ``attributes`` are of the first such node, and
     what the source's operator asks for: ``{"pads": ("[0, 0]", "[1, 1]")}``. ``alike``: the first
@@ -95,6 +97,7 @@ class ConversionPlace(Record):
     """
 
     operator: str = ""
+    arguments: dict[str, str] = Field(default_factory=dict)
     module: str = ""
     line: str = ""
     nodes: list[str] = Field(default_factory=list)
@@ -111,7 +114,9 @@ class ConversionPlace(Record):
         if self.attributes:
             return ", ".join(f"{self.node}.{name}" for name in self.attributes)
         made = ", ".join(node.partition(" = ")[2].partition(" ")[0] for node in self.nodes[:4])
-        return " → ".join(part for part in (self.operator, made) if part)
+        given = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+        operator = f"{self.operator} ({given})" if given else self.operator
+        return " → ".join(part for part in (operator, made) if part)
 
 
 class ConversionFinding(Record):
