@@ -93,7 +93,7 @@ class Untested:
             except Exception as error:  # what a runtime raises is its own matter
                 warnings.warn(f"fragment {name} does not run: {error}", stacklevel=1)
                 continue
-            made = [values[o.name] for o in model.graph.output]
+            made = [values.get(o.name) for o in model.graph.output]
             read = list(feeds.values())
             if fragment := _fragment(f"untested/{name}", model, read, made):
                 yield fragment
@@ -116,6 +116,17 @@ _UNTESTED = {
           y = MaxRoiPool <pooled_shape = [2, 2]> (x, at) }""",
     "optional": """g (float[2,3] x) => (float[2,3] y, bool has)
         { o = Optional (x)  y = OptionalGetElement (o)  has = OptionalHasElement (o) }""",
+    "optional_out": """g (float[2,3] x) => (optional(float[2,3]) y)
+        { o = Optional (x)  p = Identity (o)  y = Identity (p) }""",
+    "optional_branch": """g (float[2,3] x, float[1] part) => (optional(seq(float[2,3])) y)
+        { half = Constant <value_floats = [0.5]> ()  less = Less (part, half)
+          whole = Squeeze (less)
+          o = If (whole) <
+            then_branch = t () => (optional(seq(float[2,3])) a)
+              { s = SequenceConstruct (x)  a = Optional (s) },
+            else_branch = e () => (optional(seq(float[2,3])) b)
+              { b = Optional <type = seq(float[2,3])> () }>
+          y = Identity (o) }""",
     "sequence": """g (float[2,3] x, float[2,3] more) => (float[k,3] y, int64 n)
         { s = SequenceConstruct (x, more)  end = Constant <value_int = 1> ()
           t = SequenceInsert (s, x, end)  u = SequenceErase (t, end)
@@ -178,8 +189,8 @@ def _fragment(
     graph = model.graph
     weights = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     needed = [v.name for v in graph.input if v.name not in weights]
-    # Of outputs only the names count, so a sequence among them needs no value.
-    made = [np.zeros(0, np.float32) if isinstance(v, list) else v for v in made]
+    # Of outputs only the names count: a sequence, or what is not there, needs no value.
+    made = [np.zeros(0, np.float32) if v is None or isinstance(v, list) else v for v in made]
     values = [np.asarray(v) for v in (*read, *made) if isinstance(v, np.ndarray | np.generic)]
     if len(values) != len(read) + len(made) or (len(needed), len(graph.output)) != (
         len(read),

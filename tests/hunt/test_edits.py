@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -19,6 +21,7 @@ from optvet.engine.hunt.make import Made, complete
 from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.subject import subject_of
+from optvet.engine.hunt.truth import differences, interface_of, outputs_of
 from optvet.graph import candidate_of
 from optvet.spec.hunt import HuntRequest
 
@@ -115,6 +118,57 @@ def test_what_a_sequence_holds_is_compared(tmp_path: Path) -> None:
         { r = Relu(x)  s = SequenceConstruct(r, x) }"""
     found = found_in(tmp_path, "planted", text, {"x": np.array([-1, 1], np.float32)})
     assert [(s.passes, s.symptom) for s in found.suspicions] == [(("drop_relu",), "wrong-output")]
+
+
+@pytest.mark.parametrize("kind", ["optional(float[2])", "optional(seq(float[2]))"])
+def test_what_an_optional_value_holds_is_compared(tmp_path: Path, kind: str) -> None:
+    held = "q = SequenceConstruct(r)  s = Optional(q)" if "seq" in kind else "s = Optional(r)"
+    text = f"g (float[2] x) => ({kind} s) {{ r = Relu(x)  {held} }}"
+    found = found_in(tmp_path, "planted", text, {"x": np.array([-1, 1], np.float32)})
+    assert [(s.passes, s.symptom) for s in found.suspicions] == [(("drop_relu",), "wrong-output")]
+
+
+@dataclass(frozen=True)
+class Giving:
+    """A session that gives one output."""
+
+    value: object
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"y": self.value}  # type: ignore[dict-item]
+
+
+def test_an_optional_value_that_appears_or_is_gone_is_a_difference() -> None:
+    value = np.ones(2, np.float32)
+    (there, same, none) = (outputs_of(Giving(v), {}) for v in (value, value.copy(), None))
+    assert list(differences(there, same, 1)) == []
+    assert list(differences(none, outputs_of(Giving(None), {}), 1)) == []
+    assert list(differences(there, none, 1)) == ["structure float32"]
+    assert list(differences(none, there, 1)) == ["structure bool"]
+
+
+def test_an_output_that_becomes_optional_is_another_interface() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (%s y) { y = %s (x) }'
+    kinds = (
+        ("float[2]", "Identity"),
+        ("seq(float[2])", "SequenceConstruct"),
+        ("optional(float[2])", "Optional"),
+        ("optional(seq(float[2]))", "Optional"),
+    )
+    models = [onnx.parser.parse_model(text % pair) for pair in kinds]
+    assert len({interface_of(m) for m in models}) == 4
+
+
+def test_a_model_shrinks_whose_sequence_is_read(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (seq(float[2]) s, int64 n, float[2] z)
+        { r = Relu(x)  s = SequenceConstruct(r, x)  n = SequenceLength(s)  z = Relu(r) }"""
+    subject = subject_of(HuntRequest(optimizer="planted", out=tmp_path), plugins_with("drop_relu"))
+    feeds = {"x": np.ones(2, np.float32)}
+    data = complete(Candidate(onnx.parser.parse_model(text), feeds))
+    assert data is not None
+    small = shrunk(Made(data, feeds, ()), subject.reference, lambda made: True)
+    assert len(ModelProto.FromString(small.model).graph.node) == 1
 
 
 def test_two_draws_that_become_one_are_suspected(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from onnx import NodeProto, helper
 
-from optvet import Candidate, Fragment, Pass, Pattern, PoolRequest, UsageError, Vocabulary
+from optvet import Artifact, Candidate, Fragment, Pass, Pattern, PoolRequest, UsageError, Vocabulary
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.make import complete
 from optvet.graph import at_opset, candidate_of, joined, types_of
@@ -143,6 +143,24 @@ def test_a_name_that_the_optimizer_invented_is_given_to_a_value_of_the_model() -
     }
     assert "17" in names
     assert [v.name for v in (*made.graph.input, *made.graph.output)] == ["x", "y"]
+
+
+def test_values_are_held_in_sequences_and_optional_types_that_may_hold_nothing() -> None:
+    found = set()
+    for seed in range(40):
+        made = mutated("hold-value", MODEL, Vocabulary([]), seed)
+        ort = PLUGINS.runtime("onnxruntime")
+        session = ort.load(Artifact("onnx", made.SerializeToString()), ort.options)
+        outputs = session.run({"x": np.ones((1, 3), np.float32)})
+        assert outputs["y"].shape == (1, 2)
+        kinds = [o.type.WhichOneof("value") for o in made.graph.output]
+        value: object = list(outputs.values())[-1]
+        empty = value is None or (isinstance(value, list) and not value)
+        found.add((kinds[-1], empty))
+    assert found == {
+        ("tensor_type", False),
+        *((kind, empty) for kind in ("sequence_type", "optional_type") for empty in (True, False)),
+    }
 
 
 def test_quantized_values_get_types_of_few_bits() -> None:

@@ -340,6 +340,23 @@ def test_outputs_of_which_two_runtimes_give_other_values_accuse_no_optimizer(
     assert not is_disputed(Symptom.INVALID_MODEL, tmp_path, applied("abs_to_neg"))
 
 
+def test_sequences_and_optional_values_are_asked_about_too(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] x) => (seq(float[4]) s, optional(float[4]) n)
+        { y = Abs(x)  s = SequenceConstruct(y, x)  n = Optional<type = float[4]>() }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    write_arrays(tmp_path / "inputs.npz", {"x": X})
+    length, none = np.array(2), np.array(True)
+    for parts, disputed in (
+        ([length, np.abs(X), X, none], False),
+        ([length, X, X, none], True),
+        ([length, np.abs(X), X, X], True),
+        ([np.array(1), np.abs(X), none], True),
+    ):
+        write_arrays(tmp_path / "expected.npz", {f"{i}": v for i, v in enumerate(parts)})
+        assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("abs_to_neg")) is disputed
+
+
 def test_what_only_the_runtime_reads_as_wrong_accuses_no_optimizer(tmp_path: Path) -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Relu(x) }'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")

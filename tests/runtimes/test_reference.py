@@ -12,6 +12,8 @@ import pytest
 from tests.answers import elsewhere
 
 import optvet
+from optvet import Artifact
+from optvet.engine.discovery import Plugins
 from optvet_reference_runtime import ReferenceOptions, ReferenceRuntime
 
 Run = Callable[..., Any]
@@ -44,6 +46,29 @@ g (float[1] x) => (float[1] y)
     double = run(ReferenceRuntime(), text, feeds, options=DOUBLE).outputs["s"]["y"]
     assert (single.dtype, single.tolist()) == (np.float32, [0.0])
     assert (double.dtype, double.tolist()) == (np.float32, [1.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "expected"),
+    [
+        ("optional(float[2])", "y = Optional(x)", [1.0, 2.0]),
+        ("optional(float[2])", "o = Optional(x)  y = Identity(o)", [1.0, 2.0]),
+        ("optional(float[2])", "y = Optional<type = float[2]>()", None),
+        ("optional(seq(float[2]))", "s = SequenceConstruct(x)  y = Optional(s)", [[1.0, 2.0]]),
+        ("optional(seq(float[2]))", "y = Optional<type = seq(float[2])>()", None),
+        ("seq(float[2])", "y = SequenceConstruct(x)", [[1.0, 2.0]]),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["onnx_reference", "onnxruntime"])
+def test_an_optional_value_is_what_it_holds(
+    runtime: str, kind: str, nodes: str, expected: object
+) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => ({kind} y) {{ {nodes} }}'
+    plugin = Plugins().runtime(runtime)
+    artifact = Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
+    values: Any = plugin.load(artifact, plugin.options).run({"x": np.array([1, 2], np.float32)})
+    found = values["y"]
+    assert (np.asarray(found).tolist() if found is not None else None) == expected
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ _EDITS = (
     Edit("more-outputs", structure.more_outputs, 0.7),
     Edit("wrap-in-if", structure.wrap_in_if),
     Edit("branch-of-values", structure.branch_of_values),
+    Edit("hold-value", structure.hold_value, 0.7),
     Edit("wrap-in-loop", structure.wrap_in_loop, 0.5),
     Edit("quantize-edge", structure.quantize_edge),
     Edit("make-function", structure.make_function),

@@ -404,6 +404,40 @@ def branch_of_values(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     return True
 
 
+def hold_value(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """A value in an optional type or a sequence: before one of its readers, or as an output."""
+    graph = candidate.model.graph
+    typed = types_of(candidate.model)
+    places = _slots(graph, lambda n: n in typed)
+    kinds = ["sequence", "optional"][: 2 if onnx_version(candidate) >= 15 else 1]
+    if not places or onnx_version(candidate) < 11:
+        return False
+    (index, slot), kind = random.choice(places), random.choice(kinds)
+    name, held = graph.node[index].input[slot], fresh(graph, "held")
+    put = {"sequence": "SequenceConstruct", "optional": "Optional"}[kind]
+    holding = helper.make_node(put, [name], [held])
+    place = random.choice(["between", "output", "nothing"])
+    if place == "between":
+        taken, read = f"{held}_taken", [held]
+        if kind == "sequence":
+            read.append(f"{held}_place")
+            graph.initializer.append(numpy_helper.from_array(np.array(0), read[1]))
+        take = {"sequence": "SequenceAt", "optional": "OptionalGetElement"}[kind]
+        graph.node[index].input[slot] = taken
+        insert(graph, index, holding, helper.make_node(take, read, [taken]))
+        return True
+    if place == "nothing":
+        element = typed[name][0]
+        without = helper.make_tensor_type_proto(element, None)
+        holding = (
+            helper.make_node("SequenceEmpty", [], [held], dtype=element)
+            if kind == "sequence"
+            else helper.make_node("Optional", [], [held], type=without)
+        )
+    graph.node.append(holding)
+    return add_output(graph, held)
+
+
 def wrap_in_loop(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
     """A node inside a Loop of one turn, which captures what it reads."""
     graph = candidate.model.graph

@@ -130,6 +130,29 @@ def test_the_script_of_a_fault_exits_1_and_0_without_the_culprit(
     _check_issue(bundle, tmp_path / "empty")
 
 
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("seq(int32[2])", "y = SequenceConstruct(m, a)"),
+        ("optional(int32[2])", "y = Optional(m)"),
+        ("optional(seq(int32[2]))", "s = SequenceConstruct(m)  y = Optional(s)"),
+    ],
+)
+def test_scripts_compare_what_sequences_and_optional_values_hold(
+    kind: str, end: str, tmp_path: Path
+) -> None:
+    text = DIVIDED.replace("int32[2] y", f"{kind} y").replace(
+        "y = Mul(d, a)", f"m = Mul(d, a) {end}"
+    )
+    (bundle,) = bundles(text, tmp_path, reduce=False, optimizer="onnxruntime")
+    assert bundle.record.finding.symptom == Symptom.WRONG_OUTPUT
+    assert script_exit(bundle.path) == 1
+    script = bundle.path / "repro.py"
+    begin = "def optimize(model):\n"
+    script.write_text(script.read_text().replace(begin, f"{begin}    return model\n"))
+    assert run_script(bundle.path).stdout == "gone: the optimized model is as it should be\n"
+
+
 def _check_issue(bundle: Bundle, folder: Path) -> None:
     """The script in the text of the issue shows the fault by itself, with the library's default."""
     code = issue_script(bundle)

@@ -213,7 +213,7 @@ _INTERFACE = """\
 _OUTPUTS = """\
     print("running the optimized model", flush=True)
     outputs = run(optimized, feeds)
-    print("comparing the outputs", flush=True)
+@FLAT@    print("comparing the outputs", flush=True)
     for name in @JUDGED@:
         if name not in outputs:
             return f"there is no output {name!r}"
@@ -231,6 +231,26 @@ _OUTPUTS = """\
             return f"{name!r}{at.tolist()}: expected {pair[0]!r}, got {pair[1]!r}"
     return ""
 """
+_FLAT = """\
+    def flat(name, value):
+        if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
+            if all(list(v) == list(value[0]) for v in value):
+                rows = np.array([list(v.values()) for v in value], np.float32)
+                return {**flat(name, dict.fromkeys(value[0])), name: rows}
+        if isinstance(value, dict):
+            keys = np.array(list(value))
+            keys = keys.astype(object) if keys.dtype.kind == "U" else keys
+            return {f"{name}.keys": keys, name: np.array(list(value.values()))}
+        if isinstance(value, (list, tuple)):
+            parts = [flat(f"{name}[{i}]", v) for i, v in enumerate(value)]
+            parts += [{f"{name}.length": np.array(len(value))}]
+            return {key: v for part in parts for key, v in part.items()}
+        return {f"{name}.is_none": np.array(True)} if value is None else {name: value}
+
+    outputs = {key: v for name in outputs for key, v in flat(name, outputs[name]).items()}
+"""
+_PART = re.compile(r"(\[\d+\]|\.keys|\.length|\.is_none)\Z")
+"""Ends of the names of what a sequence, a map or an optional value is made of."""
 _ALLOWED = """\
             finite = np.abs(was[np.isfinite(was)]).astype(np.float64)
             allowed = TOLERANCE * finite.max(initial=0.0)"""
@@ -355,7 +375,8 @@ def _outputs(context: ReproContext) -> str:
     if isinstance(required, Tolerance):
         rtol, allowed = repr(required.rtol), _REQUIRED.replace("@ATOL@", repr(required.atol))
     judged = repr(list(context.judged)) if context.judged else "OUTPUTS"
-    values = {"JUDGED": judged, "ALLOWED": allowed, "RTOL": rtol}
+    parts = any(map(_PART.search, context.outputs))
+    values = {"JUDGED": judged, "ALLOWED": allowed, "RTOL": rtol, "FLAT": _FLAT if parts else ""}
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], _OUTPUTS)
 
 

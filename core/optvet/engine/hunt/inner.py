@@ -24,4 +24,5 @@ def inner_values(
     made = {name for node in proto.graph.node for name in node.output if name}
     proto.graph.output.extend(typed[n] for n in sorted(made - known) if n in typed)
     session = runtime.load(Artifact("onnx", proto.SerializeToString()), options)
-    return dict(session.run(feeds))
+    # Without sequences among the outputs, and optional values.
+    return {n: v for n, v in session.run(feeds).items() if isinstance(v, np.ndarray)}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TypeProto, numpy_helper
 
 from optvet.engine.numerics.oracle import OTHER_PLACES, is_float, judge, unit_roundoff
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trial import RuntimeConfig, flatten
 from optvet.graph import structure
 from optvet.graph.walk import all_names, nodes_of
 from optvet.spec.protocols import Session
@@ -23,6 +23,7 @@ LOOSER = 1024
 """How much more kernels of another runtime may differ."""
 
 Values = Mapping[str, np.ndarray]
+Interface = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Truth:
     original: tuple[Values, ...]
     outputs: tuple[Values, ...]
     feeds: tuple[Values, ...]
-    interface: tuple[tuple[str, int], ...]
+    interface: Interface
     facts: structure.Facts
     names: frozenset[str]
     chance: Chance
@@ -94,15 +95,8 @@ def _follows(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool
 
 
 def outputs_of(session: Session, feeds: Values) -> dict[str, np.ndarray]:
-    """Outputs; those of a sequence are told apart by their numbers."""
-    found: dict[str, np.ndarray] = {}
-    for name, value in session.run(feeds).items():
-        if isinstance(value, list):
-            found[f"{name}/length"] = np.array(len(value))
-            found |= {f"{name}/{i}": np.asarray(v) for i, v in enumerate(value)}
-        else:
-            found[name] = value
-    return found
+    """Outputs as arrays: what a sequence holds, and whether an optional value is there."""
+    return flatten(session.run(feeds))
 
 
 def truth_of(
@@ -131,8 +125,6 @@ def truth_of(
     except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
         return None
     outputs = tuple(first for first, _ in runs)
-    if not all(isinstance(v, np.ndarray) for first in outputs for v in first.values()):
-        return None  # a map
     chance = chance_of(*runs[0]) if random else Chance()
     if not all(_agree(chance.fixed(first), second) for first, second in runs):
         return None
@@ -213,14 +205,20 @@ def _agree(first: Values, second: Values) -> bool:
     return True
 
 
-def interface_of(model: ModelProto) -> tuple[tuple[str, int], ...]:
-    """Names and element types of inputs, in any order, and of outputs."""
+def interface_of(model: ModelProto) -> Interface:
+    """Names and types of inputs, in any order, and of outputs."""
     weights = {t.name for t in model.graph.initializer}
-    inputs = sorted(
-        (v.name, v.type.tensor_type.elem_type) for v in model.graph.input if v.name not in weights
-    )
-    outputs = [(v.name, v.type.tensor_type.elem_type) for v in model.graph.output]
-    return (*inputs, ("", 0), *outputs)
+    inputs = sorted((v.name, _kind(v.type)) for v in model.graph.input if v.name not in weights)
+    return (*inputs, ("", ()), *((v.name, _kind(v.type)) for v in model.graph.output))
+
+
+def _kind(type: TypeProto) -> tuple[int, ...]:
+    """The element type, behind a number below 0 for each type around the tensor."""
+    if type.HasField("sequence_type"):
+        return (-1, *_kind(type.sequence_type.elem_type))
+    if type.HasField("optional_type"):
+        return (-2, *_kind(type.optional_type.elem_type))
+    return (type.tensor_type.elem_type,)
 
 
 def is_repeated(config: RuntimeConfig, data: bytes, truth: Truth) -> bool:

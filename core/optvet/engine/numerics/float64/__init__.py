@@ -15,7 +15,7 @@ What stays as the model says it, because it is the model's meaning and not its a
   such casts only place the values, and they are promoted like everything else.
 """
 
-from optvet.engine.numerics.float64.evaluate import Evaluation, evaluate, evaluator
+from optvet.engine.numerics.float64.evaluate import Evaluation, evaluate, evaluator, taken_out
 from optvet.engine.numerics.float64.promote import NotPromotable, promote
 
-__all__ = ["Evaluation", "NotPromotable", "evaluate", "evaluator", "promote"]
+__all__ = ["Evaluation", "NotPromotable", "evaluate", "evaluator", "promote", "taken_out"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TypeProto
 from onnx.reference import ReferenceEvaluator
 
 from optvet.engine.numerics.float64.arrays import Array, is_float
@@ -52,7 +52,7 @@ def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
     """
     ready = promote(model) if double else _checked(model)
     opsets = {entry.domain: entry.version for entry in ready.opset_import}
-    names = [output.name for output in ready.graph.output]
+    outputs = ready.graph.output
     widened = _doubled if double else _unchanged
 
     def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -66,9 +66,18 @@ def evaluator(model: ModelProto, *, double: bool = True) -> Evaluation:
         except Exception as error:
             reason = f"the reference evaluator fails: {type(error).__name__}: {str(error)[:300]}"
             raise NotPromotable(reason) from error
-        return {name: widened(value) for name, value in zip(names, values, strict=True)}
+        named = zip(outputs, values, strict=True)
+        return {o.name: widened(taken_out(value, o.type)) for o, value in named}
 
     return run
+
+
+def taken_out(value: Any, kind: TypeProto) -> Any:
+    """An output of the evaluator: what an optional value holds, for which it gives a list of it."""
+    wrapped = kind.HasField("optional_type") and isinstance(value, list) and len(value) == 1
+    if wrapped and kind.optional_type.elem_type.HasField("sequence_type"):
+        wrapped = value[0] is None or isinstance(value[0], list)
+    return value[0] if wrapped else value
 
 
 def _checked(model: ModelProto) -> ModelProto:
