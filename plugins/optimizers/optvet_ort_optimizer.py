@@ -16,7 +16,7 @@ import re
 import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,7 +44,7 @@ _RULE_SETS = {"Level1_RuleBasedTransformer": _RULES_1, "Level2_RuleBasedTransfor
 _ALWAYS = "FuseFp16InitializerToFp32NodeTransformer"
 _ASKED = {**_RULE_SETS, _ALWAYS: (_ALWAYS,)}
 """What the log says little about: who may have changed the model, by the name in the log."""
-_LEFT_OUT = re.compile(r"^optvet: without (\w+) the model is another$", re.MULTILINE)
+_TOLD = re.compile(r"^optvet: (?:without (\w+)|(\w+) alone): the model is another$", re.MULTILINE)
 _COMPARED = "optvet: compared"
 _SMALL_BYTES = 1 << 20
 """Of models up to this size it is found out which rules of a set changed them."""
@@ -199,18 +199,19 @@ class OrtOptimizer:
         """Passes that the runtime's log says changed the model.
 
         It names rule sets, not rules: those without which a small model becomes another one are
-        found by leaving each out. If none is, or the model is large, the set stands for its rules.
+        found by leaving each out. If there is none, since another pass does what one leaves, those
+        that change the model alone are taken. If these are none too, or the model is large, the set
+        stands for its rules.
         """
-        log = _log_of(
-            source.data, self._settings(passes, options), self._rule_settings(passes, options)
-        )
+        log = _log_of(source.data, self._settings(passes, options), self._others(passes, options))
         begun, done = _BEGUN.findall(log), _DONE.findall(log)
         if not done and not begun:
             return None
         hits = [name for name, modified in done if modified == "1"]
-        if begun and (not done or done[-1][0] != begun[-1]):
+        ended = [name for name, _ in done]
+        if begun and ended.count(begun[-1]) < begun.count(begun[-1]):
             hits.append(begun[-1])  # it threw, or died, in this one
-        telling, compared = set(_LEFT_OUT.findall(log)), _COMPARED in log
+        telling, compared = {a or b for a, b in _TOLD.findall(log)}, _COMPARED in log
         names: set[str] = set()
         for hit in hits:
             known = telling.intersection(_ASKED.get(hit, (hit,)))
@@ -284,12 +285,27 @@ class OrtOptimizer:
             "config": dict(options.config),
         }
 
-    def _rule_settings(
-        self, passes: Sequence[str], options: OrtOptimizerOptions
-    ) -> dict[str, Mapping[str, Any]]:
-        """The settings without each pass of which the log says little."""
+    def _others(self, passes: Sequence[str], options: OrtOptimizerOptions) -> _Others:
+        """The settings without each pass of which the log says little, and with it alone."""
+        settings = self._settings(passes, options)
         asked = [name for names in _ASKED.values() for name in names if name in passes]
-        return {n: self._settings([p for p in passes if p != n], options) for n in asked}
+        # Of one level: what a level does to each model is no pass's doing.
+        disabled = frozenset(settings["disabled"])
+        every = disabled.union(passes)
+        return _Others(
+            {**settings, "disabled": sorted(every)},
+            {n: {**settings, "disabled": sorted(disabled | {n})} for n in asked},
+            {n: {**settings, "disabled": sorted(every - {n})} for n in asked},
+        )
+
+
+@dataclass(frozen=True)
+class _Others:
+    """Settings with no pass on, and for each pass in question without it and with it alone."""
+
+    none: Mapping[str, Any]
+    without: Mapping[str, Mapping[str, Any]]
+    alone: Mapping[str, Mapping[str, Any]]
 
 
 def _run_code(lines: Sequence[str], config: Mapping[str, str]) -> str:
@@ -374,12 +390,10 @@ def _level(number: int) -> Any:
     return getattr(levels, f"ORT_{names[number]}", levels.ORT_ENABLE_ALL)
 
 
-def _log_of(
-    model: bytes, settings: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]] | None = None
-) -> str:
+def _log_of(model: bytes, settings: Mapping[str, Any], others: _Others | None = None) -> str:
     """The verbose log of one optimization, made in a fork: it survives what kills the fork.
 
-    Behind it comes a line for each name in ``others`` whose settings make another model.
+    Behind it comes a line for each pass in ``others`` that is seen to matter.
     """
     import onnxruntime  # noqa: F401  # loaded before the fork, which then only runs it
 
@@ -397,19 +411,23 @@ def _log_of(
         return log.read().decode("utf-8", "replace")
 
 
-def _compare(
-    model: bytes,
-    settings: Mapping[str, Any],
-    others: Mapping[str, Mapping[str, Any]],
-    log: int,
-) -> None:
-    """Write a line for each name whose settings make another model, of those that it may be."""
+def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: int) -> None:
+    """Write a line for each pass without which the model is another, of those that it may be.
+
+    Where there is none in a set of rules, for each that makes another model alone.
+    """
     done = _DONE.findall(os.pread(log, os.fstat(log).st_size, 0).decode("utf-8", "replace"))
-    changed = {n for name, modified in done if modified == "1" for n in _ASKED.get(name, ())}
+    changed = [_ASKED[name] for name, modified in done if modified == "1" and name in _ASKED]
     whole = _saved(model, settings) if changed else b""
-    for name in others:
-        if name in changed and _saved(model, others[name]) != whole:
-            os.write(log, f"\noptvet: without {name} the model is another\n".encode())
+    for names in changed:
+        asked = [n for n in names if n in others.without]
+        told = [n for n in asked if _saved(model, others.without[n]) != whole]
+        words = [f"without {n}" for n in told]
+        if not told and len(asked) > 1:
+            none = _saved(model, others.none)
+            words = [f"{n} alone" for n in asked if _saved(model, others.alone[n]) != none]
+        for telling in words:
+            os.write(log, f"\noptvet: {telling}: the model is another\n".encode())
     os.write(log, f"\n{_COMPARED}\n".encode())
 
 

@@ -123,6 +123,32 @@ def test_a_rule_is_named_not_its_level(mode: str, tmp_path: Path) -> None:
     assert "DivMulFusion" not in result.safe_pipeline
 
 
+FOLDED = """
+<ir_version: 7, opset_import: ["" : 13]>
+net () => (float[2] y)
+<float[2] x = {1, 2}> { a = Clip(x) y = Identity(a) }
+"""
+"""Of constants, so that folding them does what a rule leaves undone."""
+
+
+def changing(text: str, *passes: str) -> list[str]:
+    optimizer = OrtOptimizer()
+    source = Artifact("onnx", onnx.parser.parse_model(text).SerializeToString())
+    names = passes or optimizer.pipelines()["default"]
+    found = optimizer.changing_passes(source, names, optimizer.options)
+    assert found is not None
+    return list(found)
+
+
+def test_a_rule_that_another_pass_makes_up_for_is_named_and_no_other_of_its_set() -> None:
+    assert changing(FOLDED) == ["EliminateIdentity", "ConstantFolding"]
+
+
+def test_a_pass_that_did_nothing_is_not_named_for_being_the_last() -> None:
+    assert changing(FOLDED, "DivMulFusion") == []
+    assert changing(INTEGERS, "DivMulFusion") == ["DivMulFusion"]
+
+
 def test_an_operator_of_its_own_does_not_hide_what_is_wrong(tmp_path: Path) -> None:
     shows(NORMALIZATION, {"x": np.arange(16, dtype=np.float32).reshape(2, 8)})
     result = vet(NORMALIZATION, tmp_path, optimizer_options={"mode": "offline"})
