@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -143,3 +144,22 @@ def test_jobs_that_differ_in_options_alone_are_told_apart(
         "onnxoptimizer, default, fixed_point: true",
         "onnxoptimizer, eliminate_identity",
     }
+
+
+def test_what_goes_with_a_model_makes_no_columns_in_any_table(
+    run: Run, models: Path, place: Path
+) -> None:
+    np.savez(place / "clean.npz", x=np.ones((2, 3), np.float32))
+    np.savez(place / "faulty.npz", a=np.ones((3, 2), np.float32), b=np.ones((3, 4), np.float32))
+    jobs = "\n".join(
+        f'[[jobs]]\nmodels = ["models/{n}.onnx"]\nvet = {{ dataset = ["files:{n}.npz"] }}'
+        for n in ("clean", "faulty")
+    )
+    (place / "own.toml").write_text(f'optimizers = ["onnxoptimizer"]\n{jobs}\n')
+    assert run("campaign", "run", "own.toml", "-q").code == 1
+    shown = run("campaign", "show", "own.store").out
+    head = next(line for line in shown.splitlines() if line.startswith("model"))
+    assert head.split() == ["model", "onnxoptimizer"]
+    report = json.loads(run("report", "own.store", "--format", "json").out)
+    assert len({trial["dataset"] for trial in report["trials"]}) == 2
+    assert {trial["question"] for trial in report["trials"]} == {"onnxoptimizer, default"}

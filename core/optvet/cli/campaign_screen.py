@@ -16,7 +16,7 @@ from optvet.cli.convert import screen as converted_screen
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED, worst
 from optvet.cli.render import count, headline, screen, table_of, text
 from optvet.cli.terminal import one_line
-from optvet.engine.campaign.names import short_model, short_models
+from optvet.engine.campaign.names import questions, short_model, short_models
 from optvet.engine.campaign.results import Trial
 from optvet.spec.campaign import JobRequest
 from optvet.spec.records.campaign import (
@@ -115,15 +115,13 @@ def planned(name: str, requests: Sequence[JobRequest]) -> Iterator[RenderableTyp
 def _matrix(trials: Sequence[TrialSummary]) -> Table:
     """A row per model, a column per optimizer and pipeline; a list for too many columns."""
     rows = list(dict.fromkeys(t.model for t in trials))
-    columns = list(dict.fromkeys(_column(t) for t in trials))
+    asked = questions(trials)
+    columns = list(dict.fromkeys(asked.values()))
     if len(columns) > _COLUMNS:
         return _list(trials)
-    cells: dict[tuple[str, tuple[str, ...]], TrialSummary] = {}
-    for trial in trials:
-        cells[trial.model, _column(trial)] = trial
+    cells = {(trial.model, asked[trial.key]): trial for trial in trials}
     table = table_of(("model", ""))
-    labels = _labels(columns)
-    for label in labels:
+    for label in _labels(columns):
         table.add_column(text(label), overflow="fold")
     for model, name in short_models(rows).items():
         found = (cells.get((model, column)) for column in columns)
@@ -131,19 +129,11 @@ def _matrix(trials: Sequence[TrialSummary]) -> Table:
     return table
 
 
-def _column(trial: TrialSummary) -> tuple[str, ...]:
-    about = (trial.optimizer, trial.pipeline, trial.options)
-    return (*about, trial.dataset, trial.runtime, trial.comparator)
-
-
 def _labels(columns: Sequence[tuple[str, ...]]) -> list[str]:
-    """Column heads: the optimizer, and the other values that differ between columns."""
-    differing = [len({column[i] for column in columns}) > 1 for i in range(6)]
-    differing[0] = True
-    return [
-        "\n".join(part for part, differs in zip(column, differing, strict=True) if differs)
-        for column in columns
-    ]
+    """Column heads: the optimizer, and what is not the same in all columns."""
+    shared = set[str]().union(*columns).intersection(*(column[1:] for column in columns))
+    heads = ((column[0], *(w for w in column[1:] if w not in shared)) for column in columns)
+    return ["\n".join(words) for words in heads]
 
 
 def _cell(trial: TrialSummary | None) -> Text:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import optvet
 from optvet.engine import contract
 from optvet.engine.campaign.artifacts import artifacts
 from optvet.engine.campaign.documents import summary_of
-from optvet.engine.campaign.names import short_models
+from optvet.engine.campaign.names import questions, short_models
 from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
 from optvet.engine.campaign.store import Store
 from optvet.spec.campaign import JobRequest
@@ -61,10 +60,12 @@ def report_of(
 ) -> CampaignReport:
     """The value that reporters get; ``tables`` and ``charts`` are shown as they are."""
     summary = summary_of(store, campaign)
-    names = _Names.of(summary.trials)
+    names = short_models(t.model for t in summary.trials)
+    asked = questions(summary.trials)
     jobs: dict[str, tuple[ReportedTrial, JobRequest]] = {}
     for short, trial in zip(summary.trials, trials(store, campaign), strict=True):
-        jobs[trial.key] = _trial(short, trial, names), trial.request
+        question = ", ".join(asked[short.key])
+        jobs[trial.key] = _trial(short, trial, names[trial.model], question), trial.request
     rows: dict[str, list[StoredFinding]] = {}
     for row in findings(store, campaign):
         rows.setdefault(row.fingerprint, []).append(row)
@@ -101,45 +102,11 @@ def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
     return {}
 
 
-@dataclass(frozen=True)
-class _Names:
-    """The shortest distinct names of models and jobs."""
-
-    models: Mapping[str, str]
-    differing: Sequence[Callable[[TrialSummary], str]]
-
-    @classmethod
-    def of(cls, summaries: Sequence[TrialSummary]) -> _Names:
-        """Names for jobs."""
-        parts: list[Callable[[TrialSummary], str]] = [
-            lambda t: t.options,
-            lambda t: t.dataset,
-            lambda t: t.runtime,
-            lambda t: t.comparator,
-        ]
-        # What goes with the model, such as a dataset of its own, tells no questions apart.
-        differing = [part for part in parts if _differs_for_a_model(part, summaries)]
-        return cls(short_models(t.model for t in summaries), differing)
-
-    def of_question(self, trial: TrialSummary) -> str:
-        parts = (trial.optimizer, trial.pipeline, *(part(trial) for part in self.differing))
-        return ", ".join(part for part in parts if part)
-
-
-def _differs_for_a_model(
-    part: Callable[[TrialSummary], str], summaries: Sequence[TrialSummary]
-) -> bool:
-    values: dict[str, set[str]] = {}
-    for summary in summaries:
-        values.setdefault(summary.model, set()).add(part(summary))
-    return any(len(found) > 1 for found in values.values())
-
-
-def _trial(summary: TrialSummary, trial: Trial, names: _Names) -> ReportedTrial:
+def _trial(summary: TrialSummary, trial: Trial, short_name: str, question: str) -> ReportedTrial:
     fields = {
         **dict(summary),
-        "short_name": names.models[trial.model],
-        "question": names.of_question(summary),
+        "short_name": short_name,
+        "question": question,
         "command": _again(trial.request),
     }
     if (told := trial.conversion) is not None:
