@@ -404,6 +404,16 @@ def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
     assert not is_barren(state, "p|wrong-output|other")
 
 
+def test_what_a_pass_that_is_known_to_be_wrong_shows_with_another_is_vetted_no_more() -> None:
+    state = State()
+    for number in range(3):
+        assert not is_barren(state, "q+p|wrong-output|Relu|")
+        state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, [f"fault {number}"])
+    assert is_barren(state, "q+p|wrong-output|Relu|")
+    assert not is_barren(state, "q+p|load-failure|Relu|")
+    assert not is_barren(state, "p|wrong-output|Abs|")
+
+
 def test_import_and_export_are_vetted_for_each_operator() -> None:
     state = State()
     for number in range(20):

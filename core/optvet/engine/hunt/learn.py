@@ -48,9 +48,25 @@ def is_barren(state: State, key: str) -> bool:
     label, symptom = key.split("|")[:2]
     if label in ("", ANY):
         return False
-    signs = [s for k, s in state.signs.items() if k.startswith(f"{label}|{symptom}|")]
-    found = {fingerprint for s in signs for fingerprint in s.fingerprints}
-    return sum(s.vetted for s in signs) - len(found) >= _BARREN + len(found)
+    parts = label.split("+")
+    if len(parts) > 1 and any(len(_confirmed(state, n, symptom)) >= _KNOWN for n in parts):
+        return True
+    found = _confirmed(state, label, symptom)
+    return sum(s.vetted for s in _signs(state, label, symptom)) - len(found) >= _BARREN + len(found)
+
+
+_KNOWN = 3
+"""Faults of one pass alone, of one symptom: what it shows with another pass is mostly these."""
+
+
+def _signs(state: State, label: str, symptom: str) -> list[Sign]:
+    return [s for k, s in state.signs.items() if k.startswith(f"{label}|{symptom}|")]
+
+
+def _confirmed(state: State, label: str, symptom: str) -> set[str]:
+    """Fingerprints of what was confirmed of passes and a symptom."""
+    signs = _signs(state, label, symptom)
+    return {fingerprint for s in signs for fingerprint in s.fingerprints}
 
 
 _OFTEN = 20
