@@ -200,8 +200,8 @@ class OrtOptimizer:
 
         It names rule sets, not rules: those without which a small model becomes another one are
         found by leaving each out. If there is none, since another pass does what one leaves, those
-        that change the model alone are taken. If these are none too, or the model is large, the set
-        stands for its rules.
+        are taken with which alone the log names the set. If these are none too, or the model is
+        large, the set stands for its rules.
         """
         log = _log_of(source.data, self._settings(passes, options), self._others(passes, options))
         begun, done = _BEGUN.findall(log), _DONE.findall(log)
@@ -293,7 +293,6 @@ class OrtOptimizer:
         disabled = frozenset(settings["disabled"])
         every = disabled.union(passes)
         return _Others(
-            {**settings, "disabled": sorted(every)},
             {n: {**settings, "disabled": sorted(disabled | {n})} for n in asked},
             {n: {**settings, "disabled": sorted(every - {n})} for n in asked},
         )
@@ -301,9 +300,8 @@ class OrtOptimizer:
 
 @dataclass(frozen=True)
 class _Others:
-    """Settings with no pass on, and for each pass in question without it and with it alone."""
+    """Settings without each pass in question, and with it alone."""
 
-    none: Mapping[str, Any]
     without: Mapping[str, Mapping[str, Any]]
     alone: Mapping[str, Mapping[str, Any]]
 
@@ -414,21 +412,37 @@ def _log_of(model: bytes, settings: Mapping[str, Any], others: _Others | None = 
 def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: int) -> None:
     """Write a line for each pass without which the model is another, of those that it may be.
 
-    Where there is none in a set of rules, for each that makes another model alone.
+    Where there is none in a set of rules, for each with which alone the set changes the model.
     """
-    done = _DONE.findall(os.pread(log, os.fstat(log).st_size, 0).decode("utf-8", "replace"))
-    changed = [_ASKED[name] for name, modified in done if modified == "1" and name in _ASKED]
+    changed = [name for name in _changed(log, 0) if name in _ASKED]
     whole = _saved(model, settings) if changed else b""
-    for names in changed:
-        asked = [n for n in names if n in others.without]
+    for name in changed:
+        asked = [n for n in _ASKED[name] if n in others.without]
         told = [n for n in asked if _saved(model, others.without[n]) != whole]
         words = [f"without {n}" for n in told]
         if not told and len(asked) > 1:
-            none = _saved(model, others.none)
-            words = [f"{n} alone" for n in asked if _saved(model, others.alone[n]) != none]
+            words = [
+                f"{n} alone" for n in asked if name in _changed_by(model, others.alone[n], log)
+            ]
         for telling in words:
             os.write(log, f"\noptvet: {telling}: the model is another\n".encode())
     os.write(log, f"\n{_COMPARED}\n".encode())
+
+
+def _changed(log: int, start: int) -> list[str]:
+    """Transformers of which the log says, from ``start`` on, that they changed the model."""
+    text = os.pread(log, os.fstat(log).st_size - start, start).decode("utf-8", "replace")
+    return [name for name, modified in _DONE.findall(text) if modified == "1"]
+
+
+def _changed_by(model: bytes, settings: Mapping[str, Any], log: int) -> list[str]:
+    """Transformers that change the model under other settings."""
+    start = os.fstat(log).st_size
+    _create(model, settings)
+    found = _changed(log, start)
+    os.ftruncate(log, start)
+    os.lseek(log, start, os.SEEK_SET)
+    return found
 
 
 @functools.lru_cache(maxsize=1)

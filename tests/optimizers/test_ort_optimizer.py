@@ -129,6 +129,11 @@ net () => (float[2] y)
 <float[2] x = {1, 2}> { a = Clip(x) y = Identity(a) }
 """
 """Of constants, so that folding them does what a rule leaves undone."""
+CASTS = """
+<ir_version: 7, opset_import: ["" : 13]>
+net (float[2] x) => (float[2] y) { a = Cast<to = 1>(x) y = Cast<to = 1>(a) }
+"""
+"""One of which a session removes even where no pass is on."""
 
 
 def changing(text: str, *passes: str) -> list[str]:
@@ -142,6 +147,7 @@ def changing(text: str, *passes: str) -> list[str]:
 
 def test_a_rule_that_another_pass_makes_up_for_is_named_and_no_other_of_its_set() -> None:
     assert changing(FOLDED) == ["EliminateIdentity", "ConstantFolding"]
+    assert changing(CASTS) == ["CastElimination"]
 
 
 def test_a_pass_that_did_nothing_is_not_named_for_being_the_last() -> None:
