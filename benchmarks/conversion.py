@@ -278,7 +278,9 @@ def _told(result: ConversionResult) -> tuple[str, str, str, str, str, str]:
         return result.verdict, "none", "-", "-", result.reason, "none"
     first = min(told, key=_plainness)
     symptom = SYMPTOMS.get(first.symptom, first.symptom)
-    place = first.place.words() if first.place is not None else ""
+    place = ""
+    if first.place is not None and (place := first.place.words()):
+        place += f" in {first.place.module}" if first.place.module else ""
     stage = STAGES.get(first.kind, first.kind)
     cause = "incompatibility" if first.severity == "refusal" else cause_of_conversion(first).name
     return result.verdict, symptom, stage, place or first.culprit, first.message, cause

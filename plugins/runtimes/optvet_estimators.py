@@ -215,7 +215,8 @@ def _settings(estimator: Any) -> dict[str, object]:
     """
     if not hasattr(estimator, "get_params"):
         return {}
-    usual = inspect.signature(type(estimator).__init__).parameters
+    inits = [vars(c)["__init__"] for c in type(estimator).__mro__[-2::-1] if "__init__" in vars(c)]
+    usual = {n: p for init in inits for n, p in inspect.signature(init).parameters.items()}
     given = {n: v for n, v in estimator.get_params(deep=False).items() if n not in _IRRELEVANT}
     plain = {n: v for n, v in given.items() if isinstance(v, (str, bool, int, float))}
     defaults = {n: usual[n].default for n in plain if n in usual}

@@ -234,6 +234,9 @@ def _ensure_torchvision() -> None:
             setattr(ops, name, _missing)
 
 
+_OF_TORCHVISION = frozenset({"NonMaxSuppression", "RoiAlign"})
+
+
 def _missing(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("this operator needs a torchvision that fits the installed torch")
 
@@ -320,12 +323,17 @@ class Onnx2Torch:
     def convert(
         self, source: Artifact, options: ConverterOptions, folder: Path
     ) -> Iterator[Artifact]:
-        """The module, pickled."""
+        """The module, pickled; refused where operators are missing here, not in the converter."""
         torch = _torch()
         _ensure_torchvision()
         from onnx2torch import convert
 
-        module = convert(onnx.load_from_string(source.data)).eval()
+        model = onnx.load_from_string(source.data)
+        if sys.modules["torchvision.ops"].nms is _missing and any(
+            node.op_type in _OF_TORCHVISION for node in model.graph.node
+        ):
+            _missing()
+        module = convert(model).eval()
         path = folder / "module.pt"
         torch.save(module, str(path))
         yield Artifact(_PICKLED, path=path)

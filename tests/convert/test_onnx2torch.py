@@ -46,6 +46,18 @@ def test_an_onnx_model_is_a_source(
     assert {f.symptom for f in result.findings if f.severity != "note"} == symptoms
 
 
+def test_an_operator_that_lacks_a_library_here_is_no_fault_of_the_converter(
+    tmp_path: Path,
+) -> None:
+    aligned = "g (float[1,2,6,6] x) => (float[1,2,2,2] y) <float[1,4] r = {0, 0, 4, 4}, "
+    aligned += "int64[1] i = {0}> { y = RoiAlign<output_height=2, output_width=2>(x, r, i) }"
+    result = convert(tmp_path, aligned)
+    if result.verdict != "refused":
+        pytest.skip("this torchvision fits this torch")
+    assert "torchvision" in result.findings[0].message
+    assert result.findings[0].severity == "refusal"
+
+
 def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_text("no model")

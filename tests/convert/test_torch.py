@@ -81,6 +81,27 @@ halves.more_inputs = [(torch.randn(6, 4),)]
 halves.dynamic_axes = {"x": {0: "batch"}}
 
 
+def smoothed():
+    return Function(lambda x, y: nn.functional.cross_entropy(x, y, label_smoothing=0.2))
+
+
+smoothed.example_inputs = (torch.randn(4, 5), torch.tensor([0, 1, 4, 2]))
+
+
+def root_mean():
+    return nn.RMSNorm(6)
+
+
+root_mean.example_inputs = (torch.randn(2, 6),)
+
+
+def half():
+    return Function(lambda x: (x.half() @ x.half().T).float())
+
+
+half.example_inputs = (torch.randn(4, 6),)
+
+
 def greater():
     return Function(lambda x: x * 2 if x.sum() > 0 else x - 1)
 
@@ -175,6 +196,31 @@ def test_an_argument_that_was_traced_as_a_constant_is_named(source: Path) -> Non
     now, wanted = place.attributes["size"]
     assert now == "[2, -1]" != wanted
     assert place.line.startswith(f"{source}:")
+
+
+def test_a_function_of_the_user_is_named_with_what_it_is_given(source: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    result = convert(source, "smoothed", "torch_dynamo")
+    if result.verdict == "right":
+        pytest.skip("this exporter is right")
+    place = result.findings[0].place
+    assert place is not None
+    assert place.operator == "aten._log_softmax (of cross_entropy)"
+    assert place.arguments["label_smoothing"] == "0.2"
+    assert "reduction" not in place.arguments
+
+
+def test_a_refusal_names_the_function_that_the_operators_are_of(source: Path) -> None:
+    result = convert(source, "root_mean", "torch_script")
+    assert result.verdict == "refused"
+    assert result.findings[0].place is not None
+    assert result.findings[0].place.operator == "rms_norm"
+
+
+def test_what_float16_is_rounded_by_is_no_fault(source: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    result = convert(source, "half", "torch_dynamo")
+    assert (result.verdict, [f for f in result.findings if f.severity == "fault"]) == ("right", [])
 
 
 def test_a_branch_that_was_not_taken_while_tracing_is_named(source: Path) -> None:

@@ -11,12 +11,14 @@ import pytest
 from tests.convert.plain import HEAD
 
 from optvet.engine.convert.align import Tolerances, known_values
-from optvet.engine.convert.judge import Judge, Seen
+from optvet.engine.convert.interface import matched
+from optvet.engine.convert.judge import Judge, judged_with
 from optvet.engine.convert.noise import NoiseMeter, _terms
 from optvet.engine.convert.run import convert_model
 from optvet.engine.convert.steps import GraphFacts
 from optvet.engine.convert.undefined import undefined_in
 from optvet.engine.discovery import Plugins
+from optvet.engine.numerics.oracle import Noise
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 from optvet.spec.types import Sample
@@ -109,19 +111,20 @@ def test_sums_of_equal_terms_round_alike(x: np.ndarray, terms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "output", "lost"), [(6e-3, 1e-6, True), (6e-3, 1.0, False), (1e-8, 1e-6, False)]
+    ("output", "given", "lost"),
+    [(1e-6, 1.006e-6, True), (0.0, 1e-11, True), (1.0, 1.006, False), (1e-6, np.nan, False)],
 )
 def test_an_error_below_the_rounding_of_usual_outputs_is_told_apart(
-    error: float, output: float, lost: bool
+    output: float, given: float, lost: bool
 ) -> None:
     usual, edge = np.array([0.5, -1.0], np.float32), np.full(2, output, np.float32)
     reference = {"example": {"y": usual}, "edge 1": {"y": edge}}
     meter = cast(NoiseMeter, None)
     judge = Judge(reference, frozenset(), meter, frozenset({"example"}))
-    seen = Seen("fault", "wrong-output", ("y",), error, 1e-7)
+    pair = matched(reference["edge 1"], {"y": np.full(2, given, np.float32)})
+    seen = judged_with(pair, Noise(jitters=[reference["edge 1"]]))
+    assert seen.symptom == "wrong-output"
     assert judge.is_lost_in_usual("edge 1", seen) is lost
-    infinite = Seen("fault", "wrong-output", ("y",), 0.0, 1e-7)
-    assert not judge.is_lost_in_usual("edge 1", infinite)
 
 
 MEDIAN = """

@@ -192,8 +192,8 @@ class SourceValue:
         attributes: Those attributes.
         inputs: The arguments that are inputs of that operator, in its order; empty if unknown.
         operands: What is given for each argument, as far as it is known.
-        settings: What else it is set to, such as an estimator's parameters that are not the default
-            ones, the most telling first.
+        settings: What it is given besides tensors that is not the default, such as an estimator's
+            parameters, the most telling first.
     """
 
     operator: str

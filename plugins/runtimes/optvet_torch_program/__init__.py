@@ -264,7 +264,7 @@ def _move(value: Any, generator: Any) -> None:
 def _mover(generator: Any) -> Callable[[Any], Any]:
     """Moves each element of a tensor of floats by its own rounding."""
     torch = _torch()
-    movable = (torch.float32, torch.float64)
+    movable = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
     def moved(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype not in movable:

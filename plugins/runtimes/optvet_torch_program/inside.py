@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optvet import SourceInside, SourceOperand, SourceValue
@@ -91,25 +92,29 @@ class _Record:
         self._kept: list[Any] = []  # ids of tensors are not used again while these live
         self._modules: list[str] = []
         self._bytes = 0
-        self._functions: list[tuple[int, str]] = []  # those that are being called, with a number
+        self._functions: list[tuple[int, str, Any]] = []  # those being called: number, name, caller
         self._calls = 0
-        self._of: dict[int, tuple[int, str]] = {}
+        self._of: dict[int, _Function] = {}
 
     def called(self, frame: Any, event: str, function: Any) -> None:
         """A profiler's event: what the user calls may be made of several operators."""
         if event == "c_call":
             self._calls += 1
-            self._functions.append((self._calls, getattr(function, "__name__", "")))
+            self._functions.append((self._calls, getattr(function, "__name__", ""), frame))
         elif event in ("c_return", "c_exception") and self._functions:
             self._functions.pop()
 
     def in_user_words(self) -> Iterator[SourceValue]:
         """The values; operators that one function is made of name that too."""
-        many = Counter(number for number, _ in self._of.values())
+        many = Counter(of.number for of in self._of.values())
         for i, value in enumerate(self.values):
-            number, name = self._of.get(i, (0, ""))
-            if many[number] > 1 and name.strip("_") not in value.operator:
-                value = replace(value, operator=f"{value.operator} (of {name})")
+            of = self._of.get(i)
+            if of is not None:
+                told = many[of.number] > 1 or of.in_python
+                named = told and of.name.strip("_") not in value.operator
+                operator = f"{value.operator} (of {of.name})" if named else value.operator
+                settings = {**of.settings, **value.settings}
+                value = replace(value, operator=operator, settings=settings)
             yield value
 
     def fed(self, tensor: Any, name: str) -> None:
@@ -138,7 +143,7 @@ class _Record:
         """Execute an operator, and note what it gives."""
         from torch.utils import _pytree
 
-        of = self._functions[-1] if self._functions else None
+        of = _function_of(*self._functions[-1]) if self._functions else None
         given = [a for a in _pytree.tree_leaves((args, kwargs)) if self._is_tensor(a)]
         reads = tuple(dict.fromkeys(p for a in given if (p := self.place(a)) is not None))
         result = function(*args, **kwargs)
@@ -149,10 +154,13 @@ class _Record:
         fed = any(id(a) in self._inputs for a in given)
         constant = not fed and all(self.values[p].constant for p in reads)
         operands = tuple(self._operands(function, args, kwargs))
+        usual = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        plain = {o.name: o.constant for o in operands if o.constant is not None}
+        settings = {n: v for n, v in plain.items() if n not in usual or not _is_same(usual[n], v)}
         known = (*alike_in_onnx(function, args, kwargs), inputs_in_onnx(function, args, kwargs))
         for leaf in _pytree.tree_leaves(result):
             if self._is_tensor(leaf):
-                about = (str(function._schema.name), reads, constant, *known, operands)
+                about = (str(schema.name), reads, constant, *known, operands, settings)
                 if of is not None and not aliased:
                     self._of[len(self.values)] = of
                 self._note(leaf, *about)
@@ -178,7 +186,7 @@ class _Record:
         return isinstance(value, self.torch.Tensor)
 
     def _note(self, tensor: Any, name: str, *about: Any) -> None:
-        reads, constant, alike, attributes, inputs, operands = about
+        reads, constant, alike, attributes, inputs, operands, settings = about
         value = as_array(tensor).copy()
         self._bytes += value.nbytes
         if self._bytes > _MAX_BYTES:
@@ -199,8 +207,36 @@ class _Record:
                 attributes=attributes,
                 inputs=inputs,
                 operands=operands,
+                settings=settings,
             )
         )
+
+
+@dataclass(frozen=True)
+class _Function:
+    """What the user calls: one of C++ by number, or of ``torch.nn.functional`` with settings."""
+
+    number: int
+    name: str
+    in_python: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+def _function_of(number: int, name: str, caller: Any) -> _Function:
+    code = caller.f_code
+    function = caller.f_globals.get(code.co_name)
+    if not code.co_filename.endswith("/torch/nn/functional.py") or function is None:
+        return _Function(number, name)
+    usual = inspect.signature(function).parameters
+    plain = {n: v for n, v in caller.f_locals.items() if isinstance(v, (bool, int, float, str))}
+    changed = {n: v for n, v in plain.items() if n in usual and not _is_same(usual[n].default, v)}
+    return _Function(number, code.co_name, True, changed)
+
+
+def _is_same(one: object, other: object) -> bool:
+    listed = [list(v) if isinstance(v, (list, tuple)) else v for v in (one, other)]
+    # A list that is a default is told as one number in a schema.
+    return listed[0] == listed[1] or (isinstance(listed[1], list) and listed[1] == [])
 
 
 def _user_line() -> str:

@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto
 from optvet.engine.numerics.oracle import is_float, unit_roundoff
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
-from optvet.spec.converters import SourceInside
+from optvet.spec.converters import SourceInside, SourceValue
 
 K = TypeVar("K")
 _FACTOR = 32.0
@@ -267,7 +267,7 @@ def origin_of(
     """
     while True:
         one, other = source.values[pair[0]], target.values[pair[1]]
-        if one.operator != other.operator:
+        if plain_name(one) != plain_name(other):
             return pair
         given = zip(one.reads, other.reads, strict=False)
         parts = (p for p in given if not _is_equal(source, target, allowed, p))
@@ -275,6 +275,11 @@ def origin_of(
         if before is None:
             return pair
         pair = before
+
+
+def plain_name(value: SourceValue) -> str:
+    """``aten.upsample_nearest2d (of interpolate)`` → ``aten.upsample_nearest2d``."""
+    return value.operator.partition(" ")[0]
 
 
 def _is_equal(

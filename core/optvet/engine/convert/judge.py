@@ -37,7 +37,7 @@ _DEATHS: Mapping[str, ConversionSymptom] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What one artifact did on one sample."""
+    """What one artifact did on one sample; a wrong output is ``apart`` by so much at most."""
 
     state: Literal["same", "drift", "unsure", "fault", "fails"]
     symptom: ConversionSymptom | None = None
@@ -46,6 +46,7 @@ class Seen:
     noise: float | None = None
     message: str = ""
     notes: tuple[str, ...] = ()
+    apart: float = math.inf
 
     @property
     def right(self) -> bool:
@@ -113,15 +114,13 @@ class Judge:
         So are outputs of inputs that are a millionth of the usual ones, of a kernel that rounds
         near 1: it matters to no input that the source is meant for.
         """
-        error = math.inf if seen.error is None else seen.error
-        if seen.symptom != "wrong-output" or not (seen.noise or 0.0) < error < math.inf:
-            return False
-        values = [self.reference[sample][name] for name in seen.outputs]
-        if not all(is_float(v.dtype) for v in values):
+        if seen.symptom != "wrong-output":
             return False
         return all(
-            error * _top(v) <= _USUAL * unit_roundoff(v.dtype) * self._ranges.get(name, 0.0)
-            for name, v in zip(seen.outputs, values, strict=True)
+            seen.apart <= _USUAL * unit_roundoff(value.dtype) * self._ranges.get(name, 0.0)
+            for name in seen.outputs
+            for value in (self.reference[sample][name],)
+            if is_float(value.dtype)
         )
 
     def _judged_loosely(self, pair: Matched, noise: Noise, tolerance: float) -> Seen:
@@ -195,6 +194,7 @@ def _judged(pair: Matched, judgements: Sequence[Judgement]) -> Seen:
             first.noise,
             _words(pair, first),
             pair.notes,
+            max(_apart(pair.reference[n], pair.candidate[n]) for n in names),
         )
     if any(j.call == "unsure" for j in judgements):
         detail = next(j.detail for j in judgements if j.call == "unsure")
@@ -203,6 +203,17 @@ def _judged(pair: Matched, judgements: Sequence[Judgement]) -> Seen:
     if any(j.call != "same" for j in judgements):
         state = "drift"
     return Seen(state, None, (), error, noise, "", pair.notes)
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference; infinite where it has no size."""
+    if not is_float(one.dtype) or one.shape != other.shape:
+        return math.inf
+    with np.errstate(invalid="ignore"):
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        apart = np.where(same, 0.0, np.abs(one.astype(np.float64) - other.astype(np.float64)))
+    largest = float(np.max(apart, initial=0.0))
+    return math.inf if math.isnan(largest) else largest
 
 
 def _words(pair: Matched, found: Judgement) -> str:

@@ -24,6 +24,7 @@ from optvet.engine.convert.align import (
     first_lacking,
     known_values,
     origin_of,
+    plain_name,
     reader_of,
 )
 from optvet.engine.convert.inside import inside_of, shows_inside
@@ -47,6 +48,7 @@ _FEW = 4
 _CHARS = 40
 _HIDDEN = "the source's runtime does not show what it computes inside"
 _MLIR = re.compile(r"'([a-z]\w{0,40}\.\w{1,80})' op\b")
+_REFUSED = re.compile(r"operator '?(\w+::\w+)|^\w+: (\w+)\(\): argument")
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,200})['"]""")
 
 
@@ -154,11 +156,9 @@ def _of_source(value: SourceValue | None) -> dict[str, Any]:
 
 
 def _arguments(value: SourceValue) -> dict[str, str]:
-    """What an operator is given besides tensors, by name; the first few that are short."""
-    named = {o.name: o.constant for o in value.operands if o.constant is not None}
-    texts = {n: _text(v) for n, v in {**named, **value.settings}.items() if not n.isdigit()}
-    short = ((n, t) for n, t in texts.items() if len(t) <= _CHARS)
-    return dict(itertools.islice(short, _FEW))
+    """What an operator is set to, by name; the first few that are short."""
+    texts = ((n, _text(v)) for n, v in value.settings.items())
+    return dict(itertools.islice(((n, t) for n, t in texts if len(t) <= _CHARS), _FEW))
 
 
 def _near(
@@ -277,9 +277,10 @@ def locate_in(
     entry = None if other is None else target.values[other]
     shown = [target.values[i] for i in region.nodes[:_NODES]]
     attributes: dict[str, tuple[str, str]] = {}
-    if first is not None and entry is not None and first.operator == entry.operator:
-        now, wanted = _arguments(entry), _arguments(first)
-        attributes = {n: (now[n], v) for n, v in wanted.items() if now.get(n, v) != v}
+    if first is not None and entry is not None and plain_name(first) == plain_name(entry):
+        names = entry.settings.keys()
+        sides = {n: (entry.settings.get(n), first.settings.get(n)) for n in names}
+        attributes = {n: (_text(a), _text(b)) for n, (a, b) in sides.items() if a != b}
     return ConversionPlace(
         **_of_source(first),
         nodes=[f"{value.module or '_'} = {value.operator}" for value in shown],
@@ -294,8 +295,8 @@ def _parting(
     """Where the values part: the first wrong operator on both sides, or what it is given."""
     if region.first is None:
         return None, region.entry
-    operator = inside.values[region.first].operator
-    same = (i for i in region.nodes if target.values[i].operator == operator)
+    operator = plain_name(inside.values[region.first])
+    same = (i for i in region.nodes if plain_name(target.values[i]) == operator)
     pair = (region.first, next(same, region.nodes[0]))
     found = origin_of(inside, target, allowed, pair)
     return (region.first, region.entry) if found == pair else found
@@ -319,9 +320,15 @@ def place_in_message(
     return ConversionPlace(
         nodes=[node_text(n, constants) for n in named[:_NODES]],
         node=named[0].op_type,
-        module=next((v for k, v in origin.items() if k.endswith("name_scopes")), ""),
+        module=_module(next((v for k, v in origin.items() if k.endswith("name_scopes")), "")),
         line=":".join(places[-1]) if places else "",
     )
+
+
+def _module(scopes: str) -> str:
+    """The path of the module in what PyTorch's exporter notes: ``['', 'c1', 'conv2d']``."""
+    names = re.findall(r"'([^']*)'", scopes)
+    return names[-2] if len(names) > 1 else ""
 
 
 def operator_before(
@@ -402,21 +409,27 @@ def place_among_operators(
     inside = inside_of(config, source, sample.feeds, None)
     names = list(dict.fromkeys(v.operator for v in inside.values if not v.constant))
     words = {word.lower() for word in re.findall(r"[A-Za-z]\w*", message)}
-    named = [name for name in names if _plain_name(name) in words]
+    named = list(dict.fromkeys(told for name in names if (told := _told(name, words))))
+    foreign = _REFUSED.search(message)
+    if foreign is not None and not named:
+        return ConversionPlace(operator=foreign[1] or foreign[2])
     found = named or (names if len(names) <= _FEW else [])
     if not found:
         return None
     note = "" if named else "its operators; what is converted does not show what it computes inside"
-    value = next(v for v in inside.values if v.operator == found[0])
-    if len(found) == 1:
+    value = next(v for v in inside.values if found[0] in v.operator)
+    if found == [value.operator]:
         return ConversionPlace(**_of_source(value), note=note)
     listed = ", ".join(found)
     return ConversionPlace(operator=listed, module=value.module, line=value.line, note=note)
 
 
-def _plain_name(operator: str) -> str:
-    """``aten._log_softmax (of cross_entropy_loss)`` → ``log_softmax``."""
-    return operator.partition(" ")[0].rpartition(".")[2].strip("_").lower()
+def _told(operator: str, words: set[str]) -> str:
+    """An operator, or the function that it is part of, if ``words`` name it; else nothing."""
+    name, _, function = operator.partition(" (of ")
+    if name.rpartition(".")[2].strip("_").lower() in words:
+        return operator
+    return function.rstrip(")") if function.rstrip(")").strip("_").lower() in words else ""
 
 
 def _asked_for(model: ModelProto, inputs: Sequence[str]) -> ConversionPlace | None:

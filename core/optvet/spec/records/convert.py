@@ -112,7 +112,9 @@ class ConversionPlace(Record):
         if self.parameters:
             return ", ".join(p.name for p in self.parameters)
         if self.attributes:
-            return ", ".join(f"{self.node}.{name}" for name in self.attributes)
+            listed = ", ".join(f"{self.node}.{name}" for name in self.attributes)
+            alone = self.operator in ("", self.node)
+            return listed if alone else f"{self.operator} → {listed}"
         made = ", ".join(node.partition(" = ")[2].partition(" ")[0] for node in self.nodes[:4])
         given = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         operator = f"{self.operator} ({given})" if given else self.operator
