@@ -10,8 +10,11 @@ import onnx
 import pytest
 from tests.commands import Run, run
 
+from optvet.engine.discovery import Plugins
 from optvet.engine.generate.adapt import adapted, fitting
-from optvet.engine.generate.coverage import operators_at
+from optvet.engine.generate.coverage import operators_at, opsets_for
+from optvet.engine.generate.make import newest_opset
+from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.sequences import sequences_of
 from optvet.graph.walk import node_count, nodes_of, reads
 from optvet.spec.records import GeneratedModels
@@ -125,6 +128,46 @@ def test_coverage_tells_every_operator_or_why_there_is_none(run: Run) -> None:
     pairs = {tuple(s.operators): s.models for s in coverage.pairs}
     found = [set(sequences_of(m, 2)) for m in models]
     assert pairs == {p: sum(p in f for f in found) for p in set().union(*found)}
+
+
+def test_operators_of_which_only_an_older_form_runs_are_in_models_of_that_version(run: Run) -> None:
+    newest = newest_of_runtime()
+    asked = ("--pool", "untested", "--pool", "onnx-tests", "--nodes", "20-25", "--count", 40)
+    named = ("--operators", "MaxRoiPool,Mul,Constant,Relu,Abs,Multinomial,RandomNormal")
+    ran = run("models", "generate", "--quiet", *asked, *named, "--out", "out", "--json", "a.json")
+    assert ran.code == 0, ran.err
+    made = GeneratedModels.model_validate_json(Path("a.json").read_text())
+    coverage = made.coverage
+    assert coverage.opset == newest
+    old = {"MaxRoiPool", "Multinomial", "RandomNormal"}
+    assert coverage.older.keys() == old
+    assert old <= coverage.operators.keys()
+    for entry in made.models:
+        model = onnx.load(Path("out", entry.file))
+        (version,) = (e.version for e in model.opset_import if not e.domain)
+        kinds = {n.op_type for n in nodes_of(model.graph)}
+        assert version == newest or kinds & old
+        assert all(coverage.older[kind] >= version for kind in kinds & old)
+    assert "only in models of older ones" in " ".join(ran.out.split())
+    exact = (*asked, *named, "--opset", newest, "--out", "exact", "--json", "-")
+    ran = run("models", "generate", "--quiet", *exact)
+    found = GeneratedModels.model_validate_json(ran.out).coverage
+    assert (found.older, old - found.missing.keys()) == ({}, set())
+
+
+def newest_of_runtime() -> int:
+    """The version of ONNX's operator set that models have by default."""
+    runtime = Plugins().reference_runtime()
+    config = RuntimeConfig(runtime, runtime.options)
+    return newest_opset(config, onnx.defs.onnx_opset_version(), 7) or 0
+
+
+def test_older_forms_of_an_operator_are_tried_from_the_newest_on() -> None:
+    assert opsets_for("RandomNormal", 21, 7) == [21]
+    assert opsets_for("RandomNormal", 22, 7) == [22, 21]
+    assert opsets_for("Squeeze", 20, 7) == [20, 12, 10]
+    assert opsets_for("Squeeze", 20, 12) == [20, 12]
+    assert opsets_for("com.example::Own", 20, 7) == [20]
 
 
 def test_sequences_follow_the_edges_and_count_paths() -> None:

@@ -64,6 +64,8 @@ def _screen(made: GeneratedModels) -> Iterator[RenderableType]:
     table.show_header = False
     every = own + len(coverage.missing)
     table.add_row("operators", f"{own:,} of {every:,} of opset {coverage.opset}")
+    if coverage.older:
+        table.add_row("", text(_older(coverage)))
     table.add_row("attributes", text(_attributes(coverage)))
     table.add_row("pairs", text(_sequences(coverage.pairs)))
     table.add_row("triples", text(_sequences(coverage.triples)))
@@ -82,6 +84,15 @@ def _screen(made: GeneratedModels) -> Iterator[RenderableType]:
         f"{dropped if made.dropped else ''}",
         "bold",
     )
+
+
+def _older(coverage: Coverage) -> str:
+    """Operators that the runtime has in older versions alone, by version."""
+    names: dict[int, list[str]] = {}
+    for name, opset in coverage.older.items():
+        names.setdefault(opset, []).append(name)
+    parts = (f"{', '.join(names[v])} of opset {v}" for v in sorted(names, reverse=True))
+    return f"of these only in models of older ones: {'; '.join(parts)}"
 
 
 def _attributes(coverage: Coverage) -> str:

@@ -10,7 +10,7 @@ from onnx import AttributeProto, ModelProto, helper
 
 from optvet.graph.sequences import sequences_of
 from optvet.graph.types import dtype_name
-from optvet.graph.walk import nodes_of, operator_of, qualified
+from optvet.graph.walk import ONNX_DOMAIN, nodes_of, operator_of, opset_versions, qualified
 from optvet.spec.records import Coverage, OperatorSequence
 from optvet.spec.words import printable
 
@@ -25,18 +25,37 @@ def operators_at(opset: int) -> list[str]:
     return sorted(schema.name for schema in known if not schema.deprecated)
 
 
+def opsets_for(operator: str, newest: int, oldest: int) -> list[int]:
+    """Versions of ONNX's operator set in which an operator can be tried, ``newest`` first.
+
+    Then the last version of each older form, since a runtime may have a kernel for that one alone.
+    """
+    found = [newest]
+    while onnx.defs.has(operator, found[-1]):
+        schema = onnx.defs.get_schema(operator, found[-1])
+        before = schema.since_version - 1
+        if schema.deprecated or before < oldest or not onnx.defs.has(operator, before):
+            break
+        found.append(before)
+    return found
+
+
 class Covered:
-    """What models cover so far."""
+    """What models cover so far: ``operators`` by models, and the newest of their opsets."""
 
     def __init__(self) -> None:
         self.operators: Counter[str] = Counter()
+        self.opsets: dict[str, int] = {}
         self._attributes: dict[str, dict[str, Counter[str]]] = {}
         self._sequences: dict[int, Counter[tuple[str, ...]]] = {2: Counter(), 3: Counter()}
 
     def take(self, model: ModelProto) -> None:
         """Count one more model."""
         nodes = list(nodes_of(model.graph))
-        self.operators.update({qualified(*operator_of(node)) for node in nodes})
+        names = {qualified(*operator_of(node)) for node in nodes}
+        self.operators.update(names)
+        opset = opset_versions(model)[ONNX_DOMAIN]
+        self.opsets |= {n: max(opset, self.opsets.get(n, 0)) for n in names}
         for node in nodes:
             values = self._attributes.setdefault(qualified(*operator_of(node)), {})
             for given in node.attribute:
@@ -56,6 +75,7 @@ class Covered:
         return Coverage(
             opset=opset,
             operators=dict(sorted(self.operators.items())),
+            older={n: v for n, v in sorted(self.opsets.items()) if v < opset},
             missing={name: reasons.get(name, _NOT_REACHED) for name in missing},
             attributes=attributes,
             pairs=pairs,

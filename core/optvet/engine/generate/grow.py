@@ -131,7 +131,7 @@ def grow(
     """
     model = _Model({ONNX_DOMAIN: plot.opset})
     refused: dict[str, str] = {}
-    names = [name for name in weights if name in plot.fragments]
+    names = [name for name, weight in weights.items() if weight and name in plot.fragments]
     if not names:
         raise Barren("no pool has a fragment of these operators alone")
     waiting = [name for name in wanted if name in plot.fragments]
@@ -239,7 +239,8 @@ def _step_of(plot: Plot, model: _Model, fragment: Fragment, random: Random) -> S
     if any(model.opsets.get(d, v) != v for d, v in versions.items()):
         raise Refused("")
     made = {o for n in fragment.nodes for o in n.output if o}
-    names = {n: model.fresh(n) for n in (*fragment.inputs, *made)}
+    # Other than those of what adapts values to it, which it may be joined by.
+    names = {n: model.fresh(f"{n}.own") for n in (*fragment.inputs, *made)}
     values = {names[n]: np.asarray(v) for n, v in fragment.inputs.items()}
     was = fragment.opsets.get(ONNX_DOMAIN, plot.opset)
     nodes: list[NodeProto] = []

@@ -15,7 +15,7 @@ from onnx import ModelProto, numpy_helper
 
 from optvet import __version__
 from optvet.engine.discovery import Plugins
-from optvet.engine.generate.coverage import Covered, operators_at
+from optvet.engine.generate.coverage import Covered, operators_at, opsets_for
 from optvet.engine.generate.grow import Grown
 from optvet.engine.generate.make import Answer, Order, fragments_of, make, newest_opset
 from optvet.engine.hunt.vocabulary import PoolChoice, gathered
@@ -34,7 +34,7 @@ ROUND = 16
 seed do not depend on it."""
 _OLDEST_OPSET = 7
 _REFUSALS = 3
-"""Candidates that an operator is wanted in while it cannot be used."""
+"""Candidates of one operator-set version that an operator is wanted in while it cannot be used."""
 _DEATHS = 2
 _BARREN_ROUNDS = 3
 _SECONDS = 120.0
@@ -53,7 +53,7 @@ class _Tally:
 
     models: list[SyntheticModel] = field(default_factory=list)
     covered: Covered = field(default_factory=Covered)
-    refusals: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[tuple[str, int]] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
     number: int = 0
@@ -241,14 +241,16 @@ class _Maker:
         deaths = tally.deaths.items()
         avoided = frozenset(n for n, count in deaths if count >= _DEATHS and count > used[n])
         left = [n for n in self.known if n not in avoided]
-        hopeless = {n for n in left if not used[n] and tally.refusals[n] >= _REFUSALS}
-        weights = {n: 0.0 if n in hopeless else 1 / (1 + used[n]) for n in left}
+        opsets = {n: self._opset_for(n, tally) for n in left}
+        hopeless = {n for n in left if not opsets[n]}
+        drawn = {n: 1 / (1 + used[n]) for n in left}
         random = Random(f"{self.request.seed}/plan/{tally.number}")
         few = max(_FEWEST_WANTED, nodes_of(self.request.nodes)[1] // _NODES_PER_WANTED)
         orders = []
         for number in range(tally.number, tally.number + min(ROUND, missing)):
             order = sorted(left, key=lambda n: (n in hopeless, used[n], random.random()))
-            wanted = tuple(n for n in order if n not in hopeless)[:few]
+            opset = opsets[order[0]] or self.opset if order else self.opset
+            wanted = tuple(n for n in order if opsets[n] == opset)[:few]
             used.update(wanted)
             orders.append(
                 Order(
@@ -256,16 +258,28 @@ class _Maker:
                     number,
                     self.files,
                     self.config,
-                    self.opset,
+                    opset,
                     self.operators,
                     avoided,
                     wanted,
-                    weights,
+                    {n: weight if opsets[n] >= opset else 0.0 for n, weight in drawn.items()},
                     nodes_of(self.request.nodes),
                     self.scratch / str(number),
                 )
             )
         return orders
+
+    def _opset_for(self, operator: str, tally: _Tally) -> int:
+        """The operator-set version to use an operator in; 0 if it could be used in none.
+
+        It is the newest one until the operator was refused there; then, unless the user has asked
+        for one version, it is the next older one in which the operator has another form.
+        """
+        if found := tally.covered.opsets.get(operator):
+            return found
+        oldest = self.opset if self.request.opset else _OLDEST_OPSET
+        opsets = opsets_for(operator, self.opset, oldest)
+        return next((v for v in opsets if tally.refusals[operator, v] < _REFUSALS), 0)
 
     def _take(self, tally: _Tally, order: Order, outcome: Outcome[Answer]) -> None:
         """Write the model of a candidate; of one that is none, note why.
@@ -290,7 +304,7 @@ class _Maker:
             tally.dropped += 1
             tally.why = answer.why
             return
-        tally.refusals.update(answer.grown.refused.keys())
+        tally.refusals.update((name, order.opset) for name in answer.grown.refused)
         tally.reasons |= answer.grown.refused
         model = ModelProto.FromString(answer.grown.model)
         tally.covered.take(model)

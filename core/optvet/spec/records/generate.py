@@ -30,14 +30,16 @@ class Coverage(Record):
     """What models have of an operator set.
 
     ``operators`` counts models by operator, and ``missing`` tells why each other operator of the
-    operator set is in none. ``attributes`` counts nodes by operator, attribute and value; large
-    values are told by their type. ``pairs`` and ``triples`` are sequences along the edges, the most
-    frequent first.
+    operator set is in none. ``older`` has the operators that are only in models of an older
+    version of the operator set, with the newest such version. ``attributes`` counts nodes by
+    operator, attribute and value; large values are told by their type. ``pairs`` and ``triples``
+    are sequences along the edges, the most frequent first.
     """
 
     opset: int
     operators: dict[str, int]
     missing: dict[str, str]
+    older: dict[str, int] = Field(default_factory=dict)
     attributes: dict[str, dict[str, dict[str, int]]]
     pairs: list[OperatorSequence]
     triples: list[OperatorSequence]
