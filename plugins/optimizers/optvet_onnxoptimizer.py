@@ -5,8 +5,10 @@ Only what the library cannot say of itself is written down here: which passes de
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import onnx
 from pydantic import BaseModel, ConfigDict
@@ -43,6 +45,9 @@ class OnnxOptimizerOptions(BaseModel):
 
     fixed_point: bool = False
     """Repeat the passes until nothing changes any more."""
+    weights: Literal["inside", "beside"] = "inside"
+    """inside: it gets the model as one message. beside: as a file, with its weights in
+    another one beside it, which is the library's way for models above 2 GiB."""
 
 
 class OnnxOptimizer:
@@ -85,6 +90,8 @@ class OnnxOptimizer:
         import onnxoptimizer
         from onnxoptimizer import onnx_opt_cpp2py_export as native
 
+        if options.weights == "beside":
+            return self._from_files(source, passes, options)
         names = list(passes) or ["nop"]
         # The native entry point spares one parse and two serializations of all weights per call:
         # 0.12 s instead of 0.30 s on a model of 100 MB.
@@ -98,6 +105,18 @@ class OnnxOptimizer:
             optimized = onnxoptimizer.optimize(proto, names, options.fixed_point)
             return Artifact("onnx", optimized.SerializeToString(deterministic=True))
 
+    def _from_files(
+        self, source: Artifact, passes: Sequence[str], options: OnnxOptimizerOptions
+    ) -> Artifact:
+        """Apply ``passes`` to the model in a file whose weights are in another one."""
+        with tempfile.TemporaryDirectory(prefix="optvet-") as name:
+            path = Path(name, "model.onnx")
+            model = onnx.load_from_string(source.data)
+            onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
+            made = self.apply_file(Artifact("onnx", path=path), passes, options, Path(name))
+            optimized = onnx.load(str(made.path))
+        return Artifact("onnx", optimized.SerializeToString(deterministic=True))
+
     # Message, its graph, the message made of that, and its text: onnxoptimizer 0.4.2.
     memory_factor = 4.25
 
@@ -109,26 +128,44 @@ class OnnxOptimizer:
 
         names = list(passes) or ["nop"]
         target = folder / "optimized.onnx"
-        optimize = (
-            native.optimize_fixedpoint_from_path
-            if options.fixed_point
-            else native.optimize_from_path
-        )
+        optimize = getattr(native, _of_files(options))
         optimize(str(source.path), str(target), names, "weights.bin")
         return Artifact("onnx", path=target)
 
     def snippet(self, passes: Sequence[str], options: OnnxOptimizerOptions) -> str:
         """The call of the library's public function."""
         names = list(passes) or ["nop"]
+        if options.weights == "beside":
+            return _SNIPPET.format(function=_of_files(options), names=names)
         fixed = ", fixed_point=True" if options.fixed_point else ""
         return f"import onnxoptimizer\n\nreturn onnxoptimizer.optimize(model, {names!r}{fixed})"
 
     def simple_snippets(
         self, passes: Sequence[str], options: OnnxOptimizerOptions
     ) -> Sequence[str]:
-        """The same with the library's default passes."""
+        """The same with the library's default passes; none of files, which it has no name for."""
+        if options.weights == "beside":
+            return []
         fixed = ", fixed_point=True" if options.fixed_point else ""
         return [f"import onnxoptimizer\n\nreturn onnxoptimizer.optimize(model{fixed})"]
+
+
+_SNIPPET = """\
+import tempfile
+
+import onnx
+from onnxoptimizer import onnx_opt_cpp2py_export as native
+
+with tempfile.TemporaryDirectory() as folder:
+    path, optimized = f"{{folder}}/model.onnx", f"{{folder}}/optimized.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
+    native.{function}(path, optimized, {names!r}, "optimized.data")
+    return onnx.load(optimized)"""
+
+
+def _of_files(options: OnnxOptimizerOptions) -> str:
+    """The name of the library's function for models in files."""
+    return "optimize_fixedpoint_from_path" if options.fixed_point else "optimize_from_path"
 
 
 def _describe(name: str, default: bool) -> Pass:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,6 +58,9 @@ class OnnxscriptOptions(BaseModel):
     """Elements of an input above which a node is not folded."""
     output_size_limit: int = Field(default=512 * 512, ge=0)
     """Elements of an output above which a node is not folded."""
+    weights: Literal["inside", "beside"] = "inside"
+    """inside: the library gets the model as one message. beside: it loads a file, and the weights,
+    where they are used, from another one beside it."""
 
 
 class Onnxscript:
@@ -102,10 +106,38 @@ class Onnxscript:
     ) -> Artifact:
         """Apply ``passes`` in order; neighbouring rules as one group, each at most once in it."""
         from onnxscript import ir
+
+        if options.weights == "beside":
+            return self._from_files(source, passes, options)
+        graph = _read(source.data)
+        changing = self._rewritten(graph, passes, options)
+        data = ir.serde.serialize_model(graph).SerializeToString(deterministic=True)
+        return Artifact("onnx", data, changing_passes=changing)
+
+    def _from_files(
+        self, source: Artifact, passes: Sequence[str], options: OnnxscriptOptions
+    ) -> Artifact:
+        """Apply ``passes`` to the model in a file whose weights are in another one."""
+        from onnxscript import ir
+
+        _read(source.data)  # refuses what the library cannot represent
+        with tempfile.TemporaryDirectory(prefix="optvet-") as folder:
+            path, optimized = f"{folder}/model.onnx", f"{folder}/optimized.onnx"
+            model = onnx.load_from_string(source.data)
+            onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
+            graph = ir.load(path)
+            changing = self._rewritten(graph, passes, options)
+            ir.save(graph, optimized, external_data="optimized.data")
+            data = onnx.load(optimized).SerializeToString(deterministic=True)
+        return Artifact("onnx", data, changing_passes=changing)
+
+    def _rewritten(
+        self, graph: Any, passes: Sequence[str], options: OnnxscriptOptions
+    ) -> tuple[str, ...]:
+        """Apply ``passes`` to the library's form of a model; those that changed it."""
         from onnxscript.rewriter import RewritePass
 
         steps, _ = self._steps(options)
-        graph = _read(source.data)
         changing_passes: list[str] = []
         for group in _groups(passes, steps):
             step = steps[group[0]]
@@ -116,8 +148,7 @@ class Onnxscript:
                     _spy(rule, name, changing_passes) for name in group for rule in steps[name]
                 ]
                 RewritePass(rules)(graph)
-        data = ir.serde.serialize_model(graph).SerializeToString(deterministic=True)
-        return Artifact("onnx", data, changing_passes=tuple(dict.fromkeys(changing_passes)))
+        return tuple(dict.fromkeys(changing_passes))
 
     def changing_passes(
         self, source: Artifact, passes: Sequence[str], options: OnnxscriptOptions
@@ -130,6 +161,17 @@ class Onnxscript:
         steps, _ = self._steps(options)
         calls = [_spelled(group, steps, self) for group in _groups(passes, steps)]
         imports = dict.fromkeys(name for _, needed in calls for name in needed)
+        if options.weights == "beside":
+            inner = textwrap.indent("\n".join(line for lines, _ in calls for line in lines), "    ")
+            return "\n".join(
+                (
+                    "import tempfile\n\nimport onnx\nfrom onnxscript import ir",
+                    *imports,
+                    _OPEN,
+                    inner,
+                    _CLOSE,
+                )
+            )
         return "\n".join(
             (
                 "from onnxscript import ir",
@@ -141,7 +183,9 @@ class Onnxscript:
         )
 
     def simple_snippets(self, passes: Sequence[str], options: OnnxscriptOptions) -> Sequence[str]:
-        """The library's own function."""
+        """The library's own function; it takes no files."""
+        if options.weights == "beside":
+            return []
         defaults = type(options)().model_dump()
         changed = {n: v for n, v in options.model_dump().items() if v != defaults[n]}
         given = ", ".join(("model", *(f"{name}={value!r}" for name, value in changed.items())))
@@ -182,7 +226,7 @@ def _passes_of_optimize(options: OnnxscriptOptions) -> list[Any]:
 
     nothing = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 18}), ir_version=8)
     with patch.object(ir.passes, "Sequential", record):
-        optimizer.optimize_ir(nothing, **options.model_dump())
+        optimizer.optimize_ir(nothing, **options.model_dump(exclude={"weights"}))
     return seen
 
 
@@ -294,6 +338,16 @@ def _spy(rule: Any, name: str, changing_passes: list[str]) -> Any:
 
     spied.try_rewrite = try_rewrite
     return spied
+
+
+_OPEN = """
+with tempfile.TemporaryDirectory() as folder:
+    path, optimized = f"{folder}/model.onnx", f"{folder}/optimized.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
+    graph = ir.load(path)"""
+_CLOSE = """\
+    ir.save(graph, optimized, external_data="optimized.data")
+    return onnx.load(optimized)"""
 
 
 def _read(data: bytes) -> Any:

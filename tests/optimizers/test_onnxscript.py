@@ -1,3 +1,4 @@
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from optvet.spec.errors import UnknownName
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact
-from optvet_onnxscript import Onnxscript, _groups
+from optvet_onnxscript import Onnxscript, OnnxscriptOptions, _groups
 
 pytest.importorskip("onnxscript", reason="needs onnxscript; install optvet[onnxscript]")
 
@@ -184,6 +185,37 @@ def vet(root: Path, text: str, optimizer: Any) -> VetResult:
         model="model", optimizer=optimizer.name, limit=2, jobs=1, cache_dir=root / "cache"
     )
     return vet_model(open_model(path, str(path), root / "cache"), settings, plugins)
+
+
+def test_weights_beside_the_model_are_optimized_alike_by_plugin_and_snippet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from onnxscript import ir
+
+    outside: list[bool] = []
+    load = ir.load
+
+    def noting(path: str) -> object:
+        graph = onnx.load(path, load_external_data=False).graph
+        outside.extend(t.data_location == t.EXTERNAL for t in graph.initializer)
+        return load(path)
+
+    monkeypatch.setattr(ir, "load", noting)
+    model = onnx.parser.parse_model(NET)
+    for tensor in model.graph.initializer:
+        value = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    options = OnnxscriptOptions(weights="beside")
+    passes = SCRIPT.pipelines()["default"]
+    source = Artifact("onnx", model.SerializeToString())
+    made = SCRIPT.apply(source, passes, options)
+    assert outside == [True] * len(model.graph.initializer)
+    inside = SCRIPT.apply(source, passes, SCRIPT.options)
+    assert (operators(made), made.changing_passes) == (operators(inside), inside.changing_passes)
+    scope: dict[str, Any] = {}
+    body = textwrap.indent(SCRIPT.snippet(passes, options), "    ")
+    exec(f"def optimize(model):\n{body}", scope)
+    assert scope["optimize"](model) == onnx.load_from_string(made.data)
 
 
 def test_a_planted_rule_is_named(
