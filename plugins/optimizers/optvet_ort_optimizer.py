@@ -291,19 +291,18 @@ class OrtOptimizer:
         asked = [name for names in _ASKED.values() for name in names if name in passes]
         # Of one level: what a level does to each model is no pass's doing.
         disabled = frozenset(settings["disabled"])
-        every = disabled.union(passes)
         return _Others(
             {n: {**settings, "disabled": sorted(disabled | {n})} for n in asked},
-            {n: {**settings, "disabled": sorted(every - {n})} for n in asked},
+            {**settings, "disabled": sorted(disabled.union(passes))},
         )
 
 
 @dataclass(frozen=True)
 class _Others:
-    """Settings without each pass in question, and with it alone."""
+    """Settings without each pass in question, and with all passes off."""
 
     without: Mapping[str, Mapping[str, Any]]
-    alone: Mapping[str, Mapping[str, Any]]
+    off: Mapping[str, Any]
 
 
 def _run_code(lines: Sequence[str], config: Mapping[str, str]) -> str:
@@ -421,9 +420,7 @@ def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: in
         told = [n for n in asked if _saved(model, others.without[n]) != whole]
         words = [f"without {n}" for n in told]
         if not told and len(asked) > 1:
-            words = [
-                f"{n} alone" for n in asked if name in _changed_by(model, others.alone[n], log)
-            ]
+            words = [f"{n} alone" for n in _alone(model, others, name, asked, log)]
         for telling in words:
             os.write(log, f"\noptvet: {telling}: the model is another\n".encode())
     os.write(log, f"\n{_COMPARED}\n".encode())
@@ -435,14 +432,22 @@ def _changed(log: int, start: int) -> list[str]:
     return [name for name, modified in _DONE.findall(text) if modified == "1"]
 
 
-def _changed_by(model: bytes, settings: Mapping[str, Any], log: int) -> list[str]:
-    """Transformers that change the model under other settings."""
+def _alone(
+    model: bytes, others: _Others, name: str, rules: Sequence[str], log: int
+) -> Sequence[str]:
+    """The rules with which alone their set changes the model: few, so halves are tried first."""
     start = os.fstat(log).st_size
-    _create(model, settings)
-    found = _changed(log, start)
+    off = [n for n in others.off["disabled"] if n not in rules]
+    # Later levels would only take time.
+    _create(model, {**others.off, "level": int(name[len("Level")]), "disabled": off})
+    changes = name in _changed(log, start)
     os.ftruncate(log, start)
     os.lseek(log, start, os.SEEK_SET)
-    return found
+    if not changes or len(rules) == 1:
+        return rules if changes else []
+    half = len(rules) // 2
+    halves = (rules[:half], rules[half:])
+    return [n for part in halves for n in _alone(model, others, name, part, log)]
 
 
 @functools.lru_cache(maxsize=1)

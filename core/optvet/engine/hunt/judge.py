@@ -42,10 +42,10 @@ from optvet.spec.types import Artifact
 _PAIRS = 3
 _FOLLOWED = 0.4
 """Share of the models on which whatever can follow one pass is tried behind it."""
-_INVENTED = 8
-"""Names that are kept of those that an optimizer gave to new values of a model."""
-_LAYERS = 3
-"""How often a model is looked at again without a pass that looked wrong."""
+_INVENTED = 8  # names that are kept of those that an optimizer gave to new values of a model
+_LAYERS = 3  # how often a model is looked at again without a pass that looked wrong
+_TOLD = 12
+"""Of so many passes at most it is believed that each changes a small model."""
 
 Firing = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A pass, the types of operators that became fewer, and those that became more."""
@@ -580,7 +580,7 @@ def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
 def changing_passes(
     subject: Subject, data: bytes, passes: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str]:
-    """Those of the passes that the optimizer says change the model; none if unknown.
+    """Those of the passes that the optimizer says change the model; none if unknown, or too many.
 
     Returns:
         The passes, and a complaint if the plugin raised an exception.
@@ -592,7 +592,7 @@ def changing_passes(
         found = optimizer.changing_passes(Artifact("onnx", data), passes, subject.options)
     except Exception as error:
         return (), _mistake(subject, "changing_passes", error)
-    return tuple(found or ()), ""
+    return tuple(found) if found and len(found) <= _TOLD else (), ""
 
 
 def _mistake(subject: Subject, method: str, error: Exception) -> str:
