@@ -163,6 +163,23 @@ def test_values_are_held_in_sequences_and_optional_types_that_may_hold_nothing()
     }
 
 
+@pytest.mark.parametrize(
+    "name", ["wrap-in-loop", "spell-domain", "unused-weight", "extra-output", "symbolic-shapes"]
+)
+def test_what_a_mutator_makes_of_a_plain_model_is_valid_and_computes_the_same(name: str) -> None:
+    ort = PLUGINS.runtime("onnxruntime")
+    feeds = {"x": np.ones((1, 3), np.float32), "unused_0": np.ones(2, np.float32)}
+    texts = set()
+    for seed in range(30):
+        made = mutated(name, MODEL.replace("[n,", "[1,"), Vocabulary([]), seed)
+        session = ort.load(Artifact("onnx", made.SerializeToString()), ort.options)
+        names = {v.name for v in made.graph.input}
+        outputs = session.run({n: v for n, v in feeds.items() if n in names})
+        assert outputs["y"].tolist() == [[2.5, 0]]
+        texts.add(onnx.printer.to_text(made))
+    assert len(texts) > (name != "spell-domain")
+
+
 def test_quantized_values_get_types_of_few_bits() -> None:
     text = """<ir_version: 8, opset_import: ["" : 13]> g (float[2] x) => (float[2] y)
         <float s = {0.1}, uint8 z = {3}>

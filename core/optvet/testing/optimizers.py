@@ -22,6 +22,7 @@ import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
+from optvet.graph.walk import nodes_of
 from optvet.spec.types import Artifact, InterfaceChange, Pass, Traits
 from optvet.testing.faults import abort, hog_memory, raise_error, segfault
 
@@ -205,10 +206,11 @@ def _spin_at_run(model: ModelProto, options: PlantedOptions) -> None:
 
 
 def _rename_outputs(model: ModelProto, options: PlantedOptions) -> None:
-    """Graph output y → renamed_y."""
-    for output in list(model.graph.output):
+    """Graph output y → renamed_y, if a node makes it."""
+    made = {name for node in model.graph.node for name in node.output}
+    for output in [o for o in model.graph.output if o.name in made]:
         name = output.name
-        for node in model.graph.node:
+        for node in nodes_of(model.graph):
             node.input[:] = [f"renamed_{name}" if n == name else n for n in node.input]
             node.output[:] = [f"renamed_{name}" if n == name else n for n in node.output]
         output.name = f"renamed_{name}"

@@ -439,7 +439,11 @@ def hold_value(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
 
 
 def wrap_in_loop(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
-    """A node inside a Loop of one turn, which captures what it reads."""
+    """A node inside a Loop of one turn, which captures what it reads.
+
+    The Loop gives its value as it is, or as one of a list; what follows tells its shape, which is
+    not inferred.
+    """
     graph = candidate.model.graph
     index = _single_output(candidate, random)
     if index is None:
@@ -469,10 +473,19 @@ def wrap_in_loop(candidate: Candidate, vocabulary: Vocabulary, random: Random) -
         ],
     )
     start = filled(shape, element, 0)
-    for label, value in (("turns", np.array(1)), ("on", np.array(True)), ("start", start)):
+    listed = random.random() < 0.5
+    if listed:
+        del body.input[2]
+    sizes = np.array([d or 0 for d in shape], np.int64)
+    weights = {"turns": np.array(1), "on": np.array(True), "start": start, "sizes": sizes}
+    if listed:
+        del weights["start"]
+    for label, value in weights.items():
         graph.initializer.append(numpy_helper.from_array(value, f"{stem}_{label}"))
-    given = [f"{stem}_{label}" for label in ("turns", "on", "start")]
-    graph.node[index].CopyFrom(helper.make_node("Loop", given, [name], body=body))
+    given = [f"{stem}_{label}" for label in weights if label != "sizes"]
+    reshape = helper.make_node("Reshape", [f"{stem}_end", f"{stem}_sizes"], [name])
+    graph.node[index].CopyFrom(helper.make_node("Loop", given, [f"{stem}_end"], body=body))
+    insert(graph, index + 1, reshape)
     return True
 
 

@@ -198,15 +198,21 @@ def complete(candidate: Candidate) -> bytes | None:
     if typed is None:
         return None  # an operator set or a nesting that onnx refuses
     inferred = typed.graph
+    known = {
+        t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in model.graph.initializer
+    }
+    known |= {v.name: v.type for v in model.graph.input}
     for output, found in zip(model.graph.output, inferred.output, strict=True):
-        if not found.type.WhichOneof("value"):
+        # Nothing is inferred of outputs that are inputs or weights.
+        kind = known.get(output.name, found.type)
+        if not kind.WhichOneof("value"):
             return None
-        output.type.CopyFrom(_weakened(found.type, given[output.name]))
+        output.type.CopyFrom(_weakened(kind, given[output.name]))
     if model.graph.value_info:
         wanted = {v.name for v in model.graph.value_info}
         del model.graph.value_info[:]
-        known = [v for v in inferred.value_info if v.name in wanted and v.HasField("type")]
-        model.graph.value_info.extend(known)
+        inner = [v for v in inferred.value_info if v.name in wanted and v.HasField("type")]
+        model.graph.value_info.extend(inner)
     data = model.SerializeToString()
     return data if len(data) <= LARGEST_BYTES else None
 
