@@ -76,16 +76,31 @@ def net():
 
 
 net.example_inputs = (torch.linspace(1e-7, 1e-5, 9),)
+
+
+class Copied(nn.Module):
+    def forward(self, x):
+        return torch.log1p(x).clone()
+
+
+def copied():
+    return Copied()
+
+
+copied.example_inputs = net.example_inputs
 """
 
 
+@pytest.mark.parametrize(("function", "via"), [("net", "torch_script"), ("copied", "torch_dynamo")])
 def test_an_operator_that_every_exporter_writes_wrongly_is_written_rightly(
-    tmp_path: Path,
+    tmp_path: Path, function: str, via: str
 ) -> None:
     pytest.importorskip("torch", reason="needs torch")
+    if via == "torch_dynamo":
+        pytest.importorskip("onnxscript", reason="needs onnxscript")
     keep_servers()
     (tmp_path / "net.py").write_text(SOURCE)
     out = tmp_path / "repaired"
-    given = {"model": f"{tmp_path / 'net.py'}:net", "via": ("torch_script",), "out": out}
+    given = {"model": f"{tmp_path / 'net.py'}:{function}", "via": (via,), "out": out}
     result = repair_model(RepairRequest.model_validate(given), Plugins())
     assert (result.verdict, [e.kind for e in result.edits]) == ("repaired", ["template"])
