@@ -282,6 +282,8 @@ def _told(result: ConversionResult) -> tuple[str, str, str, str, str, str]:
     if first.place is not None and (place := first.place.words()):
         place += f" in {first.place.module}" if first.place.module else ""
     stage = STAGES.get(first.kind, first.kind)
+    if first.place is not None and first.place.preprocessing and first.kind == "convert":
+        stage = "preprocessing"
     cause = "incompatibility" if first.severity == "refusal" else cause_of_conversion(first).name
     return result.verdict, symptom, stage, place or first.culprit, first.message, cause
 

@@ -149,6 +149,8 @@ def _finding(finding: ConversionFinding) -> Table:
         where = ", ".join(part for part in (finding.place.module, finding.place.line) if part)
         if where:
             grid.add_row("", text(where, "dim"))
+        if finding.place.preprocessing:
+            grid.add_row("", text("preprocessing: weights are used behind it alone", "dim"))
         for name, (now, wanted) in finding.place.attributes.items():
             grid.add_row("", text(f"{name} is {now}, in the source {wanted}"))
         for weight in finding.place.parameters[:_WARNINGS]:

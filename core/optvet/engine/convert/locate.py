@@ -29,6 +29,7 @@ from optvet.engine.convert.align import (
 )
 from optvet.engine.convert.inside import inside_of, shows_inside
 from optvet.engine.convert.interface import fed_to
+from optvet.engine.convert.preparing import prepares_input
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import record_values
@@ -140,6 +141,7 @@ def _described(
         parameters=parameters,
         attributes=attributes,
         alike=alike and not parameters and not attributes,
+        preprocessing=region.first is not None and prepares_input(inside, region.first),
     )
 
 
@@ -286,6 +288,7 @@ def locate_in(
         nodes=[f"{value.module or '_'} = {value.operator}" for value in shown],
         node="" if entry is None else entry.operator,
         attributes=attributes,
+        preprocessing=one is not None and prepares_input(inside, one),
     )
 
 

@@ -30,8 +30,10 @@ from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 from optvet.spec.types import Artifact, Sample
 
-_MISSING = 24
+_MISSING = 48
 """Missing values of the source, the first in order, that an edit may explain."""
+_FIRST, _LAST = 16, 8
+"""So many of one part of the source: a recurrent layer computes many, and gives the last."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,11 @@ class Scene:
         """Places of values of the source that the converted model lacks, the first few."""
         constant = [self.inside.values[i].constant for i in self.region.operators]
         kept = [i for i, c in zip(self.region.operators, constant, strict=True) if not c]
-        return tuple(kept[:_MISSING])
+        by_part: dict[str, list[int]] = {}
+        for i in kept:
+            by_part.setdefault(self.inside.values[i].module, []).append(i)
+        ends = {i for part in by_part.values() for i in (*part[:_FIRST], *part[-_LAST:])}
+        return tuple(sorted(ends)[:_MISSING])
 
     @cached_property
     def uses(self) -> dict[str, int]:

@@ -92,8 +92,9 @@ class ConversionPlace(Record):
     as text. ``parameters`` differ from the source's; ``attributes`` are of the first such node, and
     what the source's operator asks for: ``{"pads": ("[0, 0]", "[1, 1]")}``. ``alike``: the first
     such node is ONNX's own operator for the source's, with its attributes and parameters, so that
-    the conversion has nothing to do with what it computes. ``note`` says why there is none, or what
-    it rests on.
+    the conversion has nothing to do with what it computes. ``preprocessing``: the operator only
+    prepares an input, since weights are used behind it alone. ``note`` says why there is none, or
+    what it rests on.
     """
 
     operator: str = ""
@@ -105,6 +106,7 @@ class ConversionPlace(Record):
     parameters: list[DifferingParameter] = Field(default_factory=list)
     attributes: dict[str, tuple[str, str]] = Field(default_factory=dict)
     alike: bool = False
+    preprocessing: bool = False
     note: str = ""
 
     def words(self) -> str:
