@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -198,10 +198,9 @@ class OrtOptimizer:
     ) -> Sequence[str] | None:
         """Passes that the runtime's log says changed the model.
 
-        It names rule sets, not rules: those without which a small model becomes another one are
-        found by leaving each out. If there is none, since another pass does what one leaves, those
-        are taken with which alone the log names the set. If these are none too, or the model is
-        large, the set stands for its rules.
+        It names rule sets, not rules: of a small model those are found with which alone their set
+        changes it. If there is none, those are taken without which the model becomes another one.
+        If these are none too, or the model is large, the set stands for its rules.
         """
         log = _log_of(source.data, self._settings(passes, options), self._others(passes, options))
         begun, done = _BEGUN.findall(log), _DONE.findall(log)
@@ -409,21 +408,40 @@ def _log_of(model: bytes, settings: Mapping[str, Any], others: _Others | None = 
 
 
 def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: int) -> None:
-    """Write a line for each pass without which the model is another, of those that it may be.
+    """Write a line for each pass that is seen to change the model, of those that it may be.
 
-    Where there is none in a set of rules, for each with which alone the set changes the model.
+    First for each with which alone its set does; where there is none, for each without which the
+    model is another.
     """
     changed = [name for name in _changed(log, 0) if name in _ASKED]
-    whole = _saved(model, settings) if changed else b""
     for name in changed:
         asked = [n for n in _ASKED[name] if n in others.without]
-        told = [n for n in asked if _saved(model, others.without[n]) != whole]
-        words = [f"without {n}" for n in told]
-        if not told and len(asked) > 1:
-            words = [f"{n} alone" for n in _alone(model, others, name, asked, log)]
+        words: list[str] = []
+        if len(asked) > 1:
+            change = functools.partial(_is_changed_by, model, others.off, name, log)
+            words = [f"{n} alone" for n in _each(asked, change)]
+        if not words:
+            whole = _saved(model, settings)
+            words = [f"without {n}" for n in asked if _saved(model, others.without[n]) != whole]
         for telling in words:
             os.write(log, f"\noptvet: {telling}: the model is another\n".encode())
     os.write(log, f"\n{_COMPARED}\n".encode())
+
+
+def _each(
+    names: Sequence[str], change: Callable[[Sequence[str]], bool], *, known: bool = False
+) -> Sequence[str]:
+    """The names that change the model alone: few, so halves are tried first.
+
+    ``known`` says that all together probably do.
+    """
+    if (not known or len(names) == 1) and not change(names):
+        return []
+    if len(names) == 1:
+        return names
+    half = len(names) // 2
+    first = _each(names[:half], change)
+    return [*first, *_each(names[half:], change, known=not first)]
 
 
 def _changed(log: int, start: int) -> list[str]:
@@ -432,22 +450,18 @@ def _changed(log: int, start: int) -> list[str]:
     return [name for name, modified in _DONE.findall(text) if modified == "1"]
 
 
-def _alone(
-    model: bytes, others: _Others, name: str, rules: Sequence[str], log: int
-) -> Sequence[str]:
-    """The rules with which alone their set changes the model: few, so halves are tried first."""
+def _is_changed_by(
+    model: bytes, off: Mapping[str, Any], name: str, log: int, rules: Sequence[str]
+) -> bool:
+    """Whether the set of this name changes the model where only these rules are on."""
     start = os.fstat(log).st_size
-    off = [n for n in others.off["disabled"] if n not in rules]
+    disabled = [n for n in off["disabled"] if n not in rules]
     # Later levels would only take time.
-    _create(model, {**others.off, "level": int(name[len("Level")]), "disabled": off})
-    changes = name in _changed(log, start)
+    _create(model, {**off, "level": int(name[len("Level")]), "disabled": disabled})
+    found = name in _changed(log, start)
     os.ftruncate(log, start)
     os.lseek(log, start, os.SEEK_SET)
-    if not changes or len(rules) == 1:
-        return rules if changes else []
-    half = len(rules) // 2
-    halves = (rules[:half], rules[half:])
-    return [n for part in halves for n in _alone(model, others, name, part, log)]
+    return found
 
 
 @functools.lru_cache(maxsize=1)

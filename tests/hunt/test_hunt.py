@@ -20,9 +20,10 @@ from tests.hunt.small import SmallPool, plugins_with
 from optvet import Artifact, Candidate, InputError, Traits, UnknownName, UsageError, Vocabulary
 from optvet.engine.bundle.files import read_record, write_arrays
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.batch import Outcome, read_crumb, read_journal
-from optvet.engine.hunt.judge import examine
-from optvet.engine.hunt.learn import is_barren, passes_together
+from optvet.engine.hunt.batch import Crumb, Outcome, Seed, read_crumb, read_journal
+from optvet.engine.hunt.judge import Examined, examine
+from optvet.engine.hunt.learn import is_barren, learn, passes_together
+from optvet.engine.hunt.make import Made
 from optvet.engine.hunt.run import HuntProgress, hunt, models_left
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Sign, State
@@ -412,6 +413,25 @@ def test_what_a_pass_that_is_known_to_be_wrong_shows_with_another_is_vetted_no_m
     assert is_barren(state, "q+p|wrong-output|Relu|")
     assert not is_barren(state, "q+p|load-failure|Relu|")
     assert not is_barren(state, "p|wrong-output|Abs|")
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("sweep", 6), ("edit", 2)])
+def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
+    kind: str, kept: int, tmp_path: Path
+) -> None:
+    subject = subject_of(HuntRequest(optimizer="onnxruntime", out=tmp_path), Plugins())
+    results: list[Outcome | Crumb] = []
+    for number in range(9):
+        made = Made(f"model {number}".encode(), {}, ())
+        seed = Seed(made, (("DivMulFusion", ("Mul",), (f"New{number}",)),), f"Div Mul {number}")
+        results.append(Outcome(number, kind, examined=Examined(True), seeds=(seed,)))
+    state = State()
+    learn(state, results, subject, frozenset({"change-type"}))
+    assert len(state.entries) == kept
+    prepared = Seed(Made(b"prepared", {}, ()), (("DivMulFusion", ("Mul",), ()),), "change-type")
+    again: list[Outcome | Crumb] = [Outcome(9, "edit", examined=Examined(True), seeds=(prepared,))]
+    learn(state, again, subject, frozenset({"change-type"}))
+    assert len(state.entries) == kept + 1
 
 
 def test_import_and_export_are_vetted_for_each_operator() -> None:

@@ -6,8 +6,8 @@ import gc
 import mmap
 import os
 import pickle
+import resource
 import signal
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +33,13 @@ from optvet.spec.symptoms import Symptom
 _SEEDS = 3
 _LABELLED = 0.2
 """Share of plain edits of which it is asked what fired, where asking costs as much as judging."""
+EDITED = ("edit", "corpus")
+"""Recipes of models that resemble others."""
+AS_THEY_ARE = ("sweep", "pattern")
+"""Recipes of models that come from the pools."""
 STANDSTILL_S = 15
 """Wall clock of one candidate: beyond it, its worker is ended by SIGALRM."""
+_ASKED = 0.25
 _LENGTH = 8
 
 
@@ -52,6 +57,7 @@ class Batch:
         known: Firings that need no further seed.
         sated: Passes that have seeds enough, or need none.
         explored: Passes that have seeds enough that no mutator prepared.
+        resembled: Passes that have enough of them for those that come of changing other models.
         seeded: Firings of which there is a seed, with its way.
         settled: Keys of suspicions that need no further example.
         avoided: Passes that kill workers; they are tried on one candidate in ten.
@@ -68,6 +74,7 @@ class Batch:
     known: frozenset[Firing]
     sated: frozenset[str]
     explored: frozenset[str]
+    resembled: frozenset[str]
     seeded: frozenset[tuple[Firing, str]]
     settled: frozenset[str]
     avoided: frozenset[str]
@@ -124,7 +131,7 @@ class Crumb:
 
 def run_batch(batch: Batch, start: int) -> float:
     """Do the candidates from the index ``start`` on; returns CPU seconds. Called in a worker."""
-    began = time.process_time()
+    began = _cpu_seconds()
     maker = Maker(read_vocabulary(batch.vocabulary), batch.mutators)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -135,14 +142,20 @@ def run_batch(batch: Batch, start: int) -> float:
         for index in range(start, len(batch.recipes)):
             signal.setitimer(signal.ITIMER_REAL, STANDSTILL_S)
             outcome = _one(batch, maker, index, crumbs)
-            data = pickle.dumps((outcome, time.process_time() - began))
+            data = pickle.dumps((outcome, _cpu_seconds() - began))
             os.write(journal, len(data).to_bytes(_LENGTH, "big") + data)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.close(journal)
         crumbs.close()
         gc.unfreeze()
-    return time.process_time() - began
+    return _cpu_seconds() - began
+
+
+def _cpu_seconds() -> float:
+    """CPU time of the process and of those that it has started and waited for."""
+    spent = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
 def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
@@ -180,21 +193,36 @@ def _judged(
     examined = examine(
         batch.subject, made.model, made.feeds, crumbs.note, skip, random, labelled=labelled
     )
-    if any(f[0] == ANY and f not in batch.known for f in examined.fired):
-        crumbs.note("reference", ())
-        names, complaint = changing_passes(batch.subject, made.model, batch.subject.whole)
-        whole = next(f for f in examined.fired if f[0] == ANY)
-        more = tuple((name, *whole[1:]) for name in names)
-        examined = replace(
-            examined,
-            fired=(*examined.fired, *more),
-            complaint=examined.complaint or complaint,
-        )
+    examined = _with_passes(batch, recipe, made, examined, random, crumbs)
     suspected = any(s.key not in batch.settled for s in examined.suspicions)
     kept = made if suspected else None
     seeds = _seeds(batch, recipe, made, examined, crumbs)
     words = examined.complaint[:300]
     return Outcome(number, recipe.kind, made.mutators, examined, kept, words, seeds)
+
+
+def _with_passes(
+    batch: Batch, recipe: Recipe, made: Made, examined: Examined, random: Random, crumbs: _Trail
+) -> Examined:
+    """With the passes that made the pipeline do what it did.
+
+    A change of a model of which the same comes is one of the same passes. Of others it is asked
+    which: of those that come from the pools each time, since two passes may do alike, and of some
+    of the rest where something is new. Asking costs as much as judging ten models.
+    """
+    whole = next((f for f in examined.fired if f[0] == ANY), None)
+    if whole is None:
+        return examined
+    known = recipe.firings if batch.subject.takes_sets else ()
+    more = tuple(f for f in known if f[0] != ANY and f[1:] == whole[1:])
+    complaint = ""
+    new = whole not in batch.known
+    if not more and (recipe.kind in AS_THEY_ARE or (new and random.random() < _ASKED)):
+        crumbs.note("reference", ())
+        names, complaint = changing_passes(batch.subject, made.model, batch.subject.whole)
+        more = tuple((name, *whole[1:]) for name in names)
+    fired = tuple(dict.fromkeys((*examined.fired, *more)))
+    return replace(examined, fired=fired, complaint=examined.complaint or complaint)
 
 
 def _is_plain_edit(batch: Batch, recipe: Recipe) -> bool:
@@ -219,7 +247,8 @@ def _seeds(
         prepares = not _is_plain_edit(batch, recipe)
         if prepares and any((f, mutator.name) not in batch.seeded for f in again):
             seeds.append(Seed(made, again, mutator.name, examined.invented))
-    new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | batch.explored)
+    explored = batch.resembled if recipe.kind in EDITED else batch.explored
+    new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | explored)
     for firing in new[: _SEEDS if batch.subject.each else 1]:
 
         def fires(tried: Made, firing: Firing = firing) -> bool:
@@ -232,7 +261,7 @@ def _seeds(
         found = examine(
             batch.subject, small.model, small.feeds, crumbs.note, batch.avoided, Random(0)
         )
-        hidden = _wrong(found) | batch.explored
+        hidden = _wrong(found) | explored
         if found.valid and _unhidden((firing,), hidden):
             alike = (f for f in examined.fired if f[1:] == firing[1:])
             shown = dict.fromkeys((*found.fired, *alike))

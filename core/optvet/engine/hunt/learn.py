@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 
-from optvet.engine.hunt.batch import Crumb, Outcome
+from optvet.engine.hunt.batch import EDITED, Crumb, Outcome
 from optvet.engine.hunt.judge import ANY, Firing, Subject, Suspicion, label_of
 from optvet.engine.hunt.state import SPENT, Entry, Sign, State, Suspect
 from optvet.spec.records.hunt import HuntFinding
@@ -129,10 +129,16 @@ _SEEDS_OF_A_PASS = 16
 _SEEDS_OF_MANY = 6
 """Where what a pass does is only seen through what a whole pipeline does, nearly every model is a
 new way: seeds would take all the time that is meant for changing them."""
+_SEEDS_OF_EDITS = 2
+"""Of these, as many may come of changing other models, which they resemble."""
 
 
 def sated_passes(
-    state: State, subject: Subject, prepared: frozenset[str] = frozenset()
+    state: State,
+    subject: Subject,
+    prepared: frozenset[str] = frozenset(),
+    *,
+    edited: bool = False,
 ) -> frozenset[str]:
     """Passes that have seeds enough, or need none since nothing of what they make is compared.
 
@@ -140,17 +146,31 @@ def sated_passes(
         state: What was learnt.
         subject: What is hunted in.
         prepared: Ways of seeds that do not count; mutators that prepare seeds.
+        edited: Whether enough for models that come of changing other ones.
     """
     counts = Counter(label for (label, _, _), way in state.seeded if way not in prepared)
-    most = _SEEDS_OF_MANY if prepared and subject.takes_sets else _SEEDS_OF_A_PASS
+    few = _SEEDS_OF_EDITS if edited else _SEEDS_OF_MANY
+    most = few if prepared and subject.takes_sets else _SEEDS_OF_A_PASS
     sated = {label for label, count in counts.items() if count >= most} - {ANY}
     sated |= {n for n, s in subject.excused.items() if Symptom.INTERFACE_CHANGE in s}
     # Where passes are known, what they do together says less.
     return frozenset(sated | {ANY} if subject.each or subject.takes_sets else sated)
 
 
-def learn(state: State, results: Sequence[Outcome | Crumb]) -> None:
-    """Take the results of a round, in the order of the candidates."""
+def learn(
+    state: State,
+    results: Sequence[Outcome | Crumb],
+    subject: Subject,
+    prepared: frozenset[str] = frozenset(),
+) -> None:
+    """Take the results of a round, in the order of the candidates.
+
+    Args:
+        state: Is changed.
+        results: Of all candidates of the round.
+        subject: What is hunted in.
+        prepared: See ``sated_passes``.
+    """
     found: dict[str, Suspect] = {}
     for result in results:
         state.number += 1
@@ -158,6 +178,7 @@ def learn(state: State, results: Sequence[Outcome | Crumb]) -> None:
             _take_death(state, result, found)
         else:
             _take(state, result, found)
+            _take_seeds(state, result, subject, prepared)
     waiting = {s.key for s in state.suspects}
     state.suspects += [s for key, s in found.items() if key not in waiting]
 
@@ -178,11 +199,20 @@ def _take(state: State, outcome: Outcome, found: dict[str, Suspect]) -> None:
     state.firings.update(set(examined.fired))
     for suspicion in examined.suspicions:
         _suspect(state, suspicion, outcome, found)
+
+
+def _take_seeds(state: State, outcome: Outcome, subject: Subject, prepared: frozenset[str]) -> None:
+    """Seeds of a candidate, unless others of the same round have been enough."""
     for seed in outcome.seeds:
         made = seed.made
         entry = Entry(made.model, made.feeds, seed.firings, seed.way, seed.invented)
+        new = [f for f in entry.firings if (f, entry.way) not in state.seeded]
+        edited = outcome.kind in EDITED
+        if seed.way not in prepared:
+            sated = sated_passes(state, subject, prepared, edited=edited)
+            new = [f for f in new if f[0] not in sated]
         # Workers do not know what others have found in the same round.
-        if any((f, entry.way) not in state.seeded for f in entry.firings):
+        if new:
             state.seeded.update((f, entry.way) for f in entry.firings)
             state.entries.append(entry)
 

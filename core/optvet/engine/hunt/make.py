@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
+from optvet.engine.hunt.judge import Firing
 from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.vocabulary import Stock
 from optvet.graph.compose import candidate_of, joined, refitted, type_of
@@ -48,6 +49,7 @@ class Recipe:
         model: Serialized, of kinds "corpus" and "edit".
         feeds: Its inputs.
         invented: Names that the optimizer gave to values that it made of it.
+        firings: What fires on it.
     """
 
     kind: Kind
@@ -58,6 +60,7 @@ class Recipe:
     model: bytes = b""
     feeds: Mapping[str, np.ndarray] | None = None
     invented: tuple[str, ...] = ()
+    firings: tuple[Firing, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,13 @@ def _recipe(
     if drawn < 0.86 and (edit := chooser.edit()) is not None:
         return edit
     if drawn < 0.95 and (entry := chooser.entry()) is not None:
-        return Recipe("corpus", model=entry.model, feeds=entry.feeds, invented=entry.invented)
+        return Recipe(
+            "corpus",
+            model=entry.model,
+            feeds=entry.feeds,
+            invented=entry.invented,
+            firings=entry.firings,
+        )
     return Recipe("chain")
 
 
@@ -101,6 +107,7 @@ class _Chooser:
                     model=entry.model,
                     feeds=entry.feeds,
                     invented=entry.invented,
+                    firings=entry.firings,
                 )
             _remove(self._left, name, firing, index)
         return None

@@ -277,6 +277,7 @@ class _Hunter:
                 known,
                 sated_passes(state, self.subject),
                 sated_passes(state, self.subject, prepared),
+                sated_passes(state, self.subject, prepared, edited=True),
                 frozenset(state.seeded),
                 settled,
                 avoided,
@@ -297,7 +298,7 @@ class _Hunter:
                 # What runs is ended with the sandbox; else its threads would be waited for.
                 self.sandbox.close()
                 raise
-        learn(state, results)
+        learn(state, results, self.subject, prepared)
         state.rounds += 1
         self.store.save(state)
         _write_summary(self.request, self.subject, state)
