@@ -34,7 +34,8 @@ def function(name: str) -> str:
         (parsed(HEAD, NEG, function("Identity")), [NAMESAKE]),
         (parsed(HEAD, NEG, function("Mine")), ["a function of the model"]),
         (parsed(ALIASED, NEG), ["operators imported from `ai.onnx` by that name"]),
-        (parsed(HEAD, NEG.replace("2", "N", 1)), ["a dimension without a size"]),
+        (parsed(HEAD, NEG.replace("2", "N", 1)), ["an input dimension without a size"]),
+        (parsed(HEAD, NEG.replace("[2] y0", "[N] y0")), []),
         (parsed(HEAD, NEG.replace("y0", "output_0")), ["a value named `output_0`"]),
         (
             parsed(HEAD, "(float[2] x0) => (float[2] y0) <float[2] t0> { t0 = Neg(x0) y0=Abs(t0)}"),
@@ -86,9 +87,9 @@ def test_what_several_passes_need_is_one_cause_and_else_the_place_tells() -> Non
         finding("1", "fuse", "Conv", NAMESAKE),
         finding("2", "drop", "Identity", NAMESAKE),
         finding("3", "drop", "Pad"),
-        finding("4", "drop", "Pad", "a dimension without a size"),
-        finding("5", "drop", "Conv"),
-        finding("6", "", "Pad"),
+        finding("4", "drop", "Pad", "an input dimension without a size"),
+        finding("5", "drop", "Conv", "an input dimension without a size"),
+        finding("6", "", "Pad", "an input dimension without a size"),
     ]
     causes = probable_causes(found)
     assert [c.fingerprints for c in causes] == [["1", "2"], ["3", "4"], ["5"], ["6"]]

@@ -17,6 +17,10 @@ from optvet.graph.walk import operator_of, qualified
 from optvet.spec.records.hunt import HuntCause, HuntFinding
 
 ROUND_TRIP = "import and export"
+_UNSIZED = "an input dimension without a size"
+_SPECIAL = "an input that is infinite or NaN"
+_OF_MANY_CAUSES = frozenset({_UNSIZED, _SPECIAL})
+"""Conditions under which passes go wrong in ways of their own: what they share is no mistake."""
 
 
 def operators_that_matter(model: ModelProto) -> list[str]:
@@ -67,10 +71,11 @@ def _needs(model: ModelProto, feeds: Mapping[str, np.ndarray], message: str) -> 
             yield f"a value named `{name[:60]}`"
     if graph.value_info:
         yield "a declared type of an inner value"
-    if any(_is_open(v.type) for v in (*graph.input, *graph.output)):
-        yield "a dimension without a size"
+    # Those of outputs follow, or are as somebody declared them.
+    if any(_is_open(v.type) for v in graph.input):
+        yield _UNSIZED
     if any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in feeds.values()):
-        yield "an input that is infinite or NaN"
+        yield _SPECIAL
 
 
 def _is_open(kind: TypeProto) -> bool:
@@ -113,7 +118,7 @@ def _most_shared(findings: Sequence[HuntFinding]) -> str:
     """What findings of most passes need, if those of several do."""
     passes: dict[str, set[tuple[str, ...]]] = {}
     for finding in findings:
-        for need in finding.needs:
+        for need in set(finding.needs) - _OF_MANY_CAUSES:
             passes.setdefault(need, set()).add(tuple(finding.culprit))
     need = max(passes, key=lambda n: len(passes[n]), default="")
     return need if need and len(passes[need]) > 1 else ""
