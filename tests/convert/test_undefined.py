@@ -127,6 +127,16 @@ def test_an_error_below_the_rounding_of_usual_outputs_is_told_apart(
     assert judge.is_lost_in_usual("edge 1", seen) is lost
 
 
+def test_integers_are_not_rounded() -> None:
+    usual, edge = np.array([2**40, 3]), np.array([2**30 + 1, 3])
+    reference = {"example": {"y": usual}, "edge 1": {"y": edge}}
+    judge = Judge(reference, frozenset(), cast(NoiseMeter, None), frozenset({"example"}))
+    pair = matched(edge_outputs := reference["edge 1"], {"y": np.array([2**30, 3])})
+    seen = judged_with(pair, Noise(jitters=[edge_outputs]))
+    assert seen.symptom == "wrong-output"
+    assert not judge.is_lost_in_usual("edge 1", seen)
+
+
 MEDIAN = """
 import torch
 

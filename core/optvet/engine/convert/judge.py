@@ -116,11 +116,12 @@ class Judge:
         """
         if seen.symptom != "wrong-output":
             return False
+        values = ((name, self.reference[sample][name]) for name in seen.outputs)
+        # Integers are not rounded.
         return all(
-            seen.apart <= _USUAL * unit_roundoff(value.dtype) * self._ranges.get(name, 0.0)
-            for name in seen.outputs
-            for value in (self.reference[sample][name],)
-            if is_float(value.dtype)
+            is_float(value.dtype)
+            and seen.apart <= _USUAL * unit_roundoff(value.dtype) * self._ranges.get(name, 0.0)
+            for name, value in values
         )
 
     def _judged_loosely(self, pair: Matched, noise: Noise, tolerance: float) -> Seen:
