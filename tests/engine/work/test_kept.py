@@ -46,6 +46,20 @@ def test_the_next_sandbox_has_the_same_server_and_new_workers() -> None:
         assert where(sandbox)[0] == server
 
 
+def test_a_server_that_was_started_with_other_variables_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Sandbox(jobs=1) as sandbox:
+        server, _ = where(sandbox)
+    monkeypatch.setenv("OPTVET_TEST_OF_KEPT", "7")
+    with Sandbox(jobs=1) as sandbox:
+        assert sandbox.call(os.getenv, "OPTVET_TEST_OF_KEPT").value == "7"
+        assert where(sandbox)[0] != server
+    monkeypatch.delenv("OPTVET_TEST_OF_KEPT")
+    with Sandbox(jobs=1) as sandbox:
+        assert where(sandbox)[0] == server
+
+
 def test_two_sandboxes_at_once_share_no_server() -> None:
     with Sandbox(jobs=1) as first, Sandbox(jobs=1) as second:
         assert where(first)[0] != where(second)[0]

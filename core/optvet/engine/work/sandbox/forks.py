@@ -143,8 +143,22 @@ class Server:
             return ""
 
 
+_OF_NO_WORKER = "PYTEST_CURRENT_TEST"
+"""Another one in each test, and read by nothing that runs in workers."""
+
+
+def variables() -> frozenset[tuple[str, str]]:
+    """The variables of this process that workers may read."""
+    return frozenset((n, v) for n, v in os.environ.items() if n != _OF_NO_WORKER)
+
+
 class Servers:
-    """The server in use; a dead one is replaced."""
+    """The server in use; a dead one is replaced.
+
+    Attributes:
+        variables: Those of this process when the first one was started.
+        shared: The server that all workers share.
+    """
 
     def __init__(
         self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
@@ -153,6 +167,7 @@ class Servers:
         self._lock = threading.Lock()
         self._stopped = False
         self._all: list[Server] = []
+        self.variables = variables()
         self.shared: Server = self._start()
 
     def get(self) -> Server:

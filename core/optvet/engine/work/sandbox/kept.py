@@ -9,19 +9,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from optvet.engine.work.sandbox.forks import Servers
+from optvet.engine.work.sandbox.forks import Servers, variables
 from optvet.engine.work.sandbox.interpreter import Interpreter
 from optvet.engine.work.sandbox.outcome import Limits
 
-_Key = tuple[tuple[str, ...], int, Interpreter | None]
-"""The modules, the limit of memory (the others are those of workers alone), and the interpreter."""
+_Variables = frozenset[tuple[str, str]]
+_Key = tuple[tuple[str, ...], int, Interpreter | None, _Variables]
+"""The modules, the limit of memory (the others are those of workers alone), the interpreter, and
+the variables that the server was started with."""
 
 IDLE_BYTES = 1 << 30
 """Memory of the servers that wait, of all kinds together."""
 
 
 class KeptServers:
-    """Servers that wait for the next sandbox with the same modules and limits; thread-safe."""
+    """Servers that wait for a sandbox with the same modules, limits and variables; thread-safe."""
 
     def __init__(self, most_bytes: int = IDLE_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -32,8 +34,9 @@ class KeptServers:
         self, preload: tuple[str, ...], limits: Limits, interpreter: Interpreter | None = None
     ) -> Servers:
         """A server that waits, or a new one."""
+        key = (preload, limits.memory_bytes, interpreter, variables())
         with self._lock:
-            kept = self._idle.pop((preload, limits.memory_bytes, interpreter), None)
+            kept = self._idle.pop(key, None)
         return kept or Servers(preload, limits, interpreter)
 
     def put_back(
@@ -44,7 +47,7 @@ class KeptServers:
         interpreter: Interpreter | None = None,
     ) -> None:
         """Keep ``servers``, which runs no task; those used longest ago end if memory is short."""
-        key = (preload, limits.memory_bytes, interpreter)
+        key = (preload, limits.memory_bytes, interpreter, servers.variables)
         gone = []
         with self._lock:
             if (namesake := self._idle.pop(key, None)) is not None:
