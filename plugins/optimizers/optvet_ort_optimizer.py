@@ -398,7 +398,8 @@ def _log_of(model: bytes, settings: Mapping[str, Any], others: _Others | None = 
         if child == 0:
             with contextlib.suppress(BaseException):
                 os.dup2(log.fileno(), 2)
-                _create(model, settings)
+                with contextlib.suppress(Exception):  # what is refused was changed before
+                    _create(model, settings)
                 if others and len(model) <= _SMALL_BYTES:
                     _compare(model, settings, others, log.fileno())
             os._exit(0)
@@ -421,11 +422,20 @@ def _compare(model: bytes, settings: Mapping[str, Any], others: _Others, log: in
             change = functools.partial(_is_changed_by, model, others.off, name, log)
             words = [f"{n} alone" for n in _each(asked, change)]
         if not words:
-            whole = _saved(model, settings)
-            words = [f"without {n}" for n in asked if _saved(model, others.without[n]) != whole]
+            whole = _saved_or_none(model, settings)
+            left = {n: _saved_or_none(model, others.without[n]) for n in asked}
+            words = [f"without {n}" for n in asked if left[n] != whole]
         for telling in words:
             os.write(log, f"\noptvet: {telling}: the model is another\n".encode())
     os.write(log, f"\n{_COMPARED}\n".encode())
+
+
+def _saved_or_none(model: bytes, settings: Mapping[str, Any]) -> bytes | None:
+    """The optimized model; None where the runtime refuses it."""
+    try:
+        return _saved(model, settings)
+    except Exception:  # each kind of refusal has a class of its own
+        return None
 
 
 def _each(
@@ -457,7 +467,8 @@ def _is_changed_by(
     start = os.fstat(log).st_size
     disabled = [n for n in off["disabled"] if n not in rules]
     # Later levels would only take time.
-    _create(model, {**off, "level": int(name[len("Level")]), "disabled": disabled})
+    with contextlib.suppress(Exception):
+        _create(model, {**off, "level": int(name[len("Level")]), "disabled": disabled})
     found = name in _changed(log, start)
     os.ftruncate(log, start)
     os.lseek(log, start, os.SEEK_SET)

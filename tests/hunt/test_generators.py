@@ -180,6 +180,31 @@ def test_what_a_mutator_makes_of_a_plain_model_is_valid_and_computes_the_same(na
     assert len(texts) > (name != "spell-domain")
 
 
+def test_what_a_repeated_dimension_meets_has_another_size() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]> g (float[2,3] x) => (float[n,m] y)
+        <int64[2] s = {2, 3}> { y = Expand(x, s) }"""
+    mutator = next(m for m in PLUGINS.mutators() if m.name == "repeat-dimension")
+    found = set()
+    for seed in range(60):
+        feeds = {"x": np.ones((2, 3), np.float32)}
+        made = mutator.mutate(
+            Candidate(onnx.parser.parse_model(text), feeds), Vocabulary([]), Random(seed)
+        )
+        assert made is not None
+        (shape,) = made.model.graph.initializer
+        found.add((made.feeds["x"].shape, *onnx.numpy_helper.to_array(shape).tolist()))
+    sizes = [((1, 3), n, 3) for n in (0, 2, 3)] + [((2, 1), 2, n) for n in (0, 2, 3)]
+    assert found == set(sizes)
+
+
+def test_numbers_of_attributes_stay_within_64_bits() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 15]> g (float[2,3] x) => (int64[n] y)
+        { y = Shape<end = 9223372036854775807>(x) }"""
+    made = [mutated("change-attribute", text, Vocabulary([]), seed) for seed in range(60)]
+    ends = {a.i for m in made for a in m.graph.node[0].attribute}
+    assert {2**63 - 2, 1 - 2**63} <= ends
+
+
 def test_quantized_values_get_types_of_few_bits() -> None:
     text = """<ir_version: 8, opset_import: ["" : 13]> g (float[2] x) => (float[2] y)
         <float s = {0.1}, uint8 z = {3}>

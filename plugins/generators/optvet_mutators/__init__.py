@@ -18,6 +18,7 @@ _EDITS = (
     Edit("distinct-values", values.distinct_values, 0.5, prepares=True),
     Edit("change-type", values.change_type, prepares=True),
     Edit("change-size", values.change_size, 0.5, prepares=True),
+    Edit("repeat-dimension", values.repeat_dimension),
     Edit("change-quantized-type", values.change_quantized_type, 0.5),
     Edit("change-input-type", values.change_input_type, 0.5),
     Edit("change-cast", values.change_cast, 0.5),

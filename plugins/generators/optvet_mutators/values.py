@@ -41,7 +41,7 @@ def change_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Rando
 
 def _vary(given: AttributeProto, random: Random) -> bool:
     if given.type == AttributeProto.INT:
-        given.i = random.choice([0, 1, -1, 2, given.i + 1, given.i - 1, -given.i])
+        given.i = random.choice([0, 1, -1, 2, *_beside(given.i)])
     elif given.type == AttributeProto.FLOAT:
         given.f = random.choice([0.0, 1.0, -1.0, 0.5, 2.0, -given.f, 1e-12, 1e30])
     elif given.type == AttributeProto.INTS and given.ints:
@@ -49,7 +49,7 @@ def _vary(given: AttributeProto, random: Random) -> bool:
         now = given.ints[place]
         kind = random.choice(["one", "one", "reversed", "shorter", "longer", "all"])
         if kind == "one":
-            given.ints[place] = random.choice([0, 1, -1, now + 1, now - 1, -now])
+            given.ints[place] = random.choice([0, 1, -1, *_beside(now)])
         elif kind == "reversed":
             given.ints[:] = list(given.ints)[::-1]
         elif kind == "shorter":
@@ -63,6 +63,12 @@ def _vary(given: AttributeProto, random: Random) -> bool:
     else:
         return False
     return True
+
+
+def _beside(number: int) -> list[int]:
+    """The next numbers, and the opposite one, of those that 64 bits hold."""
+    limits = np.iinfo(np.int64)
+    return [n for n in (number + 1, number - 1, -number) if limits.min <= n <= limits.max]
 
 
 def add_attribute(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -272,6 +278,41 @@ def change_size(candidate: Candidate, vocabulary: Vocabulary, random: Random) ->
             set_value(candidate, tensor, resized(value))
         elif tensor.data_type in _INTEGERS and value.ndim == 1 and was > 1:
             set_value(candidate, tensor, np.where(value == was, now, value).astype(value.dtype))
+    return True
+
+
+def repeat_dimension(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
+    """A dimension of one value becomes 1, so that it is repeated; what it meets has another size.
+
+    Dimensions meet that are as far from the last one, and numbers of shapes that are constant.
+    """
+    tensors = [t for t in constants(candidate.model.graph) if t.data_type in {*_FLOATS, *_INTEGERS}]
+    given = [n for n, v in candidate.feeds.items() if v.dtype != object and v.size]
+    fixed = [n for n, t in enumerate(tensors) if t.data_type in _FLOATS and 0 not in t.dims]
+    shapes: dict[str | int, tuple[int, ...]] = {n: candidate.feeds[n].shape for n in given}
+    shapes |= {n: tuple(tensors[n].dims) for n in fixed}
+    places = [(n, axis) for n, shape in shapes.items() for axis in range(1, len(shape) + 1)]
+    if not places:
+        return False
+    chosen, axis = random.choice(places)
+    was = shapes[chosen][-axis]
+    now = random.choice([was, *(n for n in (0, 2, 3) if n != was)])
+
+    def resized(name: str | int, old: np.ndarray) -> np.ndarray:
+        size = 1 if name == chosen else now
+        meets = old.ndim >= axis and old.shape[-axis] == was
+        return np.take(old, np.arange(size) % was, -axis) if meets else old
+
+    for name in given:
+        candidate.feeds[name] = resized(name, candidate.feeds[name])
+    for number, tensor in enumerate(tensors):
+        old = numpy_helper.to_array(tensor)
+        if number in fixed:
+            set_value(candidate, tensor, resized(number, old))
+        elif old.ndim == 1 and old.size >= axis and old[-axis] == was:
+            new = old.copy()
+            new[-axis] = now
+            set_value(candidate, tensor, new)
     return True
 
 

@@ -371,14 +371,14 @@ class _Trial:
         """
         fired: list[Firing] = []
         for _ in range(_LAYERS):
-            before = len(self.suspicions)
+            before, told = len(self.suspicions), self.complaint
             fired += self.whole(passes, labelled)
             if len(self.suspicions) == before:
                 break
             found = self.suspicions.pop()
             self._crumb("optimize", passes)
             hits, complaint = changing_passes(self._subject, self._source.data, passes)
-            self.complaint = self.complaint or complaint
+            self.complaint = told or complaint  # what is faulty need not be fit to be saved
             cures = [p for p in hits if not self._looks_wrong(_without(passes, p))]
             # Of two faults in one model, leaving out one pass cures neither.
             alone = next((p for p in cures or hits if self._looks_wrong((p,))), None)
