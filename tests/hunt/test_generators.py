@@ -164,7 +164,11 @@ def test_values_are_held_in_sequences_and_optional_types_that_may_hold_nothing()
 
 
 @pytest.mark.parametrize(
-    "name", ["wrap-in-loop", "spell-domain", "unused-weight", "extra-output", "symbolic-shapes"]
+    "name",
+    [
+        *("wrap-in-loop", "spell-domain", "unused-weight", "extra-output", "symbolic-shapes"),
+        "insert-idle",
+    ],
 )
 def test_what_a_mutator_makes_of_a_plain_model_is_valid_and_computes_the_same(name: str) -> None:
     ort = PLUGINS.runtime("onnxruntime")

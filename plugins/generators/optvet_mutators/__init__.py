@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from optvet import Mutator, hookimpl
-from optvet_mutators import form, structure, values
+from optvet_mutators import between, form, structure, values
 from optvet_mutators.common import Edit
 
 _EDITS = (
@@ -25,8 +25,9 @@ _EDITS = (
     Edit("extra-output", structure.extra_output, 1.5),
     Edit("drop-output", structure.drop_output, 0.5),
     Edit("extra-consumer", structure.extra_consumer),
-    Edit("insert-unary", structure.insert_unary, 1.5),
-    Edit("insert-reshape", structure.insert_reshape, 1.5),
+    Edit("insert-unary", between.insert_unary, 1.5),
+    Edit("insert-idle", between.insert_idle, 2.0),
+    Edit("insert-reshape", between.insert_reshape, 1.5),
     Edit("append-fragment", structure.append_fragment, 2.0),
     Edit("append-same", structure.append_same, 1.5),
     Edit("parallel-node", structure.parallel_node),

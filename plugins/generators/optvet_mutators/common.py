@@ -77,6 +77,12 @@ def readers(graph: GraphProto, name: str) -> list[tuple[NodeProto, int]]:
     return [(n, i) for n in graph.node for i, given in enumerate(n.input) if given == name]
 
 
+def slots(graph: GraphProto, fits: Callable[[str], bool]) -> list[tuple[int, int]]:
+    """Index of a node, and of an input of it whose name ``fits``, for all such inputs."""
+    nodes = enumerate(graph.node)
+    return [(i, k) for i, node in nodes for k, name in enumerate(node.input) if fits(name)]
+
+
 def insert(graph: GraphProto, index: int, *nodes: NodeProto) -> None:
     """Put nodes before the one at ``index``."""
     for offset, node in enumerate(nodes):

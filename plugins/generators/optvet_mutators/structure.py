@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 
 from optvet import Candidate, Vocabulary
 from optvet.graph import Typed, joined, opset_versions, type_of, types_of
@@ -22,9 +21,8 @@ from optvet_mutators.common import (
     pick,
     readers,
     schema,
+    slots,
 )
-
-_UNARY = "Identity Identity Neg Abs Relu Sigmoid Tanh Exp Sqrt Floor Not Transpose Dropout Cast"
 
 
 def copy_of(node: NodeProto) -> NodeProto:
@@ -61,59 +59,6 @@ def extra_consumer(candidate: Candidate, vocabulary: Vocabulary, random: Random)
     kind = random.choice(["Identity", "Neg", "Relu", "Shape", "Abs", "Sigmoid"])
     graph.node.append(helper.make_node(kind, [name], [made]))
     return add_output(graph, made)
-
-
-def _slots(graph: GraphProto, fits: Callable[[str], bool]) -> list[tuple[int, int]]:
-    """Index of a node, and of an input of it whose name ``fits``, for all such inputs."""
-    nodes = enumerate(graph.node)
-    return [(i, k) for i, node in nodes for k, name in enumerate(node.input) if fits(name)]
-
-
-def insert_unary(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
-    """An operator of one input between a value and one of its readers, or all of them."""
-    graph = candidate.model.graph
-    places = _slots(graph, bool)
-    if not places:
-        return False
-    index, slot = random.choice(places)
-    reader = graph.node[index]
-    name, made = reader.input[slot], fresh(graph, "mid")
-    kind = random.choice(_UNARY.split())
-    node = helper.make_node(kind, [name], [made])
-    if kind == "Cast":
-        node.attribute.append(helper.make_attribute("to", random.choice([1, 1, 7, 11, 10])))
-    reader.input[slot] = made
-    insert(graph, index, node)
-    return True
-
-
-def insert_reshape(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
-    """The elements in other places between a value and one of its readers: moved, or regrouped."""
-    graph = candidate.model.graph
-    typed = types_of(candidate.model)
-    places = _slots(
-        graph, lambda n: n in typed and len(typed[n][1]) > 1 and None not in typed[n][1]
-    )
-    if not places or onnx_version(candidate) < 5:
-        return False
-    index, slot = random.choice(places)
-    reader = graph.node[index]
-    name, made = reader.input[slot], fresh(graph, "moved")
-    shape = [d or 0 for d in typed[name][1]]
-    rank = len(shape)
-    kind = random.choice(["turned", "ends", "last", "reversed", "flat", "copied", "same"])
-    orders = {"turned": [rank - 1, *range(rank - 1)], "ends": [*range(rank)][::-1]}
-    orders["last"] = [*range(rank - 2), rank - 1, rank - 2]
-    if kind in orders:
-        node = helper.make_node("Transpose", [name], [made], perm=orders[kind])
-    else:
-        sizes = {"reversed": shape[::-1], "flat": [-1], "copied": [0] * rank}.get(kind, shape)
-        numbers = fresh(graph, "sizes")
-        graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), numbers))
-        node = helper.make_node("Reshape", [name, numbers], [made])
-    reader.input[slot] = made
-    insert(graph, index, node)
-    return True
 
 
 def append_fragment(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> bool:
@@ -376,7 +321,7 @@ def branch_of_values(candidate: Candidate, vocabulary: Vocabulary, random: Rando
     """An If between a value and its readers, whose branches return it, a weight, or a new value."""
     graph = candidate.model.graph
     typed = types_of(candidate.model)
-    places = _slots(graph, lambda n: n in typed and None not in typed[n][1])
+    places = slots(graph, lambda n: n in typed and None not in typed[n][1])
     if not places or onnx_version(candidate) < 16:
         return False
     index, slot = random.choice(places)
@@ -408,7 +353,7 @@ def hold_value(candidate: Candidate, vocabulary: Vocabulary, random: Random) -> 
     """A value in an optional type or a sequence: before one of its readers, or as an output."""
     graph = candidate.model.graph
     typed = types_of(candidate.model)
-    places = _slots(graph, lambda n: n in typed)
+    places = slots(graph, lambda n: n in typed)
     kinds = ["sequence", "optional"][: 2 if onnx_version(candidate) >= 15 else 1]
     if not places or onnx_version(candidate) < 11:
         return False
@@ -516,7 +461,7 @@ def quantize_edge(candidate: Candidate, vocabulary: Vocabulary, random: Random) 
     """QuantizeLinear and DequantizeLinear between a float value and one of its readers."""
     graph = candidate.model.graph
     typed = types_of(candidate.model)
-    places = _slots(graph, lambda n: n in typed and typed[n][0] == onnx.TensorProto.FLOAT)
+    places = slots(graph, lambda n: n in typed and typed[n][0] == onnx.TensorProto.FLOAT)
     if not places or onnx_version(candidate) < 10:
         return False
     index, slot = random.choice(places)

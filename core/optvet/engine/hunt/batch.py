@@ -213,8 +213,8 @@ def _with_passes(
     whole = next((f for f in examined.fired if f[0] == ANY), None)
     if whole is None:
         return examined
-    known = recipe.firings if batch.subject.takes_sets else ()
-    more = tuple(f for f in known if f[0] != ANY and f[1:] == whole[1:])
+    inherited = recipe.firings if batch.subject.takes_sets else ()
+    more = tuple(f for f in inherited if f[0] != ANY and f[1:] == whole[1:])
     complaint = ""
     new = whole not in batch.known
     if not more and (recipe.kind in AS_THEY_ARE or (new and random.random() < _ASKED)):

@@ -521,20 +521,22 @@ def short_names(graph: Graph) -> Graph | None:
     return None if _hidden(graph) else _renamed_all(graph, _short(graph))
 
 
+_FEW = 24
+"""Names up to which each is tried alone."""
+
+
 def one_short_name(graph: Graph) -> Iterator[Graph | None]:
     """One value gets a short name, where not all may: then it is known whose names matter."""
-    odd = [n for n in _short(graph) if not is_plain_name(n)]
+    short = _short(graph)
+    odd = [n for n in short if not is_plain_name(n)]
     if not odd or len(odd) > _FEW or _hidden(graph):
         return
-    same = {n: n for n in _short(graph)}
+    same = {n: n for n in short}
     for name in odd:
-        stem, number = _short(graph)[name][0], 0
+        stem, number = short[name][0], 0
         while f"{stem}{number}" in same:
             number += 1
         yield _renamed_all(graph, {**same, name: f"{stem}{number}"})
-
-
-_FEW = 24
 
 
 def _short(graph: Graph) -> dict[str, str]:
