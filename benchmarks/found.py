@@ -37,6 +37,7 @@ from typing import Any
 import machine
 import numpy as np
 import onnx
+import onnx.inliner
 import onnx.version_converter
 from onnx import AttributeProto, TensorProto, numpy_helper
 
@@ -178,8 +179,28 @@ def same(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def newer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model`` in an operator set that the evaluator has."""
-    return onnx.version_converter.convert_version(model, OPSET)
+    """``model`` in an operator set that the evaluator has.
+
+    The converter leaves out functions, and refuses sparse constants: neither is in what it gets.
+    """
+    plain = onnx.inliner.inline_local_functions(model)
+    for node in plain.graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.SPARSE_TENSOR and node.op_type == "Constant":
+                value = dense(attribute.sparse_tensor)
+                attribute.CopyFrom(onnx.helper.make_attribute("value", value))
+    return onnx.version_converter.convert_version(plain, OPSET)
+
+
+def dense(sparse: onnx.SparseTensorProto) -> TensorProto:
+    """The tensor with its zeros; places are numbers of elements, or one row for each."""
+    values, places = (numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
+    full = np.zeros(list(sparse.dims), values.dtype)
+    if places.ndim == 1:
+        full.reshape(-1)[places] = values
+    else:
+        full[tuple(places.T)] = values
+    return numpy_helper.from_array(full)
 
 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
