@@ -21,6 +21,7 @@ from optvet import Artifact, Candidate, InputError, Traits, UnknownName, UsageEr
 from optvet.engine.bundle.files import read_record, write_arrays
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import Crumb, Outcome, Seed, read_crumb, read_journal
+from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.judge import Examined, examine
 from optvet.engine.hunt.learn import is_barren, learn, passes_together
 from optvet.engine.hunt.make import Made
@@ -28,6 +29,7 @@ from optvet.engine.hunt.run import HuntProgress, hunt, models_left
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Sign, State
 from optvet.engine.hunt.subject import subject_of
+from optvet.spec.errors import PluginError
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntSummary
 from optvet.spec.symptoms import Symptom
@@ -455,3 +457,15 @@ def test_what_nobody_can_read_costs_models_and_ends_no_hunt(tmp_path: Path) -> N
     summary = hunt(asked(tmp_path / "out", "10"), plugins)
     assert summary.candidates == 10
     assert any("cannot be judged" in words for words in summary.complaints)
+
+
+def test_a_plugin_that_breaks_its_contract_on_one_model_ends_no_hunt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def confirm(*_: object) -> None:
+        raise PluginError("output 'y' gave a SparseTensor")
+
+    monkeypatch.setattr(Confirmer, "confirm", confirm)
+    summary = hunt(asked(tmp_path / "out", "20"), plugins_with("drop_relu"))
+    assert (summary.candidates, summary.findings, summary.pending) == (20, [], 0)
+    assert any("SparseTensor" in words for words in summary.complaints)

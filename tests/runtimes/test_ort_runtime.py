@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from onnx import helper, numpy_helper
 
 from optvet import Artifact, Session, Unsupported, UsageError, vet
 from optvet.engine.discovery import Plugins
@@ -93,6 +94,22 @@ def test_a_session_without_any_node_on_the_accelerator_is_refused() -> None:
 @pytest.mark.parametrize("placed", [[CPU, CUDA], [], None])
 def test_a_session_with_nodes_on_the_accelerator_is_accepted(placed: list[str] | None) -> None:
     check_placement([CUDA], [CUDA, CPU], placed)
+
+
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
+def test_a_sparse_constant_is_given_as_the_array_that_it_stands_for(places: list[Any]) -> None:
+    values = numpy_helper.from_array(np.array([2, 3], np.float32), "values")
+    where = numpy_helper.from_array(np.array(places, np.int64), "places")
+    sparse = helper.make_sparse_tensor(values, where, [2, 3])
+    node = helper.make_node("Constant", [], ["y"], sparse_value=sparse)
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3])
+    model = helper.make_model(
+        helper.make_graph([node], "g", [], [output]),
+        opset_imports=[helper.make_opsetid("", 13)],
+        ir_version=8,
+    )
+    session = OrtRuntime().load(Artifact("onnx", model.SerializeToString()), OrtOptions())
+    assert session.run({})["y"].tolist() == [[0, 2, 0], [0, 0, 3]]
 
 
 def test_the_placement_of_nodes_is_read_from_the_session() -> None:

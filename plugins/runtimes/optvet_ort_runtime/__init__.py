@@ -70,8 +70,21 @@ class OrtSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Outputs by name, in the graph's order."""
-        values = self._session.run(None, dict(feeds))
+        values = map(_dense, self._session.run(None, dict(feeds)))
         return dict(zip(self._outputs, values, strict=True))
+
+
+def _dense(value: Any) -> Any:
+    """The array of a sparse tensor, as which a session gives a sparse constant; else ``value``."""
+    if type(value).__name__ != "SparseTensor":
+        return value
+    values, places = value.values(), value.get_coo_data().indices()
+    full = np.zeros(value.dense_shape(), values.dtype)
+    if places.ndim == 1:
+        full.reshape(-1)[places] = values
+    else:
+        full[tuple(places.T)] = values
+    return full
 
 
 class OrtRuntime:

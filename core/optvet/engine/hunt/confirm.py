@@ -65,7 +65,7 @@ class Confirmer:
         """What ``vet`` confirms of a suspect, reduced; None if it can judge nothing.
 
         Raises:
-            PluginError: The optimizer cannot be used any more.
+            PluginError: A plugin gave what its contract does not allow.
         """
         with tempfile.TemporaryDirectory(prefix=".confirm-", dir=self.out) as name:
             folder = Path(name)

@@ -45,7 +45,7 @@ from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.spec.errors import InfrastructureError, OptvetError, UsageError
+from optvet.spec.errors import InfrastructureError, OptvetError, PluginError, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.hunt import HuntRequest, budget_of
@@ -361,9 +361,9 @@ class _Hunter:
     def _confirmed(self, suspect: Suspect, state: State) -> list[HuntFinding] | None:
         try:
             return self.confirmer.confirm(suspect, lambda text, done, total: None)
-        except OptvetError:
-            raise
         except Exception as error:
+            if isinstance(error, OptvetError) and not isinstance(error, PluginError):
+                raise
             # What foreign code returned broke what reads it: that ends no hunt, and is told.
             words = f"a suspicion cannot be vetted: {type(error).__name__}: {error}"
             state.complaints.setdefault(words.partition(": ")[0], words[:300])
