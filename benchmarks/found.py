@@ -169,8 +169,17 @@ def evaluated(
         except Exception as error:  # Whatever an operator's Python raises; the next form is tried.
             words = f"{type(error).__name__}: {error}"
             continue
-        return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+        pairs = zip(names, values, strict=True)
+        return {part: array for pair in pairs for part, array in parts(*pair).items()}
     return words
+
+
+def parts(name: str, value: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """An output by the names of its arrays: of a sequence, its length and its elements."""
+    if not isinstance(value, list):
+        return {name: np.asarray(value)}
+    each = (parts(f"{name}[{n}]", item) for n, item in enumerate(value))
+    return {f"{name}.length": np.array(len(value))} | {k: v for one in each for k, v in one.items()}
 
 
 def same(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -184,7 +193,11 @@ def newer(model: onnx.ModelProto) -> onnx.ModelProto:
     The converter leaves out functions, and refuses sparse constants: neither is in what it gets.
     """
     plain = onnx.inliner.inline_local_functions(model)
+    half = numpy_helper.from_array(np.array(0.5, np.float32), "ratio by default")
+    plain.graph.initializer.append(half)
     for node in plain.graph.node:
+        if node.op_type == "Dropout" and len(node.input) > 1 and not node.input[1]:
+            node.input[1] = half.name  # the evaluator wants to be told
         for attribute in node.attribute:
             if attribute.type == AttributeProto.SPARSE_TENSOR and node.op_type == "Constant":
                 value = dense(attribute.sparse_tensor)
