@@ -343,6 +343,21 @@ def test_outputs_of_which_two_runtimes_give_other_values_accuse_no_optimizer(
     assert not is_disputed(Symptom.INVALID_MODEL, tmp_path, applied("abs_to_neg"))
 
 
+@pytest.mark.parametrize(("number", "disputed"), [(-2, False), (np.nan, True)])
+def test_nan_that_becomes_an_integer_accuses_no_optimizer(
+    number: float, disputed: bool, tmp_path: Path
+) -> None:
+    text = (
+        '<ir_version: 7, opset_import: ["" : 19]> g (float[1] x) => (uint8[1] y) '
+        "<float s = {1}, uint8 z = {128}> { r = Relu(x)  y = QuantizeLinear(r, s, z) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    write_arrays(tmp_path / "inputs.npz", {"x": np.array([number], np.float32)})
+    expected = 0 if np.isnan(number) else 128
+    write_arrays(tmp_path / "expected.npz", {"y": np.array([expected], np.uint8)})
+    assert is_disputed(Symptom.WRONG_OUTPUT, tmp_path, applied("drop_relu")) is disputed
+
+
 def test_sequences_and_optional_values_are_asked_about_too(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[4] x) => (seq(float[4]) s, optional(float[4]) n)

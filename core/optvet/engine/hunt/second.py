@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.version_converter import convert_version
 from pydantic import BaseModel
@@ -17,7 +17,9 @@ from optvet.engine.hunt.truth import LOOSER, Values, differences
 from optvet.engine.numerics.float64 import taken_out
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trial import flatten
+from optvet.graph.quantized import may_round_to_integers
 from optvet.graph.structure import draws_random
+from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InputError
 from optvet.spec.protocols import Optimizer
 from optvet.spec.symptoms import Symptom
@@ -55,7 +57,7 @@ def is_disputed(
     Then it is not known who is wrong, and the optimizer is not accused: the evaluator gives other
     outputs of the original; or of the optimized model what was expected, so that only the runtime
     reads it as wrong; or it refuses a model that the import refuses too, which the runtime only
-    tolerates.
+    tolerates. Nor is it where the original rounds NaN to an integer, which nobody defines.
 
     Args:
         symptom: Of the finding.
@@ -66,6 +68,8 @@ def is_disputed(
     refused = by_import and symptom in _REFUSED
     if symptom != Symptom.WRONG_OUTPUT and not refused:
         return False
+    if not refused and _rounds_nan(bundle):
+        return True
     preload = ("onnx.reference", *applied.optimizer.preload)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
         outcome = box.call(_disagrees, bundle, fresh=True)
@@ -75,6 +79,16 @@ def is_disputed(
         if outcome.value or refused or not applied.is_portable:
             return bool(outcome.value) and not refused
         return bool(box.call(_acquits, bundle, applied, fresh=True).value)
+
+
+def _rounds_nan(bundle: Path) -> bool:
+    """Whether an input or a weight that holds NaN may become an integer."""
+    model = onnx.load(bundle / "model.onnx")
+    if not may_round_to_integers(node.op_type for node in nodes_of(model.graph)):
+        return False
+    weights = (numpy_helper.to_array(tensor) for tensor in model.graph.initializer)
+    given = (*_feeds(bundle, model).values(), *weights)
+    return any(value.dtype.kind == "f" and bool(np.isnan(value).any()) for value in given)
 
 
 def _disagrees(bundle: Path) -> bool:
