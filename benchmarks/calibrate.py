@@ -38,9 +38,10 @@ import plants
 
 from optvet import Failure, Sample
 from optvet.engine.discovery import Plugins
+from optvet.engine.judge import outputs
+from optvet.engine.judge.outputs import THRESHOLDS, Noise
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.numerics import oracle
-from optvet.engine.numerics.oracle import THRESHOLDS, Noise
+from optvet.engine.numerics.floats import unit_roundoff
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.cache import Cache, cache_root
@@ -175,7 +176,7 @@ def _judge(
     row.masked = bool(pairs) and all(_same(a, b) for _, a, b in pairs)
     strict = replace(THRESHOLDS, rounding=0.0)
     for name, was, now in pairs:
-        judged = oracle.judge(was, now, levels[name], strict)
+        judged = outputs.judge(was, now, levels[name], strict)
         row.exceeds_of[name] = max((j.exceeds for j in judged if j.call != "same"), default=0.0)
         row.roundings_of[name] = max((_roundings(was[k], now[k]) for k in was), default=0.0)
     row.exceeds = max(row.exceeds_of.values(), default=math.inf)
@@ -222,14 +223,14 @@ def _roundings(was: np.ndarray, now: np.ndarray) -> float:
     if was.dtype.kind != "f" or was.shape != now.shape:
         return 0.0 if was.shape == now.shape and np.array_equal(was, now) else math.inf
     y, z = was.astype(np.float64), now.astype(np.float64)
-    u, finite = oracle.unit_roundoff(was.dtype), np.isfinite(was) & np.isfinite(now)
+    u, finite = unit_roundoff(was.dtype), np.isfinite(was) & np.isfinite(now)
     d = np.where(finite, np.abs(np.where(finite, y - z, 0.0)), 0.0)
     y = np.where(finite, y, 0.0)
     if bool(np.all(d <= 4 * u * np.abs(y))):
         return float(np.max(np.divide(d, u * np.abs(y), out=np.zeros_like(d), where=d > 0)))
     worst = 0.0
-    for axes in oracle._slices(d.shape):
-        for size in (lambda a, x: np.max(np.abs(a), axis=x, keepdims=True), oracle._rms):
+    for axes in outputs._slices(d.shape):
+        for size in (lambda a, x: np.max(np.abs(a), axis=x, keepdims=True), outputs._rms):
             top, bottom = size(d, axes), size(y, axes)
             ratio = np.divide(top, u * bottom, out=np.full_like(top, np.inf), where=bottom > 0)
             worst = max(worst, float(np.max(np.where(top > 0, ratio, 0.0), initial=0.0)))

@@ -29,8 +29,8 @@ from onnx.inliner import inline_local_functions
 import optvet
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
-from optvet.engine.numerics.chance import Side, judge_random
-from optvet.engine.numerics.distribution import Runs
+from optvet.engine.judge.distribution import Runs
+from optvet.engine.judge.random_outputs import Side, judge_random
 from optvet.graph.randomness import SeedBy, seeded
 from optvet.graph.walk import attribute_of, graphs
 

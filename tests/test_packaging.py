@@ -199,6 +199,7 @@ def test_the_numerics_know_nothing_of_the_rest_of_the_engine() -> None:
 ENGINE = [
     "numerics",
     "models",
+    "judge",
     "work",
     "vet",
     "convert",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.judge.outputs import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.numerics.oracle import OTHER_KERNELS
 from optvet.engine.vet.divergence import compare_models, compare_with_file
 from optvet.engine.work.inputs import Inputs, Slice
 from optvet.engine.work.lab import Progress

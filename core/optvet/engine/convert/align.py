@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from optvet.engine.numerics.oracle import is_float, unit_roundoff
+from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.graph.walk import reads
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceInside, SourceValue

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from optvet.engine.numerics.oracle import is_float
+from optvet.engine.numerics.floats import is_float
 from optvet.spec.converters import SourceFacts
 from optvet.spec.types import Sample
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from optvet.engine.numerics.oracle import is_float
+from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.trial import Outputs
 from optvet.graph.interface import graph_inputs
 from optvet.graph.types import dtype_name

@@ -13,16 +13,9 @@ import numpy as np
 from optvet.engine.convert.interface import Matched, matched
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.steps import Observed
-from optvet.engine.numerics.oracle import (
-    DECLARED,
-    OTHER_KERNELS,
-    Judgement,
-    Noise,
-    is_float,
-    judge,
-    unit_roundoff,
-)
-from optvet.engine.numerics.words import difference
+from optvet.engine.judge.outputs import DECLARED, OTHER_KERNELS, Judgement, Noise, judge
+from optvet.engine.judge.words import difference
+from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
 from optvet.spec.records.convert import ConversionSymptom

@@ -16,7 +16,8 @@ import numpy as np
 from optvet.engine.convert import steps
 from optvet.engine.convert.inputs import is_finite
 from optvet.engine.convert.interface import matched
-from optvet.engine.numerics.oracle import Noise, is_float, unit_roundoff
+from optvet.engine.judge.outputs import Noise
+from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, RuntimeConfig

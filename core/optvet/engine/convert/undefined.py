@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from optvet.engine.convert.inside import inside_of, shows_inside
-from optvet.engine.numerics.oracle import is_float
+from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TypeProto, numpy_helper
 
-from optvet.engine.numerics.oracle import OTHER_PLACES, is_float, judge, unit_roundoff
+from optvet.engine.judge.outputs import OTHER_PLACES, judge
+from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trial import RuntimeConfig, flatten
 from optvet.graph import structure
 from optvet.graph.walk import all_names, nodes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optvet.engine.numerics.oracle import OTHER_KERNELS
+from optvet.engine.judge.outputs import OTHER_KERNELS
 from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.examine import Examination, Examiner, Observation
 from optvet.engine.vet.probing import cannot_load, no_answer

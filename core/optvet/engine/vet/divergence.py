@@ -21,16 +21,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
+from optvet.engine.judge.outputs import THRESHOLDS, Judgement, Noise, Thresholds, judge, noise_level
 from optvet.engine.numerics import perturb, rounding
-from optvet.engine.numerics.oracle import (
-    THRESHOLDS,
-    Judgement,
-    Noise,
-    Thresholds,
-    is_float,
-    judge,
-    noise_level,
-)
+from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.examine import finite
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.trial import RuntimeConfig

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from optvet.engine.numerics.distribution import Runs
-from optvet.engine.numerics.oracle import (
+from optvet.engine.judge.distribution import Runs
+from optvet.engine.judge.outputs import (
     OTHER_PLACES,
     THRESHOLDS,
     Judgement,
     Noise,
     Thresholds,
-    is_float,
     judge,
     largest_difference,
     uncertainty,
 )
-from optvet.engine.numerics.words import difference
+from optvet.engine.judge.words import difference
+from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.layers import Layers
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.draws import Pair

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
-from optvet.engine.numerics.oracle import is_float, unit_roundoff
+from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.vet.comparators import in_declared_order
 from optvet.engine.vet.details import kept_detail
 from optvet.engine.vet.held import held

@@ -1,7 +1,7 @@
 """Judges quantized models layer by layer, if their inner values are available.
 
 A difference of an output of such a model is a weak sign of a fault: see
-``engine/numerics/local.py``. If outputs after quantizers differ, the layers of the optimized model
+``engine/judge/local.py``. If outputs after quantizers differ, the layers of the optimized model
 are compared on some samples, and the judgement of the layers replaces that of the output.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from optvet.engine.numerics.local import HALF, WRONG, Layer, LocalAnswer
-from optvet.engine.numerics.oracle import Judgement, Noise
+from optvet.engine.judge.local import HALF, WRONG, Layer, LocalAnswer
+from optvet.engine.judge.outputs import Judgement, Noise
 from optvet.engine.work import noise as measuring
 from optvet.engine.work import quantized
 from optvet.engine.work.facts import Trial

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 
-from optvet.engine.numerics import chance
-from optvet.engine.numerics.chance import FEWEST_RUNS, Side
-from optvet.engine.numerics.distribution import Runs
-from optvet.engine.numerics.oracle import Judgement
+from optvet.engine.judge import random_outputs
+from optvet.engine.judge.distribution import Runs
+from optvet.engine.judge.outputs import Judgement
+from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import basis
 from optvet.engine.work.facts import is_circumstantial
@@ -54,8 +54,10 @@ class Pair:
     def judgements(self, names: Sequence[str]) -> dict[str, Judgement]:
         """A judgement on each of the random outputs ``names``."""
         affordable = max(FEWEST_RUNS, _LOADED_BYTES // max(1, self.lab.model.size_bytes))
-        screen, proof = (min(n, affordable) for n in (chance.SCREEN_RUNS, chance.PROOF_RUNS))
-        return chance.judge_random(self, names, screen=screen, proof=proof)
+        screen, proof = (
+            min(n, affordable) for n in (random_outputs.SCREEN_RUNS, random_outputs.PROOF_RUNS)
+        )
+        return random_outputs.judge_random(self, names, screen=screen, proof=proof)
 
     def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
         """One run for each seed; None if the model takes no seeds."""

@@ -19,11 +19,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import numpy_helper
 from pydantic import TypeAdapter
 
+from optvet.engine.judge.outputs import Noise
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import plain
 from optvet.engine.numerics.inject import injected_bytes
 from optvet.engine.numerics.jitter_file import jitter_file
-from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
 from optvet.engine.work.arrays import dump_arrays, load_arrays
 from optvet.engine.work.basis import basis

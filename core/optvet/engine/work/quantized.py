@@ -19,11 +19,11 @@ from onnx import ModelProto, ValueInfoProto
 from pydantic import TypeAdapter
 
 from optvet.engine import contract
-from optvet.engine.numerics import local
+from optvet.engine.judge import local
+from optvet.engine.judge.local import LocalAnswer
+from optvet.engine.judge.outputs import Noise
 from optvet.engine.numerics.forced import plain
-from optvet.engine.numerics.local import LocalAnswer
 from optvet.engine.numerics.matching import Inner, Values, match
-from optvet.engine.numerics.oracle import Noise
 from optvet.engine.work import cache as caching
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.basis import basis

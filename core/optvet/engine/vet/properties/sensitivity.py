@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optvet.engine.numerics.oracle import Judgement
+from optvet.engine.judge.outputs import Judgement
 from optvet.engine.vet.examine import Examiner, finite
 from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property

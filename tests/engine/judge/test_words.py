@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from optvet.engine.numerics.oracle import Noise, judge
-from optvet.engine.numerics.words import difference
+from optvet.engine.judge.outputs import Noise, judge
+from optvet.engine.judge.words import difference
 
 NAN, INF = float("nan"), float("inf")
 

@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 from onnx import ModelProto
 
+from optvet.engine.judge.outputs import Noise, judge
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import Plain, Region, can_skip, cut, regions
 from optvet.engine.numerics.matching import Inner, Match, Run, Values, forced_inputs
-from optvet.engine.numerics.oracle import Noise, judge
 from optvet.graph.cost import longest_reduction
 from optvet.graph.quantized import Array
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, ValueInfoProto
 
+from optvet.engine.judge.local import Layer, LocalAnswer, check
+from optvet.engine.judge.outputs import Noise
 from optvet.engine.numerics.forced import cut, plain, regions
-from optvet.engine.numerics.local import Layer, LocalAnswer, check
 from optvet.engine.numerics.matching import Inner, Values, match
-from optvet.engine.numerics.oracle import Noise
 from optvet.graph.quantized import integer_tensors, opened, quantizers
 from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 

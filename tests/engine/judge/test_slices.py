@@ -1,6 +1,6 @@
 import numpy as np
 
-from optvet.engine.numerics.oracle import Noise, judge
+from optvet.engine.judge.outputs import Noise, judge
 
 
 def test_a_slice_of_zeros_may_hold_what_is_nothing_beside_the_rest() -> None:

@@ -7,14 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from optvet.engine.numerics.oracle import (
-    Call,
-    Judgement,
-    Noise,
-    judge,
-    uncertainty,
-    unit_roundoff,
-)
+from optvet.engine.judge.outputs import Call, Judgement, Noise, judge, uncertainty
+from optvet.engine.numerics.floats import unit_roundoff
 
 F32, F16 = np.float32, np.float16
 NAN, INF = np.nan, np.inf

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from optvet.engine.numerics.distribution import Runs, Unlike, most_unlike
-from optvet.engine.numerics.oracle import Judgement, judge
+from optvet.engine.judge.distribution import Runs, Unlike, most_unlike
+from optvet.engine.judge.outputs import Judgement, judge
 from optvet.graph.randomness import SeedBy
 
 FIRST_PAIRS = 2

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optvet.engine.numerics.oracle import is_float
+from optvet.engine.numerics.floats import is_float
 
 Runs = Sequence[Mapping[str, np.ndarray]]
 """The outputs of one run each, by name."""

@@ -16,6 +16,8 @@ from typing import Literal
 
 import numpy as np
 
+from optvet.engine.numerics.floats import is_float, unit_roundoff
+
 Call = Literal["same", "drift", "sensitivity", "fault", "unsure"]
 
 
@@ -162,20 +164,6 @@ def _judge_shape(name: str, ref: np.ndarray, cand: np.ndarray, noise: Noise | No
         if cand.shape in shapes or shapes - {ref.shape}:
             return Judgement(name, "sensitivity", detail=detail + ", as it does under jitter")
     return Judgement(name, "fault", exceeds=math.inf, detail=detail, structural=True)
-
-
-def is_float(dtype: np.dtype) -> bool:
-    """Whether values of ``dtype`` are rounded; covers bfloat16 and the float8 types too."""
-    return bool(dtype.kind == "f" or "float" in dtype.name)
-
-
-def unit_roundoff(dtype: np.dtype) -> float:
-    """Half the distance from 1 to the next number of ``dtype``."""
-    if dtype.kind == "f":
-        return float(np.finfo(dtype).eps) / 2
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call]
 
 
 def _bits_equal(a: np.ndarray, b: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optvet.engine.numerics.oracle import Noise, judge
+from optvet.engine.judge.outputs import Noise, judge
 
 REFERENCE = np.arange(100, dtype=np.uint8)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from optvet.engine.numerics.chance import Side, judge_random
-from optvet.engine.numerics.distribution import Runs, Unlike, most_unlike
+from optvet.engine.judge.distribution import Runs, Unlike, most_unlike
+from optvet.engine.judge.random_outputs import Side, judge_random
 from optvet.graph.randomness import SeedBy
 
 F32 = np.float32
