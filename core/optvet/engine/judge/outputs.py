@@ -33,6 +33,8 @@ class Thresholds:
         truth: Maximal ratio of the candidate's RMS error against float64 to the reference's.
         reduction: Bound for legally re-ordered sums, in ``u * sqrt(n) * RMS``; n is the length
             of the longest reduction.
+        unmeasured: The most that this bound explains, and jitters that were not compared with the
+            reference's own error, as a share of the output's size.
         flips: Maximal ratio of the number of changed elements of a discontinuous output to that
             under jitter.
         believable: How many times what is allowed an error of rounding may be, where only an exact
@@ -46,6 +48,7 @@ class Thresholds:
     jitter_max: float = 8.0
     truth: float = 5.0
     reduction: float = 1.0
+    unmeasured: float = 1e-3
     flips: float = 4.0
     believable: float = 30.0
     other_kernels: bool = False
@@ -67,6 +70,8 @@ OTHER_PLACES = "NaN or infinity in other places"
 _SLICE_ELEMENTS = 16
 _FEW = 0.01
 """Share of a discrete output that may lie so close to a decision that only float64 tells."""
+_REFUTED = 1000.0
+"""How many times the largest error that was measured an estimate of noise may be."""
 _FLIP = 1024
 """Downstream of a discrete decision, a change by so many roundoffs counts as a flip."""
 
@@ -89,6 +94,8 @@ class Noise:
         measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
             available, and a difference beyond it is "unsure".
         finite_inputs: The sample has no NaN and no infinity, so those in outputs were computed.
+        checked: Whether float64 was asked for ``truth``, in vain or not. If not, a gross difference
+            is "unsure" even if the jitters explain it, since they may be wrong by any factor.
         missing: Why something that could acquit was not measured, a limit of time or memory; what
             it might have explained is "unsure", since the answer must not depend on a slow machine.
     """
@@ -103,6 +110,7 @@ class Noise:
     tolerance: float | None = None
     finite_inputs: bool = False
     measured: bool = True
+    checked: bool = True
     missing: str = ""
 
 
@@ -308,14 +316,17 @@ def _judge_against_noise(
     limits: Thresholds,
 ) -> Judgement:
     u = unit_roundoff(ref.dtype)
-    floor = limits.reduction * u * math.sqrt(noise.longest_reduction)
+    floor = _bound_of_sums(u, noise, limits)
     jitters = _of(name, ref, _moved(noise, limits))
-    inside = _spread(y, _of(name, ref, noise.injected))
-    spread = _spread(y, _of(name, ref, noise.jitters))
-    spread = np.maximum(spread, inside) if limits.other_kernels else spread
     clean = np.where(finite, y, 0.0)
     scale = float(np.max(np.abs(clean), initial=0.0))
+    most = _most_believable(name, ref, noise)
+    inside = np.minimum(_spread(y, _of(name, ref, noise.injected)), most)
+    spread = np.minimum(_spread(y, _of(name, ref, noise.jitters)), most)
+    spread = np.maximum(spread, inside) if limits.other_kernels else spread
     level = float(spread.max(initial=0.0)) / scale if scale else math.inf
+    # What is told is what decides: the jitters, or the bound for sums where that explains more.
+    told = max(level, floor)
     # A slice of zeros has no scale: some Sigmoid kernels give 0 where others give 1e-12. So every
     # slice may differ by one roundoff of the tensor's largest value.
     spread = np.maximum(spread, u * scale / limits.jitter_max)
@@ -331,18 +342,20 @@ def _judge_against_noise(
     pattern = pattern & ~outgrown
     if outgrown.any() and not pattern.any() and exceeds <= 1:
         share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now"
-        return Judgement(name, "sensitivity", error, level, 1.0, share + ", infinite before")
+        return Judgement(name, "sensitivity", error, told, 1.0, share + ", infinite before")
     if pattern.any():
         detail = f"NaN or infinity in {int(pattern.sum())} of {pattern.size} elements of one"
         flipped = [_pattern_differs(y, _wide(j)) for j in jitters]
         explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
         exceeds = exceeds if explained else math.inf
         if explained and exceeds <= 1:
-            return Judgement(name, "sensitivity", error, level, 1.0, detail + ", as under jitter")
+            return Judgement(name, "sensitivity", error, told, 1.0, detail + ", as under jitter")
     if exceeds <= 1 and name in noise.discontinuous and min(error, level) > _FLIP * u:
-        return Judgement(name, "sensitivity", error, level, exceeds, "flips as under jitter")
+        return Judgement(name, "sensitivity", error, told, exceeds, "flips as under jitter")
+    if exceeds <= 1 and noise.measured and not noise.checked and error > limits.unmeasured:
+        return Judgement(name, "unsure", error, told, exceeds, "not compared with float64")
     if exceeds <= 1:
-        return Judgement(name, "drift", error, level if noise.measured else None, exceeds)
+        return Judgement(name, "drift", error, told if noise.measured else None, exceeds)
     if not noise.measured:
         return Judgement(name, "unsure", error, None, exceeds, detail)
     if trusted and truth is not None:
@@ -350,7 +363,8 @@ def _judge_against_noise(
         verdict = _against_truth(ref, y, z, truth, own, floor, limits)
         if verdict is not None:
             right, off = verdict
-            return Judgement(name, "drift", error, off, 0.9, right)
+            moved = float(own.max(initial=0.0)) / scale if scale else 0.0
+            return Judgement(name, "drift", error, max(off, moved), 0.9, right)
     if trusted and truth is not None and name in noise.discontinuous and not pattern.any():
         # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
         # jittered. So the reference's distance from the float64 result counts as noise too.
@@ -358,15 +372,45 @@ def _judge_against_noise(
         unmoved = all(np.array_equal(_wide(j), y, equal_nan=True) for j in jitters)
         if unmoved and _rms_all(d) <= 2 * _rms_all(own_error):
             words = "no further from the reference than the reference from the exact result"
-            return Judgement(name, "sensitivity", error, level, 1.0, words)
+            return Judgement(name, "sensitivity", error, told, 1.0, words)
     if name in noise.discontinuous or name in noise.steps:
         wrong = _beyond(d, spread, clean, floor, limits) | pattern
         if _flips_explain(name, ref, z.astype(ref.dtype), wrong, noise, limits):
             share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
-            return Judgement(name, "sensitivity", error, level, 1.0, share)
+            return Judgement(name, "sensitivity", error, told, 1.0, share)
     if noise.missing and (not jitters or (exceeds <= limits.believable and not pattern.any())):
-        return Judgement(name, "unsure", error, level if jitters else None, exceeds, noise.missing)
-    return Judgement(name, "fault", error, level, exceeds, OTHER_PLACES if pattern.any() else "")
+        return Judgement(name, "unsure", error, told if jitters else None, exceeds, noise.missing)
+    return Judgement(name, "fault", error, told, exceeds, OTHER_PLACES if pattern.any() else "")
+
+
+def _bound_of_sums(u: float, noise: Noise, limits: Thresholds) -> float:
+    """Bound for re-ordered sums, relative to the size of the output.
+
+    It follows from the graph alone, so it explains no more than ``limits.unmeasured``: of a sum of
+    thousands of terms in half precision it allows for 3 %, and most kernels do not add in halves.
+    """
+    return min(limits.reduction * u * math.sqrt(noise.longest_reduction), limits.unmeasured)
+
+
+def _most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
+    """The largest noise that the reference's own error against float64 does not refute.
+
+    If rounding moved the output by a thousand times what the reference is off by on every one of
+    its elements, that error would be a chance of less than 1 in 1,000, even if the elements moved
+    together. Behind a decision an output that is not moved is no such chance.
+    """
+    truth = noise.truth.get(name)
+    known = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
+    if truth is None or not known or name in noise.discontinuous or name in noise.steps:
+        return math.inf
+    y = _wide(ref)
+    finite = np.isfinite(y) & np.isfinite(truth)
+    if not finite.any():
+        return math.inf
+    with np.errstate(invalid="ignore", over="ignore"):
+        own = float(np.max(np.abs(y - truth), where=finite, initial=0.0))
+    scale = float(np.max(np.abs(y), where=finite, initial=0.0))
+    return _REFUTED * max(own, unit_roundoff(ref.dtype) * scale)
 
 
 def _of(name: str, ref: np.ndarray, runs: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
@@ -378,7 +422,8 @@ def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
     jitters = _of(name, reference, noise.jitters)
     if not jitters or not is_float(reference.dtype):
         return None
-    return THRESHOLDS.jitter_max * float(_spread(_wide(reference), jitters).max(initial=0.0))
+    moved = float(_spread(_wide(reference), jitters).max(initial=0.0))
+    return THRESHOLDS.jitter_max * min(moved, _most_believable(name, reference, noise))
 
 
 def uncertainty(name: str, reference: np.ndarray, noise: Noise) -> float | None:
@@ -393,7 +438,7 @@ def uncertainty(name: str, reference: np.ndarray, noise: Noise) -> float | None:
         return 0.0
     wide, u = _wide(reference), unit_roundoff(reference.dtype)
     top = float(np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0))
-    floor = THRESHOLDS.reduction * u * math.sqrt(noise.longest_reduction)
+    floor = _bound_of_sums(u, noise, THRESHOLDS)
     sums = (floor + u) * top
     return max(THRESHOLDS.rounding * u * top, sums + (noise_level(name, reference, noise) or 0.0))
 

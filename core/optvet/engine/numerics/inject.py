@@ -5,6 +5,9 @@ another, both correct, and no change of the weights by one roundoff shows it. So
 perturbed by its own rounding error and, for functions of limited range, by the resolution of that
 range. Nodes of the graph draw the random numbers, so that no shapes need to be known.
 
+What is exact on the values at hand is not perturbed, which nodes of the graph find out too: a step
+away from the 1 of a mask would turn ``(1 - mask) * -1e9`` from 0 into 60, an error no kernel makes.
+
 Source: Parker 1997, "Monte Carlo Arithmetic".
 """
 
@@ -75,6 +78,17 @@ _REDUCTIONS = frozenset(
 )
 """Operators whose results are sums over axes: input elements per output element are the terms."""
 _DOMAINS = frozenset({ONNX_DOMAIN, "com.microsoft"})
+_ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub"})
+"""Operators whose results on floats float64 holds, or comes close to: it tells which are exact."""
+_SPLITTERS: dict[int, float] = {
+    TensorProto.FLOAT16: 2.0**19 + 1,
+    TensorProto.FLOAT: 2.0**8 + 1,
+    TensorProto.DOUBLE: 2.0**21 + 1,
+}
+"""Factors that leave the first 5, 16 or 32 bits of a number; halves are split as floats.
+
+Source: Dekker 1971, "A Floating-Point Technique for Extending the Available Precision", Sec. 5.
+"""
 _WIDE = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 _MOVABLE = _WIDE | {TensorProto.FLOAT16}
 
@@ -148,7 +162,7 @@ class _Injection:
             if ours and (node.op_type in _REDUCTIONS or node.op_type == "InstanceNormalization"):
                 after += self.of_sum(made, name, kind, node)
             else:
-                after += self.relative(made, name, kind, self.share(node))
+                after += self.relative(made, name, kind, self.share(node), of=node)
         yield node
         yield from after
 
@@ -196,6 +210,10 @@ class _Injection:
         # Divided as floats: a tensor may have no elements.
         terms = add("Div", add("Cast", add("Size", given), to=wide), add("Cast", kept, to=wide))
         share = add("Max", add("Mul", add("Sqrt", terms), number(0.25)), number(1.0))
+        if self.broadcasts:
+            tests, rounded = self.rounded(source, kind)
+            made += tests
+            share = add("Mul", share, rounded)
         return [*made, *self.step(source, target, kind, "Mul", source, 1.0, factor=share)]
 
     def guess(self, node: NodeProto) -> None:
@@ -216,9 +234,60 @@ class _Injection:
     def is_movable(self, name: str) -> bool:
         return bool(name) and name not in self.fixed and self.types.get(name) in _MOVABLE
 
-    def relative(self, source: str, target: str, kind: int, share: float = 1.0) -> list[NodeProto]:
-        """Nodes for ``target = source * r`` with random r near 1; infinity and NaN are kept."""
-        return self.step(source, target, kind, "Mul", source, 1.0, share)
+    def relative(
+        self,
+        source: str,
+        target: str,
+        kind: int,
+        share: float = 1.0,
+        of: NodeProto | None = None,
+    ) -> list[NodeProto]:
+        """Nodes for ``target = source * r`` with random r near 1; infinity and NaN are kept.
+
+        ``r`` is 1 where ``source`` is exact, as far as its value tells, and the node that it is
+        ``of``.
+        """
+        if not self.broadcasts:
+            return self.step(source, target, kind, "Mul", source, 1.0, share)
+        tests, rounded = self.rounded(source, kind, of)
+        return [*tests, *self.step(source, target, kind, "Mul", source, 1.0, share, rounded)]
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether a scalar is broadcast to any shape without being told to."""
+        return self.versions.get(ONNX_DOMAIN, 7) >= 7
+
+    def rounded(
+        self, source: str, kind: int, of: NodeProto | None = None
+    ) -> tuple[list[NodeProto], str]:
+        """Nodes for a value that is 1 where ``source`` may be rounded, and 0 where it is not.
+
+        A number of few significant bits is one that no rounding made, as are whole numbers and
+        halves; and of sums, products and quotients it is seen in float64 whether they have a rest.
+        """
+        wide = kind if kind in _WIDE else int(TensorProto.FLOAT)
+        made: list[NodeProto] = []
+
+        def add(operator: str, *sources: str, **attributes: Any) -> str:
+            name = self.name(source)
+            made.append(helper.make_node(operator, sources, [name], **attributes))
+            return name
+
+        def is_any(value: str) -> str:
+            return add("Cast", add("Cast", value, to=TensorProto.BOOL), to=wide)
+
+        factor = np.array(_SPLITTERS[kind], helper.tensor_dtype_to_np_dtype(wide))
+        value = source if kind == wide else add("Cast", source, to=wide)
+        scaled = add("Mul", value, add("Constant", value=numpy_helper.from_array(factor)))
+        first = add("Sub", scaled, add("Sub", scaled, value))
+        found = is_any(add("Sub", first, value))
+        ours = of is not None and domain_of(of) == ONNX_DOMAIN and of.op_type in _ARITHMETIC
+        if of is not None and ours and kind != TensorProto.DOUBLE:
+            operands = [add("Cast", name, to=TensorProto.DOUBLE) for name in of.input]
+            exact = add(of.op_type, *operands)
+            rest = add("Sub", add("Cast", source, to=TensorProto.DOUBLE), exact)
+            found = add("Mul", found, is_any(rest))
+        return made, found
 
     def step(
         self,
@@ -233,7 +302,7 @@ class _Injection:
     ) -> list[NodeProto]:
         """Nodes that add random numbers near ``middle`` to ``source``, or multiply it by them.
 
-        They have the shape of ``like``. ``factor``, the name of a scalar of the graph, multiplies
+        They have the shape of ``like``. ``factor``, the name of a value of the graph, multiplies
         their distance from ``middle``.
         """
         reach = share * ROUNDOFFS * 2.0 ** -LAYOUTS[kind][2]

@@ -85,9 +85,9 @@ def jitter_model(
     """A copy of ``model`` with every floating weight moved by -1, 0 or +1 times ``ulps`` ulp.
 
     Initializers and Constant nodes are moved, in subgraphs and functions too, in the encoding in
-    which they are stored. Not moved: zeros, infinities and NaN; parameters of operators (exponents,
-    bounds, scales of Resize and of quantization, ranges, and values that become shapes); and
-    tensors of one element with a round value (2, 0.5, 255).
+    which they are stored. Not moved: zeros, infinities and NaN; small whole numbers; parameters of
+    operators (exponents, bounds, scales of Resize and of quantization, ranges, and values that
+    become shapes); and tensors of one element with a round value (2, 0.5, 255).
 
     Args:
         model: A model with all its weights in memory.
@@ -115,7 +115,8 @@ def jitter_feeds(
 ) -> dict[str, Array]:
     """A copy of ``feeds`` with every float moved by -1, 0 or +1 times ``ulps`` ulp of its type.
 
-    Zeros, infinities, NaN and everything that is not a float are not moved. Inputs are processed in
+    Zeros, infinities, NaN, small whole numbers (the 0 and 1 of a mask, the values of an image from
+    0 to 255) and everything that is not a float are not moved. Inputs are processed in
     the order of their names, so that the order of ``feeds`` does not matter.
     """
     jitter = Jitter(rng, ulps)
@@ -177,8 +178,10 @@ class Jitter:
             part = place.astype(integer)
             magnitude = part & np.iinfo(integer).max
             # Skip numbers that the step would move past zero or to infinity, and those two
-            # themselves.
+            # themselves; and whole numbers, which no rounding made: moved, the 1 of a mask would
+            # no longer be taken from 1 without a rest.
             inside = (magnitude > self.step) & (magnitude <= largest - self.step)
+            inside &= ~_are_whole(magnitude, kind)
             place[:] = part + pattern[: part.size] * inside
 
     def tensor(self, tensor: TensorProto) -> None:
@@ -231,6 +234,29 @@ class _MessageJitter(Jitter):
             self.move(np.frombuffer(self._message.piece(tensor), stored), tensor.data_type)
 
 
+def _are_whole(magnitude: Array, kind: int) -> Array:
+    """Which of these magnitudes, as bit patterns, are small whole numbers.
+
+    Small: up to half of the bits of the significand, so that of other numbers next to none is.
+    """
+    precision = LAYOUTS[kind][2]
+    # The exponent mask without its lowest and its highest bit is the exponent of 1.
+    exponents = LAYOUTS[kind][1] >> (precision - 1)
+    one = exponents >> 1
+    found = np.zeros(magnitude.shape, bool)
+    power = (magnitude >> (precision - 1)).astype(np.int64) - one
+    small = np.flatnonzero((power >= 0) & (power <= _whole_bits(precision)))
+    if small.size:
+        wide = magnitude[small].astype(np.int64)
+        rest = (1 << (precision - 1 - power[small])) - 1
+        found[small] = (wide & rest) == 0
+    return found
+
+
+def _whole_bits(precision: int) -> int:
+    return min(precision // 2, 12)
+
+
 def _is_round(bits: Array, kind: int) -> bool:
     """Whether these are the bits of a single round number, such as 2, 0.5 or 255, but not 0.1.
 
@@ -247,7 +273,7 @@ def _is_round(bits: Array, kind: int) -> bool:
     value = float(wide.reshape(-1)[0])
     if not math.isfinite(value):
         return True
-    mantissa = math.ldexp(math.frexp(value)[0], min(precision // 2, 12))
+    mantissa = math.ldexp(math.frexp(value)[0], _whole_bits(precision))
     is_small_integer = value.is_integer() and abs(value) <= min(2.0**precision, 65_536)
     return is_small_integer or mantissa.is_integer()
 

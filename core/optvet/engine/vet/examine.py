@@ -148,11 +148,10 @@ class Examiner:
         self.self_checked: set[str] = set()
         self._names: dict[str, None] = {}
         self._numbers: set[bool] = set()
-        self._settled: dict[str, tuple[float, float | None, float]] = {}
         self._noise: dict[str, Noise] = {}
         self._measured: set[str] = set()
         self._refining: dict[str, Iterator[Noise]] = {}
-        self._late = ""
+        self._late: dict[frozenset[tuple[str, tuple[int, ...]]], str] = {}
         self._draws = self._lists_weights = False
         self._moved: set[str] = set()
         self._drawn: dict[str, Runs] = {}
@@ -305,28 +304,19 @@ class Examiner:
         tolerance = self.tolerance(trial.passes)
         if tolerance is not None:
             noise = replace(noise or Noise(), tolerance=tolerance)
-        judgements = [self._transfer(j) for j in judge(judged, run, noise, self.thresholds)]
+        judgements = judge(judged, run, noise, self.thresholds)
         if tolerance is not None:
             return judgements
         return [self.layers.judged(trial.passes, sample.id, j) for j in judgements]
 
-    def _transfer(self, j: Judgement) -> Judgement:
-        """Count a difference as drift if one of at least this size is drift on another sample."""
-        settled = self._settled.get(j.output)
-        if j.call != "unsure" or j.error is None or j.detail or settled is None:
-            return j
-        if j.error > settled[0]:
-            return j
-        return Judgement(j.output, "drift", j.error, settled[1], settled[2])
-
     # --- noise, where it is needed ------------------------------------------------------------
 
     def _settle(self, trial: Trial, samples: Sequence[Sample]) -> None:
-        """Measure noise until no judgement is open: sample by sample, largest difference first.
+        """Measure noise until no judgement is open, largest difference first.
 
-        It ends at a confirmed fault, since one witness is enough. If a difference is drift on one
-        sample, smaller relative differences on others are drift too, so a model with rounding
-        differences only costs the measurement of one sample.
+        It ends at a confirmed fault, since one failing sample is enough. What is measured on one
+        sample says nothing of another: a sample near a decision or a pole may have a thousand times
+        the noise of the next, so each that differs is measured itself.
         """
         settled: set[str] = set()
         for sample in samples:
@@ -341,38 +331,26 @@ class Examiner:
             if not doubts:
                 return
             sample = min(doubts, key=lambda s: self._size(trial, s))
-            settled.add(sample.id)
-            if self._gross(trial, sample):
+            if not settled and self._gross(trial, sample):
                 # A reference that differs from itself has no noise to measure.
                 self._check_self(sample)
-            self._measure(trial, sample)
+            # The one that differs most is mostly a fault, or none is: then all the others at once.
+            self._measure(trial, doubts if settled else [sample])
+            settled.add(sample.id)
             judged = self._judge(trial, sample)
-            if any(j.call in ("fault", "sensitivity") for j in judged):
+            if any(j.call in ("fault", "sensitivity", "unsure") for j in judged):
                 self._check_self(sample)
                 if not self._certain(trial, sample):
                     self._refine(trial, sample)
                 judged = self._judge(trial, sample)
-            for j in judged:
-                if j.call == "drift" and j.error is not None and not j.detail:
-                    self._settle_output(j, j.error)
             if any(j.call == "fault" for j in judged):
                 return
-
-    def _settle_output(self, j: Judgement, error: float) -> None:
-        """Remember the largest difference of an output that is known to be drift."""
-        known = self._settled.get(j.output)
-        if known is None or error > known[0]:
-            self._settled[j.output] = (error, j.noise, j.exceeds)
 
     def _doubtful(self, trial: Trial, sample: Sample) -> bool:
         return any(j.call in ("unsure", "fault") for j in self._judge(trial, sample))
 
     def _size(self, trial: Trial, sample: Sample) -> float:
-        """Sort key: samples with the largest differences that are in doubt first.
-
-        Where those of an output are drift, smaller ones of other samples are too; so at most one
-        sample per output is measured.
-        """
+        """Sort key: samples with the largest differences that are in doubt first."""
         judged = [j for j in self._judge(trial, sample) if j.call in ("unsure", "fault")]
         structural = any(j.structural for j in judged)
         return -max((j.error or 0.0 for j in judged), default=0.0) - (math.inf if structural else 0)
@@ -383,13 +361,16 @@ class Examiner:
             for j in self._judge(trial, sample)
         )
 
-    def _measure(self, trial: Trial, sample: Sample) -> None:
-        """Measure jitter if the size of a difference matters, which the graph shows."""
-        base = measuring.known(self.lab, sample)
-        self._noise.setdefault(sample.id, base)
-        if sample.id not in self._measured and not self._certain(trial, sample):
-            self._measured.add(sample.id)
-            self._noise.update(measuring.measure(self.lab, [sample]))
+    def _measure(self, trial: Trial, samples: Sequence[Sample]) -> None:
+        """Measure jitter on those of which the size of a difference matters, as the graph shows."""
+        wanted = []
+        for sample in samples:
+            self._noise.setdefault(sample.id, measuring.known(self.lab, sample))
+            if sample.id not in self._measured and not self._certain(trial, sample):
+                wanted.append(sample)
+        self._measured.update(s.id for s in wanted)
+        self._noise.update(measuring.measure(self.lab, wanted) if wanted else {})
+        for sample in wanted:
             self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id])
 
     def _certain(self, trial: Trial, sample: Sample) -> bool:
@@ -402,12 +383,13 @@ class Examiner:
         )
 
     def _refine(self, trial: Trial, sample: Sample) -> None:
-        """Before a fault is reported: measure more noise, until nothing is called a fault."""
+        """Before a fault is reported: measure more noise, until nothing is open."""
         if self.layers.applies() and sample.id not in self._moved:
             self._moved.add(sample.id)
             self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id], more=True)
-            if not any(j.call == "fault" for j in self._judge(trial, sample)):
+            if not self._doubtful(trial, sample):
                 return
+        shapes = frozenset((name, value.shape) for name, value in sample.feeds.items())
         stages = self._refining.get(sample.id)
         if stages is None:
             stages = self._refining[sample.id] = measuring.refinements(
@@ -415,14 +397,15 @@ class Examiner:
                 sample,
                 self._noise[sample.id],
                 other_kernels=self.thresholds.other_kernels,
-                missing=self._late,
+                missing=self._late.get(shapes, ""),
             )
-        elif not any(j.call == "fault" for j in self._judge(trial, sample)):
+        elif not self._doubtful(trial, sample):
             return
         for noise in stages:
             self._noise[sample.id] = noise
-            self._late = self._late or noise.missing
-            if not any(j.call == "fault" for j in self._judge(trial, sample)):
+            if noise.missing:
+                self._late.setdefault(shapes, noise.missing)
+            if not self._doubtful(trial, sample):
                 return
 
     # --- controls ----------------------------------------------------------------------------
@@ -479,7 +462,7 @@ class Examiner:
                 level = uncertainty(name, value, noise) if noise is not None else None
                 if run is not None and is_float(value.dtype):
                     (j,) = judge({name: value}, run, noise, self.thresholds)
-                    if self._settled_by_layers(sample, self._transfer(j)).call == "drift":
+                    if self._settled_by_layers(sample, j).call == "drift":
                         level = max(level or 0.0, largest_difference(value, run[name]))
                 if level is not None:
                     levels.setdefault(sample, {})[name] = level

@@ -193,7 +193,11 @@ def measure(
     runs, missing = _jitter(lab, samples, range(JITTERS), 1.0)
     return {
         s.id: replace(
-            known(lab, s), jitters=tuple(runs.get(s.id, ())), measured=True, missing=missing
+            known(lab, s),
+            jitters=tuple(runs.get(s.id, ())),
+            measured=True,
+            checked=False,
+            missing=missing,
         )
         for s in samples
     }
@@ -269,8 +273,8 @@ def refinements(
     """Better and better noise, each at the cost of more inferences than the one before.
 
     In this order: a few draws more, every operator moved by its own rounding, float64, and where a
-    rounded value decides, many draws. The caller asks on only while an output is called a fault:
-    then nothing but more noise could change the verdict.
+    rounded value decides, many draws. The caller asks on only while an output is called a fault, or
+    is not decided: then nothing but more noise could change the verdict.
 
     Args:
         lab: Runs the original.
@@ -292,7 +296,7 @@ def refinements(
         )
         yield noise
     truth, why = ({}, missing) if missing else _float64(lab, sample)
-    noise = replace(noise, truth=truth, missing=noise.missing or why)
+    noise = replace(noise, truth=truth, checked=True, missing=noise.missing or why)
     if not other_kernels and injections:
         runs, why = _jitter(lab, [sample], injections, 1.0, inside=True)
         noise = replace(
