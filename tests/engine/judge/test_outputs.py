@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -306,6 +307,62 @@ def test_one_wrong_element_of_many_is_a_fault() -> None:
     cand = ref.copy()
     cand[50, 50] += F32(0.01)
     assert call(ref, cand, jittered(ref, 2 * ULP)) == "fault"
+
+
+def spread(ref: np.ndarray, size: float, runs: int = 15, **more: Any) -> Noise:
+    """Noise of ``size`` of the largest element, on all elements alike in each run."""
+    rng = np.random.default_rng(0)
+    top = float(np.abs(ref).max())
+    moved = [(ref + size * top * rng.normal()).astype(ref.dtype) for _ in range(runs)]
+    return Noise(jitters=[{"y": run} for run in moved], **more)
+
+
+def test_noise_that_the_exact_result_refutes_excuses_nothing() -> None:
+    ref = normal(4, 64)
+    wrong = (ref * F32(1.05)).astype(F32)
+    exact = ref.astype(np.float64) * (1 + 1e-7)
+    assert call(ref, wrong, spread(ref, 1.0, truth={"y": exact})) == "fault"
+    # The reference itself is off by as much as the noise says: then it is noise.
+    off = ref.astype(np.float64) * (1 + 0.03)
+    assert call(ref, wrong, spread(ref, 0.05, truth={"y": off})) == "sensitivity"
+
+
+def test_gross_noise_excuses_nothing_before_it_is_compared_with_float64() -> None:
+    ref = normal(4, 64)
+    cand = (ref + F32(0.005) * np.abs(ref).max()).astype(F32)
+    measured = spread(ref, 0.02)
+    assert call(ref, cand, replace(measured, checked=False)) == "unsure"
+    assert call(ref, cand, measured) == "drift"
+    # Of few draws the largest says little: more are asked for before so much is excused.
+    cand = (ref + F32(0.012) * np.abs(ref).max()).astype(F32)
+    assert call(ref, cand, replace(measured, jitters=measured.jitters[:2])) == "unsure"
+    assert call(ref, cand, measured) == "sensitivity"
+
+
+def test_what_only_noise_explains_and_anybody_sees_is_sensitivity_and_told_with_numbers() -> None:
+    ref = normal(4, 64)
+    cand = (ref + F32(0.02) * np.abs(ref).max()).astype(F32)
+    judgement = one(ref, cand, spread(ref, 0.02))
+    assert judgement.call == "sensitivity"
+    assert judgement.detail.startswith("differs by 0.02 of its largest value, and rounding alone")
+
+
+def test_the_bound_for_sums_explains_no_more_than_a_thousandth() -> None:
+    # In half precision, the root of a million terms would allow for half of the output.
+    ref = normal(4, 64).astype(np.float16)
+    cand = (ref * np.float16(1.02)).astype(np.float16)
+    assert call(ref, cand, Noise(longest_reduction=10**6)) == "fault"
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-4, 1e-2])
+def test_the_noise_that_is_told_could_excuse_the_error_beside_it(size: float) -> None:
+    ref = normal(4, 64)
+    cand = (ref + F32(size) * np.abs(ref).max() * np.sign(normal(4, 64, seed=3))).astype(F32)
+    judgement = one(ref, cand, spread(ref, size, longest_reduction=64))
+    assert judgement.call in ("drift", "sensitivity")
+    assert judgement.error is not None
+    assert judgement.noise is not None
+    assert judgement.error < 10 * judgement.noise
 
 
 def test_an_output_of_zeros_that_becomes_something_is_a_fault() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,7 +47,7 @@ def noisy(seed: int, rest: float = 1e-5) -> Feeds:
 
 
 def vet(
-    folder: Path, sandbox: Sandbox, factor: float, feeds: Sequence[Feeds], **more: object
+    folder: Path, sandbox: Sandbox, factor: float, feeds: Sequence[Feeds], **more: Any
 ) -> VetResult:
     path = folder / "model.onnx"
     values = np.random.default_rng(0).normal(size=32)

@@ -35,6 +35,12 @@ class Thresholds:
             of the longest reduction.
         unmeasured: The most that this bound explains, and jitters that were not compared with the
             reference's own error, as a share of the output's size.
+        plain: The largest difference that is called drift, as a share of the output's size. Of a
+            larger one that noise explains it is told that the model is so sensitive.
+        gross_rms: ``jitter_rms`` of differences beyond ``unmeasured``, of which more draws are made
+            and which are compared with injected noise too, since so much more is at stake.
+        gross_max: ``jitter_max`` of these.
+        gross_truth: ``truth`` of these.
         flips: Maximal ratio of the number of changed elements of a discontinuous output to that
             under jitter.
         believable: How many times what is allowed an error of rounding may be, where only an exact
@@ -49,9 +55,22 @@ class Thresholds:
     truth: float = 5.0
     reduction: float = 1.0
     unmeasured: float = 1e-3
+    plain: float = 1e-2
+    gross_rms: float = 2.0
+    gross_max: float = 2.5
+    gross_truth: float = 2.0
     flips: float = 4.0
     believable: float = 30.0
     other_kernels: bool = False
+
+    def for_gross(self) -> Thresholds:
+        """What holds for differences beyond ``unmeasured``."""
+        return replace(
+            self,
+            jitter_rms=self.gross_rms,
+            jitter_max=self.gross_max,
+            truth=self.gross_truth,
+        )
 
 
 THRESHOLDS = Thresholds()
@@ -70,6 +89,8 @@ OTHER_PLACES = "NaN or infinity in other places"
 _SLICE_ELEMENTS = 16
 _FEW = 0.01
 """Share of a discrete output that may lie so close to a decision that only float64 tells."""
+_DRAWS = 10
+"""Fewest draws of noise by which a gross difference is judged: of fewer the largest says little."""
 _REFUTED = 1000.0
 """How many times the largest error that was measured an estimate of noise may be."""
 _FLIP = 1024
@@ -352,10 +373,16 @@ def _judge_against_noise(
             return Judgement(name, "sensitivity", error, told, 1.0, detail + ", as under jitter")
     if exceeds <= 1 and name in noise.discontinuous and min(error, level) > _FLIP * u:
         return Judgement(name, "sensitivity", error, told, exceeds, "flips as under jitter")
-    if exceeds <= 1 and noise.measured and not noise.checked and error > limits.unmeasured:
-        return Judgement(name, "unsure", error, told, exceeds, "not compared with float64")
+    if exceeds <= 1 and noise.measured and error > limits.unmeasured:
+        if not noise.checked:
+            return Judgement(name, "unsure", error, told, exceeds, "not compared with float64")
+        if not limits.other_kernels:
+            limits = limits.for_gross()
+            exceeds = _exceeds(d, np.maximum(spread, inside), clean, floor, limits)
+            if exceeds > 1 and len(noise.jitters) < _DRAWS:
+                return Judgement(name, "unsure", error, told, exceeds, "too few draws of noise")
     if exceeds <= 1:
-        return Judgement(name, "drift", error, told if noise.measured else None, exceeds)
+        return _explained(Judgement(name, "drift", error, told, exceeds), noise, limits)
     if not noise.measured:
         return Judgement(name, "unsure", error, None, exceeds, detail)
     if trusted and truth is not None:
@@ -364,7 +391,9 @@ def _judge_against_noise(
         if verdict is not None:
             right, off = verdict
             moved = float(own.max(initial=0.0)) / scale if scale else 0.0
-            return Judgement(name, "drift", error, max(off, moved), 0.9, right)
+            return _explained(
+                Judgement(name, "drift", error, max(off, moved), 0.9, right), noise, limits
+            )
     if trusted and truth is not None and name in noise.discontinuous and not pattern.any():
         # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
         # jittered. So the reference's distance from the float64 result counts as noise too.
@@ -381,6 +410,18 @@ def _judge_against_noise(
     if noise.missing and (not jitters or (exceeds <= limits.believable and not pattern.any())):
         return Judgement(name, "unsure", error, told if jitters else None, exceeds, noise.missing)
     return Judgement(name, "fault", error, told, exceeds, OTHER_PLACES if pattern.any() else "")
+
+
+def _explained(found: Judgement, noise: Noise, limits: Thresholds) -> Judgement:
+    """Drift, or if it is a large difference that noise explains, how sensitive the model is."""
+    if not noise.measured:
+        return replace(found, noise=None)
+    assert found.error is not None
+    if found.error <= limits.plain or found.noise is None:
+        return found
+    words = f"differs by {found.error:.2g} of its largest value, and rounding alone may move it so"
+    words += f" far: by {found.noise:.2g} in one draw"
+    return replace(found, call="sensitivity", detail=f"{words}; {found.detail}".rstrip("; "))
 
 
 def _bound_of_sums(u: float, noise: Noise, limits: Thresholds) -> float:

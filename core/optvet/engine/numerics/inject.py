@@ -93,26 +93,36 @@ _WIDE = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 _MOVABLE = _WIDE | {TensorProto.FLOAT16}
 
 
-def injected_bytes(data: bytes, seed: int) -> bytes:
-    """The model with perturbed weights and operators; equal seeds give equal models."""
+def injected_bytes(data: bytes, seed: int, *, wide_sums: bool = False) -> bytes:
+    """The model with perturbed weights and operators; equal seeds give equal models.
+
+    See ``inject``.
+    """
     model = jitter_model(onnx.load_model_from_string(data), np.random.default_rng(seed))
-    inject(model, seed)
+    inject(model, seed, wide_sums=wide_sums)
     return bytes(model.SerializeToString())
 
 
-def inject(model: ModelProto, seed: int) -> None:
+def inject(model: ModelProto, seed: int, *, wide_sums: bool = False) -> None:
     """Add random errors to the results of the operators of ``model`` that round, in place.
 
     Inputs that define an operator (a shape, a quantization scale) are not perturbed. Calls of local
     functions count as operators.
+
+    Args:
+        model: The model.
+        seed: Of the random numbers; they are drawn by nodes of the graph.
+        wide_sums: Whether the kernels sum halves as floats, so that only the result is rounded to
+            half precision, however many terms a sum has.
     """
-    _Injection(model, seed).graph(model.graph)
+    _Injection(model, seed, wide_sums).graph(model.graph)
 
 
 class _Injection:
     """The state of one call of ``inject``: new names, and a seed for each random node."""
 
-    def __init__(self, model: ModelProto, seed: int) -> None:
+    def __init__(self, model: ModelProto, seed: int, wide_sums: bool) -> None:
+        self.wide_sums = wide_sums
         self.types, self.versions = element_types(model), opset_versions(model)
         self.rounds = rounding_of(model)
         self.fixed = structural_names(model)
@@ -162,21 +172,27 @@ class _Injection:
             if ours and (node.op_type in _REDUCTIONS or node.op_type == "InstanceNormalization"):
                 after += self.of_sum(made, name, kind, node)
             else:
-                after += self.relative(made, name, kind, self.share(node), of=node)
+                after += self.relative(made, name, kind, self.share(node, kind), of=node)
         yield node
         yield from after
 
-    def share(self, node: NodeProto) -> float:
-        """The error of a good kernel, as a multiple of ``ROUNDOFFS``.
+    def of_term(self, kind: int) -> float:
+        """Roundoffs of a result of type ``kind`` by which a sum grows with the root of its terms.
 
         A sequential sum of n terms has an error of about sqrt(n) / 4 roundoffs of its size.
         Measured on convolutions of 288 to 1,152 terms: 5 to 10 roundoffs; 2 for sums in blocks.
         """
+        wide = self.wide_sums and kind == TensorProto.FLOAT16
+        return 0.25 * 2.0 ** (LAYOUTS[kind][2] - LAYOUTS[TensorProto.FLOAT][2] if wide else 0)
+
+    def share(self, node: NodeProto, kind: int) -> float:
+        """The error of a good kernel, as a multiple of ``ROUNDOFFS``."""
         terms = _TERMS.get(node.op_type) if domain_of(node) in _DOMAINS else None
         if terms is None:
             return 1.0
         shape = self.shapes.get(node.input[1]) if len(node.input) > 1 else None
-        return max(1.0, math.sqrt(terms(shape) if shape else _USUAL_TERMS) / 4)
+        count = terms(shape) if shape else _USUAL_TERMS
+        return max(1.0, math.sqrt(count) * self.of_term(kind))
 
     def of_sum(
         self, source: str, target: str, kind: int, node: NodeProto, given: str = ""
@@ -209,7 +225,7 @@ class _Injection:
             kept = add("Size", source)
         # Divided as floats: a tensor may have no elements.
         terms = add("Div", add("Cast", add("Size", given), to=wide), add("Cast", kept, to=wide))
-        share = add("Max", add("Mul", add("Sqrt", terms), number(0.25)), number(1.0))
+        share = add("Max", add("Mul", add("Sqrt", terms), number(self.of_term(kind))), number(1.0))
         if self.broadcasts:
             tests, rounded = self.rounded(source, kind)
             made += tests

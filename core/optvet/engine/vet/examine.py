@@ -349,6 +349,9 @@ class Examiner:
     def _doubtful(self, trial: Trial, sample: Sample) -> bool:
         return any(j.call in ("unsure", "fault") for j in self._judge(trial, sample))
 
+    def _faulty(self, trial: Trial, sample: Sample) -> bool:
+        return any(j.call == "fault" for j in self._judge(trial, sample))
+
     def _size(self, trial: Trial, sample: Sample) -> float:
         """Sort key: samples with the largest differences that are in doubt first."""
         judged = [j for j in self._judge(trial, sample) if j.call in ("unsure", "fault")]
@@ -407,6 +410,9 @@ class Examiner:
                 self._late.setdefault(shapes, noise.missing)
             if not self._doubtful(trial, sample):
                 return
+        if self._doubtful(trial, sample) and not self._faulty(trial, sample):
+            # Gross differences that more draws decide; a fault is none by fewer of them already.
+            self._noise[sample.id] = measuring.draw_more(self.lab, sample, self._noise[sample.id])
 
     # --- controls ----------------------------------------------------------------------------
 

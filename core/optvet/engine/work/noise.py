@@ -166,6 +166,7 @@ class _JitterOrder:
     seeds: tuple[int, ...]
     ulps: float
     inside: bool = False
+    wide_sums: bool = False
 
 
 def known(lab: Lab, sample: Sample) -> Noise:
@@ -204,10 +205,16 @@ def measure(
 
 
 def _jitter(
-    lab: Lab, samples: Sequence[Sample], seeds: Sequence[int], ulps: float, *, inside: bool = False
+    lab: Lab,
+    samples: Sequence[Sample],
+    seeds: Sequence[int],
+    ulps: float,
+    *,
+    inside: bool = False,
+    wide_sums: bool = False,
 ) -> tuple[dict[str, list[Outputs]], str]:
     """Outputs of perturbed runs by sample, and why they are missing for want of time or memory."""
-    kind = "injected" if inside else "jitter"
+    kind = ("wide " * wide_sums + "injected") if inside else "jitter"
     runs: dict[str, list[Outputs]] = {}
     todo, missing = [], ""
     for sample in samples:
@@ -219,7 +226,13 @@ def _jitter(
             runs[sample.id] = kept
     if todo:
         order = _JitterOrder(
-            lab.subject(None), lab.case.reference, tuple(todo), tuple(seeds), ulps, inside
+            lab.subject(None),
+            lab.case.reference,
+            tuple(todo),
+            tuple(seeds),
+            ulps,
+            inside,
+            wide_sums,
         )
         outcome = lab.sandbox.call(_run_jittered, order, role="referee")
         # If the perturbed reference fails, there is no measured noise; the absolute bounds remain,
@@ -259,7 +272,10 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
     if subject.scratch is None:
         data = read_model(subject.blob, subject.digest)
         if order.inside:
-            return load(order.config, Artifact("onnx", injected_bytes(data, seed)))
+            return load(
+                order.config,
+                Artifact("onnx", injected_bytes(data, seed, wide_sums=order.wide_sums)),
+            )
         return load(order.config, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
     # Mapped files stay readable after their deletion, so the folder can be removed after loading.
     with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
@@ -298,16 +314,24 @@ def refinements(
     truth, why = ({}, missing) if missing else _float64(lab, sample)
     noise = replace(noise, truth=truth, checked=True, missing=noise.missing or why)
     if not other_kernels and injections:
-        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True)
+        # The kernels are the reference's own, which sum halves as floats.
+        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True, wide_sums=True)
         noise = replace(
             noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
         )
     yield noise
     if decides:
         if not drawn:
-            yield (noise := _with_jitters(lab, sample, noise, MORE_SEEDS, 1.0))
+            yield (noise := draw_more(lab, sample, noise))
         # Re-ordering a sum changes a value by more than one roundoff of its inputs does.
         yield _with_jitters(lab, sample, noise, WIDE_SEEDS, 4.0)
+
+
+def draw_more(lab: Lab, sample: Sample, noise: Noise) -> Noise:
+    """``noise`` with many draws, which tell the largest of them well; once."""
+    if len(noise.jitters) >= JITTERS + len(SEEDS) + len(MORE_SEEDS):
+        return noise
+    return _with_jitters(lab, sample, noise, MORE_SEEDS, 1.0)
 
 
 def _with_jitters(
