@@ -444,6 +444,7 @@ def _outputs(result: VetResult) -> str:
     """How many outputs have which verdict; those that are not the same by name."""
     words = {
         "drift": "rounded differently",
+        "sensitivity": "sensitive to rounding",
         "fault": "wrong",
         "flaky": "not deterministic",
         "not-judged": "not judged",
@@ -457,8 +458,12 @@ def _outputs(result: VetResult) -> str:
             shown = ", ".join(o.name for o in members[:3])
             part += f" ({shown}{', …' if amount > 3 else ''})"
         worst = max(members, key=lambda o: o.error or 0.0)
-        if verdict == "drift" and worst.error:
-            part += f", error {number(worst.error)}, noise floor {number(worst.noise_floor)}"
+        if verdict in ("drift", "sensitivity") and worst.error:
+            part += f", error {number(worst.error)}"
+            if worst.noise_floor is not None:
+                part += f", noise floor {number(worst.noise_floor)}"
+            if verdict == "drift" and worst.detail:
+                part += f" ({worst.detail})"
         parts.append(part)
     return "; ".join(parts)
 

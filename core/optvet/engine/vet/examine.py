@@ -488,7 +488,7 @@ class Examiner:
                 records.append(OutputRecord(name=name, verdict="flaky"))
             elif name in judgements:
                 j = judgements[name]
-                call = {"sensitivity": "drift", "unsure": "undecided"}.get(j.call, j.call)
+                call = "undecided" if j.call == "unsure" else j.call
                 records.append(
                     OutputRecord.model_validate(
                         {
@@ -496,6 +496,7 @@ class Examiner:
                             "verdict": call,
                             "error": finite(j.error),
                             "noise_floor": finite(j.noise),
+                            "detail": j.detail,
                         }
                     )
                 )

@@ -186,12 +186,17 @@ class PassRecord(Record):
 
 
 class OutputRecord(Record):
-    """Verdict over all samples on one output."""
+    """Verdict over all samples on one output, with the numbers of the sample that decided.
+
+    ``sensitivity``: it differs by more than a hundredth, or takes another decision, and rounding
+    alone does so too. ``detail`` says what decided, where it was not the noise floor.
+    """
 
     name: str
-    verdict: Literal["same", "drift", "fault", "flaky", "undecided", "not-judged"]
+    verdict: Literal["same", "drift", "sensitivity", "fault", "flaky", "undecided", "not-judged"]
     error: float | None = None
     noise_floor: float | None = None
+    detail: str = ""
 
 
 class ComparisonRecord(Record):
