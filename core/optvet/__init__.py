@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     )
     from optvet.spec.request import VetRequest
     from optvet.spec.sensitive import Harmless, Sensitive
+    from optvet.spec.significance import KEPT_BITS, may_be_rounded
     from optvet.spec.symptoms import NOTES, Stage, Symptom
     from optvet.spec.types import (
         Artifact,
@@ -143,6 +144,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "KEPT_BITS",
     "NOTES",
     "Artifact",
     "BarChart",
@@ -277,6 +279,7 @@ __all__ = [
     "file_sha256",
     "hookimpl",
     "load_factory",
+    "may_be_rounded",
     "parse_json",
     "read_json",
     "read_toml",
@@ -297,6 +300,7 @@ _HOMES = (
     "optvet.spec.memory",
     "optvet.spec.parsing",
     "optvet.spec.versions",
+    "optvet.spec.significance",
     "optvet.spec.types",
     "optvet.spec.sensitive",
     "optvet.spec.protocols",

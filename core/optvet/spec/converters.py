@@ -143,7 +143,8 @@ class Perturbs(Protocol[OptionsT_contra]):
     ) -> Session:
         """As ``load``, with every weight moved by at most a unit in its last place.
 
-        With ``inside``, the result of every operator is moved by its own rounding instead.
+        With ``inside``, the result of every operator is moved by its own rounding instead. What is
+        exact stays: whole numbers among weights, and results that ``may_be_rounded`` denies.
         """
         ...
 

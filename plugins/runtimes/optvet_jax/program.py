@@ -18,6 +18,7 @@ from optvet import (
     SourceOperand,
     SourceValue,
     load_factory,
+    may_be_rounded,
 )
 
 Feeds = Mapping[str, np.ndarray]
@@ -131,7 +132,7 @@ def moved(seed: int, inside: bool) -> Mover:
         if weight == inside or value.dtype.kind != "f":
             return value
         step = value.dtype.type(np.finfo(value.dtype).eps)
-        sign = rng.choice((-1, 1), value.shape).astype(value.dtype)
+        sign = rng.choice((-1, 1), value.shape).astype(value.dtype) * may_be_rounded(value)
         return np.asarray(value * (1 + step * sign), value.dtype)
 
     return mover

@@ -18,6 +18,7 @@ from optvet import (
     SourceInside,
     SourcePart,
     hookimpl,
+    may_be_rounded,
     version_of,
 )
 from optvet_tensorflow.converters import (
@@ -155,7 +156,7 @@ def _moved(feeds: Feeds, rng: np.random.Generator) -> dict[str, np.ndarray]:
     for name, value in feeds.items():
         if value.dtype.kind == "f":
             step = value.dtype.type(np.finfo(value.dtype).eps)
-            sign = rng.choice((-1, 1), value.shape).astype(value.dtype)
+            sign = rng.choice((-1, 1), value.shape).astype(value.dtype) * may_be_rounded(value)
             value = np.asarray(value * (1 + step * sign), value.dtype)
         moved[name] = value
     return moved

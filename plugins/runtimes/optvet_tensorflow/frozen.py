@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from optvet import Artifact, SourceInside, SourceOperand, SourceValue
+from optvet import KEPT_BITS, Artifact, SourceInside, SourceOperand, SourceValue, may_be_rounded
 from optvet_tensorflow.alike import alike_in_onnx
 from optvet_tensorflow.program import Program, tensorflow
 
@@ -150,7 +150,8 @@ def _weights_moved(seed: int) -> Mover:
             return made
         value = tf.make_ndarray(op.node_def.attr["value"].tensor)
         step = value.dtype.type(np.finfo(value.dtype).eps)
-        moved = value * (1 + step * rng.integers(-1, 2, value.shape).astype(value.dtype))
+        sign = rng.integers(-1, 2, value.shape) * may_be_rounded(value)
+        moved = value * (1 + step * sign.astype(value.dtype))
         return [tf.constant(moved.astype(value.dtype))]
 
     return move
@@ -168,10 +169,13 @@ def _noisy(seed: int) -> Mover:
 
 
 def _moved(tensor: Any, tf: Any, seed: int) -> Any:
-    """A tensor, each element moved up or down by a roundoff."""
+    """A tensor, each element that may be rounded moved up or down by a roundoff."""
     step = float(np.finfo(tensor.dtype.as_numpy_dtype).eps)
     sign = tf.where(tf.random.uniform(tf.shape(tensor), seed=seed) < 0.5, -step, step)
-    return tensor * (1 + tf.cast(sign, tensor.dtype))
+    wide = tf.cast(tensor, tf.float64)
+    scaled = wide * (2.0 ** (53 - KEPT_BITS[tensor.dtype.name]) + 1)
+    rounded = tf.not_equal(scaled - (scaled - wide), wide)  # as optvet.may_be_rounded
+    return tf.where(rounded, tensor * (1 + tf.cast(sign, tensor.dtype)), tensor)
 
 
 def values_of(

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import (
+    KEPT_BITS,
     Artifact,
     Feeds,
     InputError,
@@ -30,6 +31,8 @@ from optvet import (
 
 MODULE, PROGRAM, SCRIPT = "torch", "torch-program", "torchscript"
 _ROUNDOFFS = 2.0
+_LARGEST_WHOLE = 4096
+"""Whole numbers up to this are exact: next to no rounded weight is one."""
 
 
 class ProgramOptions(BaseModel):
@@ -252,13 +255,14 @@ def _symbols(program: Any, names: Sequence[str]) -> dict[str, dict[int, str]]:
 
 
 def _move(value: Any, generator: Any) -> None:
-    """Move each element by -1, 0 or +1 units in its last place; zeros are kept."""
+    """Move each element by -1, 0 or +1 units in its last place; whole numbers are kept."""
     torch = _torch()
     with torch.no_grad():
+        whole = (value == value.round()) & (value.abs() <= _LARGEST_WHOLE)
         step = torch.randint(-1, 2, value.shape, generator=generator)
         to = torch.where(step > 0, torch.inf, -torch.inf).to(value.dtype)
         moved = torch.nextafter(value, to)
-        value.copy_(torch.where((step == 0) | (value == 0), value, moved))
+        value.copy_(torch.where((step == 0) | whole, value, moved))
 
 
 def _mover(generator: Any) -> Callable[[Any], Any]:
@@ -271,9 +275,17 @@ def _mover(generator: Any) -> Callable[[Any], Any]:
             return value
         size = _ROUNDOFFS * torch.finfo(value.dtype).eps / 2
         drawn = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
-        return value * (1 + size * drawn).to(value.dtype)
+        rounded = _may_be_rounded(value)
+        return torch.where(rounded, value * (1 + size * drawn).to(value.dtype), value)
 
     return moved
+
+
+def _may_be_rounded(value: Any) -> Any:
+    """As ``optvet.may_be_rounded``, of a tensor."""
+    wide = value.double()
+    scaled = wide * (2.0 ** (53 - KEPT_BITS[str(value.dtype).removeprefix("torch.")]) + 1)
+    return scaled - (scaled - wide) != wide
 
 
 def _moving(generator: Any) -> Callable[[], Any]:
