@@ -209,3 +209,37 @@ def test_runs_that_depend_on_each_other_prove_nothing() -> None:
     (judgement,) = judge_random(Given(sticky, sticky, seeds=False), ["y"]).values()
     assert judgement.call == "unsure"
     assert judgement.detail == "random, and the draws of the original depend on each other"
+
+
+def two_draws(seed: int, *, same: bool, size: int = 8, runs: int = 48) -> Made:
+    """Runs of two outputs of Bernoulli, and of both joined; one draw or two."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(runs):
+        a, b = (rng.random((2, size)) < 0.3).astype(F32)
+        b = a if same else b
+        made.append({"a": a, "b": b, "joined": np.concatenate([a, b])})
+    return made
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["joined"]])
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 8, 200])
+def test_draws_that_became_one_and_one_that_became_two_are_noticed(
+    names: list[str], merged: bool, size: int
+) -> None:
+    sides = (two_draws(i, same=i != merged, size=size) for i in (0, 1))
+    seen = most_unlike(*sides, names, permutations=9_999, seed=0)
+    assert seen is not None
+    assert seen.p <= 2e-3
+    assert "relation" in seen.detail or "another distribution" in seen.detail
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_equal_dependences_are_told_apart_no_more_often_than_p_says(same: bool) -> None:
+    small = 0
+    for seed in range(60):
+        sides = (two_draws(2 * seed + i, same=same) for i in (0, 1))
+        seen = most_unlike(*sides, ["a", "b", "joined"], permutations=999, seed=0)
+        small += seen is not None and seen.p <= 0.05
+    assert small <= 17

@@ -13,16 +13,12 @@ that vary in one model only, the probability is computed by counting.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from optvet.engine.numerics.floats import is_float
-
-Runs = Sequence[Mapping[str, np.ndarray]]
-"""The outputs of one run each, by name."""
+from optvet.engine.judge.dependence import Runs, numbers_of, of_pairs
 
 EFFECT = 2e-3
 """Differences of a mean below this part of its scale are ignored: rounding, or not relevant."""
@@ -50,7 +46,13 @@ class Unlike:
 
 
 def most_unlike(
-    reference: Runs, candidate: Runs, names: Sequence[str], *, permutations: int, seed: int
+    reference: Runs,
+    candidate: Runs,
+    names: Sequence[str],
+    *,
+    permutations: int,
+    seed: int,
+    joint: bool = True,
 ) -> Unlike | None:
     """The most significant difference of the distributions of two sets of independent runs.
 
@@ -60,6 +62,7 @@ def most_unlike(
         names: Outputs to be compared, which all runs have.
         permutations: Number of random reassignments; p is at least about 1 / permutations.
         seed: Seed of the reassignments.
+        joint: Whether it counts how elements and outputs depend on each other.
 
     Returns:
         The difference with its p; None if no statistic differs by more than ``EFFECT``.
@@ -76,6 +79,8 @@ def most_unlike(
         stuck = _one_sided(name, ours, theirs, len(names))
         if stuck is not None:
             found.append(stuck)
+    if joint:
+        columns += of_pairs([*reference, *candidate], names)
     if all(u.p > _BEYOND_DOUBT for u in found):
         found += _most_different(columns, len(reference), permutations, seed)
     return min(found, key=lambda u: u.p, default=None)
@@ -172,7 +177,7 @@ def _statistics(runs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
     if len({a.shape for a in runs}) > 1:
         sizes = np.array([a.size for a in runs], np.float64)
         yield "number of elements", sizes / sizes.max()
-        yield from _of_whole([_numbers(a) for a in runs])
+        yield from _of_whole([numbers_of(a) for a in runs])
         return
     if not runs[0].size:
         return
@@ -246,14 +251,4 @@ def _table(runs: Sequence[np.ndarray]) -> np.ndarray:
         words = np.stack([a.astype(str).ravel() for a in runs])
         _, numbers = np.unique(words, return_inverse=True)
         return np.asarray(numbers.reshape(words.shape), np.float64)
-    return np.stack([_numbers(a) for a in runs])
-
-
-def _numbers(array: np.ndarray) -> np.ndarray:
-    """All elements as float64; complex ones as real and imaginary parts."""
-    if array.dtype.kind == "c":
-        parts = np.stack([array.real, array.imag], axis=-1)
-        return np.asarray(parts.astype(np.float64)).ravel()
-    if array.dtype.kind in "biu" or is_float(array.dtype):
-        return np.asarray(array.astype(np.float64)).ravel()
-    return np.array([zlib.crc32(str(v).encode()) % 1009 for v in array.ravel()], np.float64)
+    return np.stack([numbers_of(a) for a in runs])

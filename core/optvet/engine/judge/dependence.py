@@ -1,0 +1,113 @@
+"""Statistics of how random values depend on each other: elements of one output, and two outputs.
+
+Two draws that became one keep the distribution of every element, and so do two that one became:
+only products of elements tell. Each statistic is one number per run, so that a permutation of the
+runs leaves its distribution as it is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from optvet.engine.numerics.floats import is_float
+
+Runs = Sequence[Mapping[str, np.ndarray]]
+"""The outputs of one run each, by name."""
+
+_OUTPUTS = 12
+"""Of more outputs than these, each is paired with its next ones alone."""
+_ELEMENTS = 16
+"""Of how many elements, of all outputs together, every pair is looked at."""
+_SHIFTS = 24
+"""Of an axis longer than this, shifts by its whole parts and by powers of two are looked at."""
+
+
+def of_pairs(runs: Runs, names: Sequence[str]) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Output, words and values, one per run, of each statistic of two things that may depend.
+
+    Outputs whose shape varies, and such of infinite values alone, have none.
+    """
+    tables: dict[str, np.ndarray] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        if len({r[name].shape for r in runs}) == 1 and runs[0][name].size:
+            tables[name] = _centred(np.stack([numbers_of(r[name]) for r in runs]))
+            shapes[name] = runs[0][name].shape
+    for name, table in tables.items():
+        if table.shape[1] == int(np.prod(shapes[name])):
+            yield from _within(name, table.reshape(len(runs), *shapes[name]))
+    for a, b in _couples(list(tables)):
+        words = f"relation to {b!r}"
+        one, other = tables[a], tables[b]
+        if one.shape == other.shape:
+            yield a, words, (one * other).mean(axis=1)
+            yield a, f"{words}, squared,", (_squared(one) * _squared(other)).mean(axis=1)
+        else:
+            yield a, words, one.mean(axis=1) * other.mean(axis=1)
+    yield from _of_elements(tables)
+
+
+def _couples(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for i, j in combinations(range(len(names)), 2):
+        if j - i < _OUTPUTS or len(names) <= _OUTPUTS:
+            yield names[i], names[j]
+
+
+def _within(name: str, values: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Relations of elements that lie some places apart along an axis; runs are the first axis."""
+    rest = tuple(range(1, values.ndim))
+    for axis in rest:
+        size = values.shape[axis]
+        for shift in _shifts(size):
+            moved = np.take(values, np.arange(shift, size), axis)
+            still = np.take(values, np.arange(size - shift), axis)
+            words = f"relation of elements {shift} apart along axis {axis - 1}"
+            yield name, words, (moved * still).mean(axis=rest)
+
+
+def _shifts(size: int) -> list[int]:
+    """Shifts along an axis; the parts of what was joined from equal ones are among them."""
+    if size <= _SHIFTS:
+        return list(range(1, size))
+    parts = {size // n for n in range(2, 17) if size % n == 0}
+    return sorted(parts | {2**n for n in range(1, size.bit_length()) if 2**n < size})
+
+
+def _of_elements(tables: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Every pair of some elements, which are spread over all outputs."""
+    each = max(1, _ELEMENTS // max(1, len(tables)))
+    chosen = []
+    for name, table in tables.items():
+        places = np.linspace(0, table.shape[1] - 1, min(each, table.shape[1])).round().astype(int)
+        chosen += [(name, place) for place in places]
+    for (a, i), (b, j) in combinations(chosen[: 2 * _ELEMENTS], 2):
+        words = f"relation of element {i} to element {j}" + (f" of {b!r}" if a != b else "")
+        yield a, words, tables[a][:, i] * tables[b][:, j]
+
+
+def _centred(table: np.ndarray) -> np.ndarray:
+    """Each element without its mean over all runs, in units of the spread of all elements."""
+    table = np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0)
+    top = float(np.abs(table).max(initial=0.0)) or 1.0
+    table = table / top
+    table = table - table.mean(axis=0)
+    return np.asarray(table / (float(table.std()) or 1.0))
+
+
+def _squared(table: np.ndarray) -> np.ndarray:
+    squares = np.square(table)
+    return np.asarray(squares - squares.mean(axis=0))
+
+
+def numbers_of(array: np.ndarray) -> np.ndarray:
+    """All elements as float64; complex ones as real and imaginary parts, words as numbers."""
+    if array.dtype.kind == "c":
+        parts = np.stack([array.real, array.imag], axis=-1)
+        return np.asarray(parts.astype(np.float64)).ravel()
+    if array.dtype.kind in "biu" or is_float(array.dtype):
+        return np.asarray(array.astype(np.float64)).ravel()
+    return np.array([zlib.crc32(str(v).encode()) % 1009 for v in array.ravel()], np.float64)
