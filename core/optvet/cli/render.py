@@ -276,12 +276,12 @@ def _words(message: str, limit: int = _MESSAGE_CHARS) -> str:
 
 
 def _passes(result: VetResult) -> Table:
-    """The result of each pass alone; passes that changed nothing are only counted."""
+    """The result of each pass alone; passes not seen to change anything are only counted."""
     table = table_of(("pass alone", ""), ("effect", ""), ("", "dim"))
-    idle = 0
+    others = Counter[str]()
     for record in result.passes or ():
-        if record.effect == "none":
-            idle += 1
+        if record.effect in ("none", "unknown"):
+            others[record.effect] += 1
             continue
         failed = record.effect == "failed"
         remark = str(record.symptom) if failed else ""
@@ -289,7 +289,9 @@ def _passes(result: VetResult) -> Table:
             remark = f"{remark}; documented: {record.known_limit}"
         style = "red" if failed and not record.known_limit else ""
         table.add_row(text(record.name), Text(record.effect, style), text(remark))
-    table.add_row(Text(f"{idle} others", "dim"), Text("none", "dim"), "")
+    for effect in ("unknown", "none"):
+        if others[effect] or effect == "none":
+            table.add_row(Text(f"{others[effect]} others", "dim"), Text(effect, "dim"), "")
     return table
 
 

@@ -14,7 +14,6 @@ from optvet.cli.output import check_file, write_document
 from optvet.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from optvet.engine.convert.chain import formats_reached
     from optvet.engine.discovery import Plugins
 
 Format = Annotated[
@@ -46,6 +45,7 @@ def command(
     from optvet.engine.campaign import find_campaign, open_store
     from optvet.engine.campaign.report import files_of, render_report, report_of
     from optvet.engine.campaign.tables import charts_of, read_known, tables_of
+    from optvet.engine.convert.chain import formats_reached
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.selectors import models_tagged
 

@@ -183,7 +183,7 @@ def _changing_passes(session: Session, records: Sequence[PassRecord] | None) -> 
     said = lab.trial(pipeline, (), "detect").build.changing_passes
     if said is not None:
         return list(said)
-    if records is None:
+    if records is None or any(r.effect == "unknown" for r in records):
         return None
     return [r.name for r in records if r.effect != "none"]
 

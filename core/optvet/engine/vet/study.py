@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from optvet.engine.judge.outputs import judge
 from optvet.engine.pipelines import names_passes
 from optvet.engine.vet.blame import search
 from optvet.engine.vet.detect import Detected
@@ -14,7 +15,9 @@ from optvet.engine.vet.report import report_fault
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import PassRecord
+from optvet.spec.records.vet import Effect
 from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Failure
 
 PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000
@@ -24,7 +27,7 @@ STOPPED = "a second one runs into the time limit"
 
 @dataclass
 class _Alone:
-    """The results of every pass alone; ``changed`` lists passes that change the model soundly."""
+    """The results of every pass alone; ``changed`` lists passes that change it soundly, or may."""
 
     records: list[PassRecord] = field(default_factory=list)
     seen: dict[str, Observation | None] = field(default_factory=dict)
@@ -82,15 +85,16 @@ def _each(
             break
         alone.seen[name] = observation
         explained = observation is not None and not ledger.is_unexplained(observation)
-        same = trial.build.canonical == empty.build.canonical
-        alone.records.append(_record(session, name, observation, same=same, explained=explained))
-        if observation is None and not same:
+        effect = "failed" if observation else _effect(session, detected, trial, empty)
+        alone.records.append(_record(session, name, effect, observation, explained=explained))
+        if effect in ("changed", "unknown"):
             alone.changed.append(name)
         if observation is not None and explained and judgeable and _counts(session, name):
             finding = report_fault(session, Fault(examiner, observation), (name,))
             if not finding.confirmed:
                 alone.seen[name] = None
-                alone.records[-1] = _record(session, name, None, same=same, explained=False)
+                effect = _effect(session, detected, trial, empty)
+                alone.records[-1] = _record(session, name, effect, None, explained=False)
         if original is not None:
             grown = Bloat(original).describe(trial, (name,))
             if grown is not None:
@@ -98,13 +102,49 @@ def _each(
     return alone
 
 
+def _effect(session: Session, detected: Detected, trial: Trial, empty: Trial) -> Effect:
+    """What a pass without a fault did to the model, as far as it can be seen.
+
+    An artifact that a runtime optimizes as it loads it differs by the instruction alone. Other
+    outputs tell of a change then, or the optimizer's own report; else nothing is known.
+    """
+    if trial.build.canonical == empty.build.canonical:
+        return "none"
+    case = session.case
+    if not case.optimizer.traits.optimizes_on_load or _moves(detected, trial, empty):
+        return "changed"
+    reported = session.lab.changing_passes(trial.passes)
+    if reported is None:
+        return "unknown"
+    return "changed" if set(reported) - set(case.passes.base) else "none"
+
+
+def _moves(detected: Detected, trial: Trial, empty: Trial) -> bool:
+    """Whether some bit of an output differs that two runs of one model have in common."""
+    examiner = detected.examiner
+    skipped = examiner.random | examiner.flaky
+    for sample, before in empty.runs.items():
+        after = trial.runs.get(sample)
+        if isinstance(before, Failure) or after is None or isinstance(after, Failure):
+            continue
+        kept = {name: value for name, value in before.items() if name not in skipped}
+        if any(j.call != "same" for j in judge(kept, after)):
+            return True
+    return False
+
+
 def _record(
-    session: Session, name: str, observation: Observation | None, *, same: bool, explained: bool
+    session: Session,
+    name: str,
+    effect: Effect,
+    observation: Observation | None,
+    *,
+    explained: bool,
 ) -> PassRecord:
     limits = session.case.passes.limits(name)
     return PassRecord(
         name=name,
-        effect="failed" if observation else ("none" if same else "changed"),
+        effect=effect,
         symptom=observation.symptom if observation and explained else None,
         known_limit=limits[0].reason if limits else None,
     )

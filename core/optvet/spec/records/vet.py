@@ -176,11 +176,18 @@ def blamed(culprit: Sequence[str], *, localized: bool = True) -> str:
     return " → ".join(culprit) or "round trip"
 
 
+Effect = Literal["none", "changed", "failed", "unknown"]
+
+
 class PassRecord(Record):
-    """What one pass did alone (strategy ``each``)."""
+    """What one pass did alone (strategy ``each``).
+
+    ``effect`` is "unknown" where a runtime applies the pass as it loads the model, every output
+    stays the same to the bit, and the optimizer does not report what changed.
+    """
 
     name: str
-    effect: Literal["none", "changed", "failed"]
+    effect: Effect
     symptom: Symptom | None = None
     known_limit: str | None = None
 

@@ -179,7 +179,7 @@ def by_pass(rows: Sequence[Row]) -> ReportTable:
     for about in dict.fromkeys((*alone, *guilty)):
         records = list(alone.get(about, {}).values())
         failed = [r for r in records if r.effect == "failed" and not r.known_limit]
-        changed = sum(r.effect != "none" for r in records)
+        changed = sum(r.effect in ("changed", "failed") for r in records)
         symptoms = sorted({str(r.symptom) for r in failed if r.symptom})
         if changed or guilty.get(about):
             lines.append(
