@@ -84,3 +84,49 @@ def test_core_imports_no_plugin_and_no_library_of_one(names: set[str]) -> None:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add((file.name, node.module.partition(".")[0]))
     assert {(file, module) for file, module in imported if module in names} == set()
+
+
+# Names for type checkers alone
+
+
+def read_at_run_time(tree: ast.AST, guarded: frozenset[str]) -> Iterator[str]:
+    """Names of ``guarded`` that code reads where nothing binds them; annotations are not code."""
+    if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        guarded -= {a.arg for a in ast.walk(tree.args) if isinstance(a, ast.arg)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                guarded -= {(a.asname or a.name).partition(".")[0] for a in node.names}
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                guarded -= {node.id}
+    if isinstance(tree, ast.Name) and tree.id in guarded:
+        yield f"{tree.id}, line {tree.lineno}"
+    for field, value in ast.iter_fields(tree):
+        if field in ("annotation", "returns"):
+            continue
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, ast.AST) and not is_guard(inner):
+                yield from read_at_run_time(inner, guarded)
+
+
+def is_guard(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def for_type_checkers(tree: ast.Module) -> frozenset[str]:
+    """Names that are imported for type checkers, and by nothing else of the module."""
+    guards = [n for n in tree.body if isinstance(n, ast.If) and is_guard(n) and not n.orelse]
+    imports = [n for g in guards for n in ast.walk(g) if isinstance(n, ast.Import | ast.ImportFrom)]
+    return frozenset((a.asname or a.name).partition(".")[0] for n in imports for a in n.names)
+
+
+def test_what_is_imported_for_type_checkers_is_not_read_at_run_time() -> None:
+    planted = ast.parse(
+        "if TYPE_CHECKING:\n    from a import b\ndef f(x: b) -> b:\n    return b(x)"
+    )
+    assert list(read_at_run_time(planted, for_type_checkers(planted))) == ["b, line 4"]
+    wrong = []
+    for file in (*FILES, *sorted((ROOT / "plugins").rglob("*.py"))):
+        tree = parsed(file)
+        names = for_type_checkers(tree)
+        wrong += [f"{file.relative_to(ROOT)}: {w}" for w in read_at_run_time(tree, names)]
+    assert wrong == []

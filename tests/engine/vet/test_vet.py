@@ -557,6 +557,28 @@ def test_each_tells_what_every_pass_did(vet: Vet) -> None:
     ]
 
 
+class OnLoad(Planted):
+    """Reports of one pass that it changes a model."""
+
+    def changing_passes(
+        self, source: Artifact, passes: Sequence[str], options: object
+    ) -> Sequence[str]:
+        return [name for name in passes if name == "heal"]
+
+
+@pytest.mark.parametrize(("kind", "effect"), [(Planted, "unknown"), (OnLoad, "changed")])
+def test_a_change_that_nobody_saw_is_not_claimed(
+    vet: Vet, kind: type[Planted], effect: str
+) -> None:
+    # Relu of a Relu: the graph becomes another one, and its outputs do not.
+    net = NET.replace("y = MatMul(hidden", "same = Identity(hidden)  y = MatMul(same")
+    offered = ("identity", "heal", "scale_weight")
+    optimizer = kind(offered=offered, traits=Traits(optimizes_on_load=True))
+    result = vet(net, optimizer, strategy="each", pairs=False)
+    assert result.passes is not None
+    assert [r.effect for r in result.passes] == ["none", effect, "failed"]
+
+
 # Undecided
 
 
