@@ -29,7 +29,7 @@ from onnx.inliner import inline_local_functions
 import optvet
 from optvet import Artifact
 from optvet.engine.discovery import Plugins
-from optvet.engine.judge.distribution import Runs
+from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.random_outputs import Side, judge_random
 from optvet.graph.randomness import SeedBy, seeded
 from optvet.graph.walk import attribute_of, graphs

@@ -14,7 +14,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from optvet.engine.judge.distribution import Runs, Unlike, most_unlike
+from optvet.engine.judge.dependence import Runs
+from optvet.engine.judge.distribution import Unlike, most_unlike
 from optvet.engine.judge.outputs import Judgement, judge
 from optvet.graph.randomness import SeedBy
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from optvet.engine.judge.distribution import Runs
+from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.outputs import (
     OTHER_PLACES,
     THRESHOLDS,

@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 
 from optvet.engine.judge import random_outputs
-from optvet.engine.judge.distribution import Runs
+from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.outputs import Judgement
 from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
 from optvet.engine.work import cache as caching
