@@ -18,10 +18,9 @@ import pytest
 from rich.console import Console
 
 import optvet
-from optvet import NOTES, Finding, NothingTested, VetResult
+from optvet import Finding, NothingTested, VetResult
 from optvet.cli import render
 from optvet.cli.errors import worst
-from optvet.cli.options import Note
 from optvet.engine import api
 from optvet.spec.records import CrossCheck
 from optvet.spec.records.structure import Inventory
@@ -303,10 +302,6 @@ def test_help_and_version_do_not_import_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_every_note_can_be_made_a_finding() -> None:
-    assert {str(note) for note in Note} == {str(note) for note in NOTES}
 
 
 def test_fail_on_makes_a_finding_of_a_note(run: Run, write: Write) -> None:

@@ -20,6 +20,7 @@ from optvet.spec import comparing
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart
 from optvet.spec.records.convert import ConversionFinding, ConversionPlace
+from optvet.spec.symptoms import Symptom
 
 __all__ = ["run"]
 
@@ -177,7 +178,7 @@ def finding(
     place: ConversionPlace | None = None, error: float | None = None, noise: float | None = None
 ) -> ConversionFinding:
     return ConversionFinding(
-        symptom="wrong-output",
+        symptom=Symptom.WRONG_OUTPUT,
         severity="fault",
         stages=["c/convert"],
         kind="convert",

@@ -35,11 +35,9 @@ class Interrupted(Exception):
 
 def exit_code(result: VetResult, fail_on: Iterable[str] = ()) -> int:
     """The exit code for ``result``; notes of the kinds ``fail_on`` count as findings."""
-    from optvet.spec.symptoms import Symptom
-
-    # There is a slowdown only where one was asked for.
-    counted = {Symptom.REQUIREMENT, Symptom.SLOWDOWN, *fail_on}
-    if result.verdict == "faulty" or any(f.symptom in counted for f in result.findings):
+    counted = set(fail_on)
+    unmet = any(f.severity == "requirement" or f.symptom in counted for f in result.findings)
+    if result.verdict == "faulty" or unmet:
         return FINDINGS
     return UNDECIDED if result.verdict == "undecided" else CLEAN
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,16 +13,6 @@ from optvet.cli.terminal import Terminal
 from optvet.engine.work.cache import cache_root
 from optvet.spec.errors import UsageError
 from optvet.spec.request import seconds_of
-
-
-class Note(StrEnum):
-    """Symptoms that are notes, unless ``--fail-on`` makes findings of them."""
-
-    BLOAT = "bloat"
-    METADATA_CHANGE = "metadata-change"
-    PORTABILITY = "portability"
-    SENSITIVITY = "sensitivity"
-    SLOWDOWN = "slowdown"
 
 
 def _want_debug(context: typer.Context, wanted: bool) -> bool:

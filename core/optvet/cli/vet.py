@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optvet.cli.errors import exit_code, report, worst
-from optvet.cli.options import Debug, Note, cache_folder
+from optvet.cli.options import Debug, cache_folder
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.reduce import Bundler
 from optvet.cli.render import distinct, folder_table, headline, next_command, screen, text
@@ -19,6 +19,7 @@ from optvet.engine.work.answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult
 from optvet.spec.request import VetRequest
+from optvet.spec.symptoms import NOTES
 
 if TYPE_CHECKING:
     from optvet.engine.api import Answer
@@ -46,8 +47,8 @@ def command(
     terminal = context.ensure_object(Terminal)
     terminal.keeps = request.cache
     for note in request.fail_on:
-        if note not in set(Note):
-            raise UnknownName("note for --fail-on", note, set(Note))
+        if note not in NOTES:
+            raise UnknownName("note for --fail-on", note, NOTES)
     if request.out is not None:
         check_folder("--out", request.out)
     shown = request

@@ -1,7 +1,13 @@
-"""What can go wrong, and where in a trial."""
+"""What can go wrong, where in a trial, and all that follows from which of them it is.
+
+``SYMPTOMS`` is the one table: who can be blamed, how severe it is, how it is reduced, what a script
+checks, which words are shown. A new symptom is a member, an entry, and the code that detects it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
@@ -12,6 +18,7 @@ Stage = Literal["build", "check", "load", "run", "compare"]
 class Symptom(StrEnum):
     """What went wrong. Members are ordered from the earliest stage to the latest."""
 
+    REFUSED = "refused"
     OPTIMIZER_ERROR = "optimizer-error"
     OPTIMIZER_ABORT = "optimizer-abort"
     CRASH = "crash"
@@ -29,14 +36,245 @@ class Symptom(StrEnum):
     METADATA_CHANGE = "metadata-change"
     PORTABILITY = "portability"
 
+    @property
+    def info(self) -> SymptomInfo:
+        """The entry of the table."""
+        return SYMPTOMS[self]
 
-NOTES = frozenset(
-    {
-        Symptom.SENSITIVITY,
-        Symptom.SLOWDOWN,
-        Symptom.BLOAT,
-        Symptom.METADATA_CHANGE,
-        Symptom.PORTABILITY,
-    }
-)
+
+class Check(StrEnum):
+    """What a script of a bundle looks at, to tell whether a finding is still there."""
+
+    ERROR = "error"
+    """Whether a step raises an error."""
+    DEATH = "death"
+    """Whether a process ends by itself, with code 0."""
+    INTERFACE = "interface"
+    """Names and types of inputs and outputs."""
+    OUTPUTS = "outputs"
+    """The values of outputs."""
+    NODES = "nodes"
+    """How many nodes there are."""
+    METADATA = "metadata"
+    """What the model says about itself."""
+    NOTHING = "nothing"
+    """There is no script."""
+
+
+Party = Literal["pass", "round trip", "lowering", "conversion", "runtime"]
+"""Who can be blamed: a pass; import and export alone; what makes an executable of the result; a
+stage of a converter; or the runtime that executes the result."""
+Severity = Literal["fault", "note", "requirement", "refusal"]
+Identity = Literal["place", "words", "metadata", "culprit"]
+"""What tells two findings of one culprit apart: the place in the graph that was rewritten, else the
+words of a failure, else the structure of the model; always the words; the names of the metadata
+that changed; or nothing but the place, where one is known."""
+
+
+@dataclass(frozen=True)
+class SymptomInfo:
+    """All that follows from what is wrong.
+
+    Attributes:
+        stages: Where it shows, the usual one last; more than one if any step can show it.
+        blames: Who can be at fault.
+        severity: What it counts as, unless a pass documents it or the user asked for it.
+        check: What a script looks at; see ``failed`` and ``structural``.
+        headline: What is wrong, as a clause.
+        expected: What should be, as a sentence.
+        reducible: Whether a smaller model can show it.
+        located: Whether the place in the graph can be looked for.
+        limit: The limit that was reached, if any: it is shown again only under one.
+        identity: What tells two findings apart.
+        examples: How many models with the same words a hunt verifies. The words of an error tell
+            causes apart; wrong values and deaths have none that do.
+    """
+
+    stages: tuple[Stage, ...]
+    blames: frozenset[Party]
+    severity: Severity
+    check: Check
+    headline: str
+    expected: str
+    reducible: bool = True
+    located: bool = False
+    limit: Literal["time", "memory"] | None = None
+    identity: Identity = "place"
+    examples: int = 1
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step failed, so that there is nothing to compare."""
+        return self.check in (Check.ERROR, Check.DEATH)
+
+    @property
+    def structural(self) -> bool:
+        """Whether the structure alone shows it: nothing has to be run."""
+        return self.check in (Check.NODES, Check.METADATA)
+
+
+_MAKERS: frozenset[Party] = frozenset({"pass", "round trip"})
+_CONVERTERS: frozenset[Party] = frozenset({"conversion", "runtime"})
+_EVERYONE: frozenset[Party] = _MAKERS | _CONVERTERS | {"lowering"}
+_ANY: tuple[Stage, ...] = ("check", "load", "run", "build")
+_EQUAL = "The optimized model computes the same as the original, up to rounding."
+
+SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
+    Symptom.REFUSED: SymptomInfo(
+        ("build",),
+        frozenset({"conversion"}),
+        "refusal",
+        Check.ERROR,
+        "the converter does not take the model",
+        "The converter takes the model.",
+    ),
+    Symptom.OPTIMIZER_ERROR: SymptomInfo(
+        ("build",),
+        _MAKERS,
+        "fault",
+        Check.ERROR,
+        "the optimizer raises an error",
+        "The optimizer leaves alone what it does not understand.",
+    ),
+    Symptom.OPTIMIZER_ABORT: SymptomInfo(
+        ("load", "build"),
+        _MAKERS,
+        "fault",
+        Check.DEATH,
+        "the optimizer crashes",
+        "The optimizer never ends the process that uses it.",
+        examples=2,
+    ),
+    Symptom.CRASH: SymptomInfo(
+        _ANY,
+        _CONVERTERS,
+        "fault",
+        Check.DEATH,
+        "the process ends by a signal",
+        "The process ends by itself.",
+    ),
+    Symptom.TIMEOUT: SymptomInfo(
+        _ANY,
+        _EVERYONE,
+        "fault",
+        Check.DEATH,
+        "no end within the time limit",
+        "The optimizer comes to an end.",
+        limit="time",
+    ),
+    Symptom.OUT_OF_MEMORY: SymptomInfo(
+        _ANY,
+        _EVERYONE,
+        "fault",
+        Check.DEATH,
+        "too much memory is used",
+        "The optimizer needs about as much memory as the model does.",
+        limit="memory",
+    ),
+    Symptom.INVALID_MODEL: SymptomInfo(
+        ("check",),
+        _MAKERS | {"conversion"},
+        "fault",
+        Check.ERROR,
+        "the optimized model is invalid",
+        "The optimized model is valid, as the original is.",
+        located=True,
+        # What the checker says of a type that no longer fits tells causes apart only in part.
+        examples=2,
+    ),
+    Symptom.LOAD_FAILURE: SymptomInfo(
+        ("load",),
+        _EVERYONE,
+        "fault",
+        Check.ERROR,
+        "the optimized model cannot be loaded",
+        "The optimized model loads, as the original does.",
+        located=True,
+    ),
+    Symptom.RUN_FAILURE: SymptomInfo(
+        ("run",),
+        _EVERYONE,
+        "fault",
+        Check.ERROR,
+        "the optimized model cannot be run",
+        "The optimized model runs on these inputs, as the original does.",
+        located=True,
+    ),
+    Symptom.INTERFACE_CHANGE: SymptomInfo(
+        ("build", "check", "compare"),
+        _EVERYONE,
+        "fault",
+        Check.INTERFACE,
+        "inputs or outputs of the model change",
+        "The optimized model has the same inputs and outputs.",
+        identity="words",
+    ),
+    Symptom.WRONG_OUTPUT: SymptomInfo(
+        ("compare",),
+        _EVERYONE,
+        "fault",
+        Check.OUTPUTS,
+        "the optimized model computes something else",
+        _EQUAL,
+        located=True,
+        examples=3,
+    ),
+    Symptom.REQUIREMENT: SymptomInfo(
+        ("compare",),
+        _EVERYONE,
+        "requirement",
+        Check.OUTPUTS,
+        "the optimized model is not as required",
+        "The optimized model meets the requirement, as the original does.",
+    ),
+    Symptom.SENSITIVITY: SymptomInfo(
+        ("compare",),
+        _MAKERS | {"lowering"},
+        "note",
+        Check.OUTPUTS,
+        "an output flips by rounding alone",
+        "The same, or this: the output hangs on rounding here.",
+        identity="culprit",
+    ),
+    Symptom.SLOWDOWN: SymptomInfo(
+        ("run",),
+        _MAKERS,
+        "note",
+        Check.NOTHING,
+        "the optimized model takes longer",
+        "The optimized model is no slower than the original.",
+        reducible=False,
+        identity="culprit",
+    ),
+    Symptom.BLOAT: SymptomInfo(
+        ("build",),
+        _MAKERS,
+        "note",
+        Check.NODES,
+        "the optimized model has more nodes",
+        "The optimized model has no more nodes than the original.",
+        identity="words",
+    ),
+    Symptom.METADATA_CHANGE: SymptomInfo(
+        ("build",),
+        _MAKERS,
+        "note",
+        Check.METADATA,
+        "the optimized model says something else about itself",
+        "The optimized model says of itself what the original does.",
+        identity="metadata",
+    ),
+    Symptom.PORTABILITY: SymptomInfo(
+        ("build",),
+        _MAKERS,
+        "note",
+        Check.NOTHING,
+        "the optimized model has operators that ONNX does not define",
+        "The optimized model has operators of ONNX alone.",
+        reducible=False,
+        identity="words",
+    ),
+}
+
+NOTES = frozenset(s for s, info in SYMPTOMS.items() if info.severity == "note")
 """Symptoms that are reported but do not make the verdict "faulty"."""

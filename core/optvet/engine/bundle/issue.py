@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Iterable
 
 from optvet.engine.bundle.repro import (
-    WHAT,
     ReproContext,
     carried,
     line,
@@ -20,7 +19,6 @@ from optvet.engine.bundle.repro import (
 )
 from optvet.engine.bundle.standalone import Standalone
 from optvet.spec.protocols import Explains
-from optvet.spec.symptoms import Symptom
 from optvet.spec.words import printable
 
 _ISSUE_CHARS = 12_000
@@ -37,8 +35,8 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
         f"# {_plain(title(context))}\n",
         f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
         *_steps(context, shown),
-        f"## Expected\n\n{_EXPECTED.get(context.symptom, _EQUAL)}\n",
-        f"## Actual\n\n{WHAT.get(context.symptom, str(context.symptom)).capitalize()}:\n",
+        f"## Expected\n\n{context.symptom.info.expected}\n",
+        f"## Actual\n\n{context.symptom.info.headline.capitalize()}:\n",
         fenced(_cut(_folded(context.message), _MESSAGE_CHARS)),
         f"## Versions\n\n{versions}\n",
         *(["## Where\n", fenced(_cut(context.where, _ISSUE_CHARS))] if context.where else []),
@@ -68,22 +66,6 @@ def _steps(context: ReproContext, shown: Standalone | None) -> list[str]:
         "This prints, and exits with 1:\n",
         fenced(_cut(_folded(shown.printed), _MESSAGE_CHARS)),
     ]
-
-
-_EQUAL = "The optimized model computes the same as the original, up to rounding."
-_EXPECTED = {
-    Symptom.OPTIMIZER_ERROR: "The optimizer leaves alone what it does not understand.",
-    Symptom.OPTIMIZER_ABORT: "The optimizer never ends the process that uses it.",
-    Symptom.INVALID_MODEL: "The optimized model is valid, as the original is.",
-    Symptom.LOAD_FAILURE: "The optimized model loads, as the original does.",
-    Symptom.RUN_FAILURE: "The optimized model runs on these inputs, as the original does.",
-    Symptom.INTERFACE_CHANGE: "The optimized model has the same inputs and outputs.",
-    Symptom.SENSITIVITY: "The same, or this: the output hangs on rounding here.",
-    Symptom.BLOAT: "The optimized model has no more nodes than the original.",
-    Symptom.METADATA_CHANGE: "The optimized model says of itself what the original does.",
-    Symptom.TIMEOUT: "The optimizer comes to an end.",
-    Symptom.REQUIREMENT: "The optimized model meets the requirement, as the original does.",
-}
 
 
 def _call(context: ReproContext) -> str:

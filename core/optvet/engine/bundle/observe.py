@@ -17,11 +17,11 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.options import parse_options
 from optvet.engine.reduce.oracle import (
-    STRUCTURAL,
     ObservedFault,
     Sought,
     examiner_for,
     first_observed,
+    is_structural,
 )
 from optvet.engine.trust import options_from
 from optvet.engine.vet.explain import GraphView, explain, graph_views
@@ -37,7 +37,7 @@ from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
 from optvet.spec.records import Divergence, Finding, Reproduction
 from optvet.spec.requirement import Tolerance, parse_required
-from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Model, Sample
 
 
@@ -98,7 +98,7 @@ def _observed(
             # The optimized model need not pass what the original fails.
             lab = lab.under(**fewer)
             reference = lab.reference(samples)
-    if sought in STRUCTURAL:
+    if is_structural(sought):
         # Structures are compared whether or not the checker refuses one, which is another finding.
         lab = lab.under(plain=False)
     case = lab.case
@@ -115,7 +115,7 @@ def _observed(
     else:
         trial = lab.trial(passes, samples, "confirm")
     observed = first_observed(examiner, reference, trial, samples, sought)
-    if observed is None and sought in STRUCTURAL and trial.build.facts is None:
+    if observed is None and is_structural(sought) and trial.build.facts is None:
         # No structure to compare: the failure is told, since nothing says that the note is gone.
         observed = first_observed(examiner, reference, trial, samples)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
@@ -160,7 +160,7 @@ def on_disk(proto: ModelProto) -> Iterator[Model]:
 
 def note_of(finding: Finding) -> Symptom | None:
     """The note to look for; None for faults."""
-    return finding.symptom if finding.symptom in NOTES else None
+    return finding.symptom if finding.symptom.info.severity == "note" else None
 
 
 def sought_by(

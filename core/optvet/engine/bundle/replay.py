@@ -18,7 +18,6 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproduction
 from optvet.spec.records.error import ErrorSource
-from optvet.spec.symptoms import Symptom
 
 RECORD = "finding.json"
 _MOST_SAMPLES = 100_000
@@ -56,7 +55,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
         model = open_model(path, str(path), Path(store))
         file = str(bundle / "finding.json")
         case = case_from(record, plugins, model, file=file, trust=trust)
-        if record.finding.symptom == Symptom.TIMEOUT:
+        if record.finding.symptom.info.limit == "time":
             case = case.under(timeout_s=record.timeout_s)
         feeds, *more = read_samples(bundle / "inputs.npz", record.inputs, record.samples)
         preload = preload_for(case.optimizer, case.candidate.runtime)

@@ -22,7 +22,7 @@ from optvet.spec.protocols import (
     SetsEnvironment,
 )
 from optvet.spec.requirement import Required, Requirement, Tolerance
-from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.symptoms import Check, Stage, Symptom
 
 
 @dataclass(frozen=True)
@@ -80,24 +80,7 @@ class ReproContext:
 def title(context: ReproContext) -> str:
     """One line that says what is wrong."""
     blame = " then ".join(context.culprit) or "import and export alone"
-    return line(f"{context.optimizer.name}: {blame}: {WHAT.get(context.symptom, context.symptom)}")
-
-
-WHAT = {
-    Symptom.OPTIMIZER_ERROR: "the optimizer raises an error",
-    Symptom.OPTIMIZER_ABORT: "the optimizer crashes",
-    Symptom.TIMEOUT: "no end within the time limit",
-    Symptom.OUT_OF_MEMORY: "too much memory is used",
-    Symptom.INVALID_MODEL: "the optimized model is invalid",
-    Symptom.LOAD_FAILURE: "the optimized model cannot be loaded",
-    Symptom.RUN_FAILURE: "the optimized model cannot be run",
-    Symptom.INTERFACE_CHANGE: "inputs or outputs of the model change",
-    Symptom.WRONG_OUTPUT: "the optimized model computes something else",
-    Symptom.SENSITIVITY: "an output flips by rounding alone",
-    Symptom.BLOAT: "the optimized model has more nodes",
-    Symptom.METADATA_CHANGE: "the optimized model says something else about itself",
-    Symptom.REQUIREMENT: "the optimized model is not as required",
-}
+    return line(f"{context.optimizer.name}: {blame}: {context.symptom.info.headline}")
 
 
 def line(text: str, limit: int = 0) -> str:
@@ -265,7 +248,7 @@ _METRIC = """\
     print("comparing the outputs", flush=True)
     return unmet(FOLDER, outputs)
 """
-_BLOAT = """\
+_NODES = """\
     def count(graph):
         inner = [a.g for n in graph.node for a in n.attribute if a.HasField("g")]
         inner += [g for n in graph.node for a in n.attribute for g in a.graphs]
@@ -329,12 +312,12 @@ def script(context: ReproContext) -> str:
     """The text of ``repro.py``."""
     explained = isinstance(context.optimizer, Explains)
     check = _CHECK.replace("@FULL@", repr(context.full_check))
-    if context.symptom == Symptom.INTERFACE_CHANGE:
+    if context.symptom.info.check is Check.INTERFACE:
         check += _INTERFACE.replace("@LOST@", context.less_lost)
     compare = _METRIC if isinstance(context.required, Requirement) else _outputs(context)
-    if context.symptom == Symptom.BLOAT:
-        compare = _BLOAT
-    if context.symptom == Symptom.METADATA_CHANGE:
+    if context.symptom.info.check is Check.NODES:
+        compare = _NODES
+    if context.symptom.info.check is Check.METADATA:
         compare = _METADATA.replace("@ABOUT@", repr(list(context.about)))
     environment = _environment(context)
     values = {
@@ -358,7 +341,7 @@ def script(context: ReproContext) -> str:
         ),
         "PATH": "sys.path.insert(0, str(FOLDER))\n" if carried(context) else "",
         "MEMORY": _MEMORY.replace("@BYTES@", str(context.memory_bytes))
-        if context.symptom == Symptom.OUT_OF_MEMORY
+        if context.symptom.info.limit == "memory"
         else "",
         "ORIGINAL": _ORIGINAL if context.optimizer.traits.reference == "original" else "",
         "STEP": repr(failing_step(context)),

@@ -33,7 +33,7 @@ from optvet.spec.protocols import (
     UsesLibraries,
 )
 from optvet.spec.requirement import Requirement, Tolerance
-from optvet.spec.symptoms import Symptom
+from optvet.spec.symptoms import Check
 
 MAX_LINES = 100
 """No script is made if it would be longer: the bundle has ``repro.py`` with separate files."""
@@ -41,7 +41,6 @@ _MAX_MODEL_BYTES = 20_000
 _MAX_ELEMENTS = 1_000
 _TRY_S = 120.0
 
-_KILLS = frozenset({Symptom.OPTIMIZER_ABORT, Symptom.TIMEOUT, Symptom.OUT_OF_MEMORY})
 _REFERENCE = """\
 import onnx.reference
 
@@ -103,7 +102,7 @@ class _Draft:
     @property
     def runs(self) -> bool:
         """Whether the optimized model is run."""
-        if self.context.symptom in _COMPARED:
+        if self.context.symptom.info.check in _COMPARED:
             return False
         step = failing_step(self.context)
         return step in ("comparing the outputs", "running the optimized model")
@@ -180,7 +179,7 @@ def _is_silent(draft: _Draft, run: str) -> bool:
 
 def _shorter(draft: _Draft, exact: str, run: str, printed: str) -> str | None:
     """The script of the first shorter call that prints the same."""
-    if draft.context.symptom == Symptom.TIMEOUT:
+    if draft.context.symptom.info.limit == "time":
         return None
     for calls in _simpler(draft, exact, run):
         code = script(draft, calls)
@@ -211,7 +210,7 @@ def _tried(code: str, context: ReproContext) -> str | None:
 
 
 def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
-    limit = _TRY_S + (context.timeout_s if context.symptom == Symptom.TIMEOUT else 0)
+    limit = _TRY_S + (context.timeout_s if context.symptom.info.limit == "time" else 0)
     with tempfile.TemporaryDirectory(prefix="optvet-try-") as folder:
         file = Path(folder, "script.py")
         file.write_text(code, "utf-8")
@@ -271,10 +270,11 @@ def _arranged(imports: Collection[str]) -> Iterator[str]:
 
 def _body(draft: _Draft, calls: _Calls) -> str:
     context = draft.context
-    if context.symptom in _KILLS:
+    check = context.symptom.info.check
+    if check is Check.DEATH:
         return _killed(draft, calls)
-    if context.symptom in _COMPARED:
-        compared = _COMPARED[context.symptom].replace("@ABOUT@", _about(context))
+    if check in _COMPARED:
+        compared = _COMPARED[check].replace("@ABOUT@", _about(context))
         return compared.replace("@LOST@", context.less_lost)
     if context.stage == "compare":
         return _outputs(draft, calls)
@@ -310,7 +310,7 @@ def _killed(draft: _Draft, calls: _Calls) -> str:
         "child.kill()",
         "sys.exit(failed)\n",
     ]
-    if context.symptom == Symptom.OUT_OF_MEMORY:
+    if context.symptom.info.limit == "memory":
         limit = context.memory_bytes
         lines.insert(0, f"resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))")
     return "\n".join(lines)
@@ -425,7 +425,7 @@ print("actual:", facts(optimized))
 sys.exit(facts(optimized) != expected)
 """
 _COMPARED = {
-    Symptom.INTERFACE_CHANGE: """\
+    Check.INTERFACE: """\
 def facts(m):
     weights = {tensor.name for tensor in m.graph.initializer}@LOST@
     values = [v for v in (*m.graph.input, *m.graph.output) if v.name not in weights]
@@ -434,7 +434,7 @@ def facts(m):
 expected = facts(model)
 """
     + _LOADED,
-    Symptom.BLOAT: """\
+    Check.NODES: """\
 def count(graph):
     inner = [a.g for n in graph.node for a in n.attribute if a.HasField("g")]
     return len(graph.node) + sum(map(count, inner))
@@ -447,7 +447,7 @@ if isinstance(optimized, bytes):
 print(f"actual: {count(optimized.graph)} nodes")
 sys.exit(count(optimized.graph) > before)
 """,
-    Symptom.METADATA_CHANGE: """\
+    Check.METADATA: """\
 def facts(m):
     listed, weights = [v.name for v in m.graph.input], [t.name for t in m.graph.initializer]
     return {

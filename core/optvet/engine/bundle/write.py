@@ -16,7 +16,7 @@ from optvet.engine.bundle.files import Bundle, write_folder
 from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.reduce.oracle import REDUCIBLE, Sought, reduce_finding
+from optvet.engine.reduce.oracle import Sought, reduce_finding
 from optvet.engine.reduce.search import Budget, End, Reduction
 from optvet.engine.vet.blame import search_timeout
 from optvet.engine.vet.examine import finite
@@ -65,8 +65,8 @@ class Draw(Protocol):
 
 def is_written(finding: Finding) -> bool:
     """Whether a bundle is written for it: a fault, a note that has one, an unmet requirement."""
-    has_bundle = finding.symptom == Symptom.REQUIREMENT or finding.symptom in REDUCIBLE
-    return finding.severity == "fault" or has_bundle
+    info = finding.symptom.info
+    return info.reducible and finding.severity == info.severity
 
 
 def write_bundles(
@@ -146,7 +146,7 @@ def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult
 def _case(session: Session, finding: Finding, witness: Sample) -> Case:
     """The case of a finding; for a hang, with a shorter time limit, to save time."""
     case = session.case
-    if finding.symptom == Symptom.TIMEOUT:
+    if finding.symptom.info.limit == "time":
         began = time.monotonic()
         session.lab.fresh(case.passes.base, [witness])
         waited_s = time.monotonic() - began
@@ -323,7 +323,7 @@ def _fingerprint(
     """That of the reduced model: any node will do to show changed metadata, so they alone count."""
     if not reduced and finding.fingerprint is not None:
         return finding.fingerprint
-    metadata = finding.symptom == Symptom.METADATA_CHANGE and words
+    metadata = finding.symptom.info.identity == "metadata" and words
     return fingerprint(case.optimizer.name, finding, [words] if metadata else structure_of(proto))
 
 

@@ -58,12 +58,11 @@ _WORDS: Mapping[CauseName, re.Pattern[str]] = {
 }
 _DECISIVE: tuple[CauseName, ...] = ("incompatibility", "API misuse")
 """What these find is told in fixed phrases, so that other words beside them do not matter."""
-_RESOURCES = frozenset({Symptom.OUT_OF_MEMORY})
 
 
 def cause_of(finding: Finding) -> Cause:
     """The proposed cause of ``finding``; "unclear" if the evidence names none or several."""
-    if finding.symptom in _RESOURCES:
+    if finding.symptom.info.limit == "memory":
         return Cause("other", "memory")
     if finding.stage == "compare" and finding.symptom == Symptom.WRONG_OUTPUT:
         return _of_values(finding)
@@ -72,14 +71,12 @@ def cause_of(finding: Finding) -> Cause:
 
 def cause_of_conversion(finding: ConversionFinding) -> Cause:
     """The proposed cause of what is wrong with a conversion, likewise."""
-    if finding.symptom == "out-of-memory":
+    if finding.symptom.info.limit == "memory":
         return Cause("other", "memory")
     place = finding.place
-    if finding.kind == "target-runtime" and finding.symptom == "wrong-output":
+    if finding.kind == "target-runtime" and finding.symptom == Symptom.WRONG_OUTPUT:
         return Cause("incompatibility", f"no fault on {', '.join(_right_on(finding))}")
-    if finding.symptom not in ("wrong-output", "interface-change"):
-        return _of_words(finding.message)
-    if finding.symptom == "interface-change" or finding.error is None:
+    if finding.symptom != Symptom.WRONG_OUTPUT or finding.error is None:
         return _of_words(finding.message)
     if place is None or not (place.nodes or place.parameters or place.attributes):
         return Cause("unclear")

@@ -6,21 +6,14 @@ The whole answer stays in the store; what is made here is what tables of all job
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from optvet.engine.work.cache import key
 from optvet.engine.work.trial import normalized_message
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.records.vet import Finding, Witness
-from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.symptoms import Stage
 
-_STAGES: Mapping[str, Stage] = {
-    "invalid-model": "check",
-    "load-failure": "load",
-    "run-failure": "run",
-    "interface-change": "compare",
-    "wrong-output": "compare",
-}
 _CALLED = re.compile(r"= *([\w.]+)")
 
 
@@ -43,8 +36,9 @@ def reason_of(result: ConversionResult) -> str:
 
 def stage_of(result: ConversionResult, finding: ConversionFinding) -> Stage:
     """Where in a trial it showed; the death of a process behind the conversion is "run"."""
-    if finding.symptom in _STAGES:
-        return _STAGES[finding.symptom]
+    *others, usual = finding.symptom.info.stages
+    if not (others and finding.symptom.info.failed):
+        return usual
     states = {f"{s.converter}/{s.name}": s.state for s in result.stages}
     return "build" if states.get(finding.stages[0]) == "not-reached" else "run"
 
@@ -68,7 +62,7 @@ def _finding(result: ConversionResult, found: ConversionFinding) -> Finding:
     inside = found.place.words() if found.place is not None else ""
     witness = found.witness
     return Finding(
-        symptom=Symptom(found.symptom),
+        symptom=found.symptom,
         severity=found.severity,
         stage=stage_of(result, found),
         culprit=[_blamed(found)],

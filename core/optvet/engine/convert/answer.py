@@ -27,6 +27,7 @@ from optvet.spec.records.convert import (
     StageRecord,
 )
 from optvet.spec.records.vet import Control, CrossCheck, Skipped
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Failure, StageKind
 
 _MESSAGE_CHARS = 4000
@@ -147,10 +148,10 @@ def _finding(answer: Answer, found: Found) -> ConversionFinding:
 
 def _refusal(answer: Answer, index: int, failure: Failure | None) -> ConversionFinding:
     station = answer.stations[index]
-    symptom = "refused" if failure is None else symptom_of(failure, "refused")
+    symptom = Symptom.REFUSED if failure is None else symptom_of(failure, Symptom.REFUSED)
     return ConversionFinding(
         symptom=symptom,
-        severity="refusal" if symptom == "refused" else "fault",
+        severity="refusal" if symptom.info.severity == "refusal" else "fault",
         stages=[station.name],
         kind=station.stage.kind,
         culprit=station.name,

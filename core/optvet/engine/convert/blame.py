@@ -12,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from optvet.engine.convert.inputs import Drawn
 from optvet.engine.convert.judge import Seen
 from optvet.spec.converters import ConversionStage
-from optvet.spec.records.convert import ConversionSymptom
-
-_VALUES = ("interface-change", "wrong-output")
+from optvet.spec.symptoms import Symptom
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Blame:
 
     first: int
     last: int
-    symptom: ConversionSymptom
+    symptom: Symptom
     drawn: tuple[Drawn, ...]
     lossy: bool = False
 
@@ -65,7 +63,7 @@ class Blame:
 
 def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
     """One blame for each pair of stages and symptom, in order of stages."""
-    groups: dict[tuple[int, int, ConversionSymptom], list[Drawn]] = {}
+    groups: dict[tuple[int, int, Symptom], list[Drawn]] = {}
     for each in drawn:
         seen = stations[-1].seen.get(each.sample.id)
         if seen is None or seen.symptom is None:
@@ -77,13 +75,13 @@ def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
         Blame(
             *key,
             tuple(sorted(group, key=lambda d: (d.unasked, order[id(d)]))),
-            key[2] == "wrong-output" and stations[key[1]].stage.tolerance is not None,
+            key[2] == Symptom.WRONG_OUTPUT and stations[key[1]].stage.tolerance is not None,
         )
         for key, group in sorted(groups.items(), key=lambda item: item[0][:2])
     ]
 
 
-def _guilty(stations: Sequence[Station], sample: str, symptom: str) -> tuple[int, int]:
+def _guilty(stations: Sequence[Station], sample: str, symptom: Symptom) -> tuple[int, int]:
     """The stages after the last right artifact, up to the first wrong one."""
     right = -1
     for i, station in enumerate(stations):
@@ -97,8 +95,8 @@ def _guilty(stations: Sequence[Station], sample: str, symptom: str) -> tuple[int
     return right + 1, wrong
 
 
-def _is_wrong(seen: Seen | None, symptom: str) -> bool:
+def _is_wrong(seen: Seen | None, symptom: Symptom) -> bool:
     """Whether an artifact shows the fault: one that does not run shows no wrong value."""
-    if seen is None or seen.right:
+    if seen is None or seen.symptom is None:
         return False
-    return seen.symptom in _VALUES or symptom not in _VALUES
+    return symptom.info.failed or not seen.symptom.info.failed

@@ -18,13 +18,13 @@ from optvet.engine.judge.words import difference
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
-from optvet.spec.records.convert import ConversionSymptom
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
 
-_DEATHS: Mapping[str, ConversionSymptom] = {
-    "abort": "crash",
-    "timeout": "timeout",
-    "out-of-memory": "out-of-memory",
+_DEATHS: Mapping[str, Symptom] = {
+    "abort": Symptom.CRASH,
+    "timeout": Symptom.TIMEOUT,
+    "out-of-memory": Symptom.OUT_OF_MEMORY,
 }
 
 
@@ -33,7 +33,7 @@ class Seen:
     """What one artifact did on one sample; a wrong output is ``apart`` by so much at most."""
 
     state: Literal["same", "drift", "unsure", "fault", "fails"]
-    symptom: ConversionSymptom | None = None
+    symptom: Symptom | None = None
     outputs: tuple[str, ...] = ()
     error: float | None = None
     noise: float | None = None
@@ -47,7 +47,7 @@ class Seen:
         return self.symptom is None
 
 
-def symptom_of(failure: Failure, otherwise: ConversionSymptom) -> ConversionSymptom:
+def symptom_of(failure: Failure, otherwise: Symptom) -> Symptom:
     """What a failure is called: how a process ended, or else which step raised an error."""
     return _DEATHS.get(failure.kind, otherwise)
 
@@ -83,13 +83,13 @@ class Judge:
                 continue
             run = observed.runs[s.id]
             if isinstance(run, Failure):
-                symptom = symptom_of(run, "run-failure")
+                symptom = symptom_of(run, Symptom.RUN_FAILURE)
                 seen[s.id] = Seen("fails", symptom, message=describe(run))
                 continue
             pair = self._matched(s.id, run)
             if pair.problem:
                 at = (pair.place,) if pair.place else ()
-                seen[s.id] = Seen("fault", "interface-change", at, message=pair.problem)
+                seen[s.id] = Seen("fault", Symptom.INTERFACE_CHANGE, at, message=pair.problem)
                 continue
             pairs[s.id] = pair
             seen[s.id] = _judged(pair, judge(pair.reference, pair.candidate, None, OTHER_KERNELS))
@@ -107,7 +107,7 @@ class Judge:
         So are outputs of inputs that are a millionth of the usual ones, of a kernel that rounds
         near 1: it matters to no input that the source is meant for.
         """
-        if seen.symptom != "wrong-output":
+        if seen.symptom != Symptom.WRONG_OUTPUT:
             return False
         values = ((name, self.reference[sample][name]) for name in seen.outputs)
         # Integers are not rounded.
@@ -164,8 +164,8 @@ def _not_loaded(failure: Failure, complaint: str) -> Seen:
     """A model that the checker refuses too is an invalid one."""
     if complaint:
         words = f"{complaint}\n{describe(failure)}"
-        return Seen("fails", symptom_of(failure, "invalid-model"), message=words)
-    return Seen("fails", symptom_of(failure, "load-failure"), message=describe(failure))
+        return Seen("fails", symptom_of(failure, Symptom.INVALID_MODEL), message=words)
+    return Seen("fails", symptom_of(failure, Symptom.LOAD_FAILURE), message=describe(failure))
 
 
 def judged_with(pair: Matched, noise: Noise) -> Seen:
@@ -182,7 +182,7 @@ def _judged(pair: Matched, judgements: Sequence[Judgement]) -> Seen:
         names = tuple(j.output for j in faults)
         return Seen(
             "fault",
-            "wrong-output",
+            Symptom.WRONG_OUTPUT,
             names,
             first.error,
             first.noise,

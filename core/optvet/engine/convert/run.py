@@ -233,7 +233,7 @@ def judged(
         place = located(conversion, made, configs, stations, blame)
         config, artifact = configs[blame.last], made[blame.last].artifact
         checks = []
-        if config is not None and artifact is not None and blame.symptom != "invalid-model":
+        if config is not None and artifact is not None and "runtime" in blame.symptom.info.blames:
             about = (conversion, artifact, blame, judge, tolerance)
             checks = list(_cross_checked(*about, config, place))
         found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
@@ -386,7 +386,7 @@ def _asked(
     if observed.load is not None:
         return CrossCheck(runtime=name, outcome="not-judged", detail=describe(observed.load))
     run = observed.runs[shown[0].id]
-    values = blame.symptom in ("wrong-output", "interface-change")
+    values = not blame.symptom.info.failed
     if isinstance(run, Failure) and values:
         return CrossCheck(runtime=name, outcome="not-judged", detail=describe(run))
     judged = [s for s in shown if not (values and isinstance(observed.runs[s.id], Failure))]

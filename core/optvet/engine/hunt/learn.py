@@ -11,10 +11,6 @@ from optvet.engine.hunt.state import SPENT, Entry, Sign, State, Suspect
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Symptom
 
-_EXAMPLES = {Symptom.WRONG_OUTPUT: 3, Symptom.OPTIMIZER_ABORT: 2, Symptom.INVALID_MODEL: 2}
-"""How many models of one key are vetted. Of other symptoms one that is confirmed is enough: the
-words of an error tell causes apart, which wrong values and deaths do not, and what the checker says
-of a type that no longer fits does only in part."""
 _TRIES = 2
 _DEADLY = 4
 """A pass that killed so many workers is tried seldom."""
@@ -22,9 +18,9 @@ _DEADLY = 4
 
 def is_settled(key: str, sign: Sign) -> bool:
     """Whether enough models of this key were vetted."""
-    symptom = Symptom(key.split("|")[1])
-    if symptom in _EXAMPLES:
-        return sign.vetted >= _EXAMPLES[symptom]
+    examples = Symptom(key.split("|")[1]).info.examples
+    if examples > 1:
+        return sign.vetted >= examples
     return bool(sign.fingerprints) or sign.vetted >= _TRIES
 
 

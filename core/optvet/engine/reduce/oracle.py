@@ -50,11 +50,11 @@ from optvet.graph.interface import shape_changes
 from optvet.graph.structure import Facts
 from optvet.spec.errors import UsageError
 from optvet.spec.requirement import Required
-from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.symptoms import Check, Symptom
 from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
 Sought = Symptom | Yardstick | None
-"""What to look for: a note of ``REDUCIBLE``, a requirement that is not met; None for faults."""
+"""What to look for: a note, a requirement that is not met; None for faults."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class ReductionOracle:
         # A fault of the build is tested without running the result.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
-        samples = [] if early or self.sought in STRUCTURAL else [opened.sample]
+        samples = [] if early or is_structural(self.sought) else [opened.sample]
         trial = opened.lab.trial(self.case.passes.complete(passes), samples, "localize")
         observed = first_observed(
             opened.examiner, opened.reference, trial, samples, self.sought, self.target
@@ -276,7 +276,7 @@ class ReductionOracle:
     @staticmethod
     def _compares(signature: Signature) -> bool:
         # A changed interface is noticed only when outputs are to be compared.
-        return signature.symptom in (Symptom.INTERFACE_CHANGE, Symptom.WRONG_OUTPUT)
+        return not signature.symptom.info.failed
 
     def _stored(self, model: ModelProto) -> Model:
         data = model.SerializeToString(deterministic=True)
@@ -312,9 +312,9 @@ def examiner_for(
     return examiner
 
 
-STRUCTURAL = (Symptom.BLOAT, Symptom.METADATA_CHANGE)
-REDUCIBLE = NOTES - {Symptom.SLOWDOWN, Symptom.PORTABILITY}
-"""Notes that a small model can show: not the speed, and not a deliberate dialect."""
+def is_structural(sought: Sought) -> bool:
+    """Whether what is sought shows in the structure, so that nothing has to be run."""
+    return isinstance(sought, Symptom) and sought.info.structural
 
 
 _DRAWS = 16
@@ -353,7 +353,7 @@ def first_observed(
         sought: See ``Sought``.
         wanted: The signature to look for; of changed metadata, only the keys in it are required.
     """
-    if sought == Symptom.BLOAT or sought == Symptom.METADATA_CHANGE:
+    if isinstance(sought, Symptom) and sought.info.structural:
         return _structural(sought, reference, trial, wanted)
     found = examiner.examine(trial, samples)
     if isinstance(sought, Yardstick):
@@ -384,7 +384,7 @@ def _signature(observation: Observation) -> Signature:
         if any(j.layered for j in observation.judgements):
             # The whole run alone would no longer tell a wrong layer from one that nothing defines.
             kind = "layer"
-    if symptom == Symptom.INTERFACE_CHANGE:
+    if Symptom(symptom).info.check is Check.INTERFACE:
         words = ""  # the message consists of names and shapes of this model only
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
@@ -420,7 +420,7 @@ def _structural(
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None:
         return None
-    if note == Symptom.BLOAT:
+    if note.info.check is Check.NODES:
         # The threshold for bloat depends on the model's size; here any growth counts.
         if after.nodes <= before.nodes:
             return None

@@ -71,12 +71,6 @@ SITES_S = 30.0
 """Time limit for trying sites one at a time, seconds."""
 _LINES = 40
 
-EXPLAINED = frozenset(
-    {Symptom.WRONG_OUTPUT, Symptom.INVALID_MODEL, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE}
-)
-"""Symptoms of a model that was made, and so can be looked at."""
-
-
 AT_LEAST = 5
 """Inferences that finding one wrong value took before: both models, the original once more in
 another process, and the confirmation of both. So many may be spent on explaining it."""
@@ -100,7 +94,7 @@ def explain(
         sample: The witness.
         inferences: How many it may take, ``AT_LEAST`` or more; None for as many as sites need.
     """
-    if symptom not in EXPLAINED:
+    if not symptom.info.located:
         return None
     made = lab.case.optimizer.traits.produces
     if made != "onnx" and not isinstance(lab.case.optimizer, Saves):
@@ -111,7 +105,7 @@ def explain(
     if lab.subject(None).scratch is not None:
         size = in_units(lab.model.size_bytes)
         return Divergence(note=f"the values inside of a model of {size} are not looked at")
-    compares = symptom == Symptom.WRONG_OUTPUT
+    compares = not symptom.info.failed
     jitters = JITTERS if inferences is None else min(JITTERS, inferences - 2)
     fixed = 2 + jitters if compares else 1
     task = Task(
@@ -152,7 +146,7 @@ def _outer_values(
     lab: Lab, symptom: Symptom, outputs: Sequence[str], passes: Sequence[str], sample: Sample
 ) -> list[str]:
     """The outputs where they differ most, on both sides: all that is known of a hidden graph."""
-    if symptom != Symptom.WRONG_OUTPUT:
+    if symptom.info.failed:
         return []
     original = lab.reference([sample]).runs.get(sample.id)
     optimized = lab.trial(passes, [sample], "confirm").runs.get(sample.id)
@@ -328,7 +322,7 @@ def _located(artifact: Artifact, task: Task, tried: Counter[str]) -> Divergence:
             raise
         note = f"the original does not run with all values as outputs: {_line(error)}"
         return _with_note(_sites(task, before, after, None, tried), note)
-    if task.symptom != Symptom.WRONG_OUTPUT:
+    if task.symptom.info.failed:
         return _sites(task, before, after, first, tried)
     try:
         second = recorded(data, feeds, task.config, 0)
@@ -503,12 +497,7 @@ def _test(task: Task, first: RecordedValues | None, tried: Counter[str]) -> Fail
     None in place of the test if there are no values to compare with. The test adds the models that
     it runs to ``tried``.
     """
-    stage = {
-        Symptom.INVALID_MODEL: "check",
-        Symptom.LOAD_FAILURE: "load",
-        Symptom.RUN_FAILURE: "run",
-        Symptom.WRONG_OUTPUT: "compare",
-    }[task.symptom]
+    stage = task.symptom.info.stages[-1]
     if stage == "compare" and first is None:
         return None
     outputs = [o.name for o in task.model.outputs if not task.outputs or o.name in task.outputs]

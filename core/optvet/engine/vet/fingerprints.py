@@ -14,10 +14,6 @@ from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import Subject, normalized_message, read_model
 from optvet.graph.identity import structure_of
 from optvet.spec.records import Finding
-from optvet.spec.symptoms import Symptom
-
-_BY_WORDS = frozenset({Symptom.BLOAT, Symptom.PORTABILITY, Symptom.INTERFACE_CHANGE})
-"""Symptoms that are identified by their message, since they have no place in the graph."""
 
 
 def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> str:
@@ -25,7 +21,8 @@ def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> s
 
     Of requirements, the same one: several may be broken in one place.
     """
-    required = [finding.requirement] if finding.symptom == Symptom.REQUIREMENT else []
+    asked = finding.symptom.info.severity == "requirement"
+    required = [finding.requirement] if asked else []
     about = [optimizer, list(finding.culprit), str(finding.symptom), [*required, *structure]]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
@@ -40,14 +37,15 @@ def fingerprint_in_place(lab: Lab, finding: Finding) -> str:
 
 
 def _structure(lab: Lab, finding: Finding) -> list[str]:
-    if finding.symptom == Symptom.METADATA_CHANGE:
+    identity = finding.symptom.info.identity
+    if identity == "metadata":
         return [changed_metadata(finding.message)]
     if finding.divergence is not None and finding.divergence.form:
         return [finding.divergence.form]
-    if finding.symptom in (Symptom.SENSITIVITY, Symptom.SLOWDOWN):
+    if identity == "culprit":
         return []
     failed = finding.stage != "compare" and finding.message
-    if finding.symptom in _BY_WORDS or failed:
+    if identity == "words" or failed:
         return [normalized_message(finding.message)]
     return lab.sandbox.call(_structure_of, lab.subject(None), role="referee").value or []
 

@@ -58,7 +58,7 @@ class FindingsLedger:
 
     def ends_search(self, observation: Observation) -> bool:
         """Whether it is a second timeout, not searched because it costs the time limit twice."""
-        if observation.symptom != Symptom.TIMEOUT or not self.has(Symptom.TIMEOUT):
+        if observation.symptom.info.limit != "time" or not self.has(observation.symptom):
             return False
         words = "something else runs into the time limit as well, and was not searched"
         self.control("time limit", "limited", words)

@@ -10,7 +10,7 @@ from optvet.engine.vet.examine import same_fault
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import Session
 from optvet.spec.records import Finding
-from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure
 
 
@@ -105,4 +105,4 @@ def _severity(
         for limit in session.case.passes.limits(name):
             if symptom in limit.symptoms:
                 return "note", f"documented limit of {name}: {limit.reason}"
-    return ("note" if symptom in NOTES else "fault"), None
+    return ("note" if symptom.info.severity == "note" else "fault"), None

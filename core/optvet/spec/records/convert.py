@@ -8,21 +8,10 @@ from pydantic import Field
 
 from optvet.spec.records.base import Record
 from optvet.spec.records.vet import Control, CrossCheck, Skipped
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import StageKind
 
 ConversionVerdict = Literal["right", "faulty", "refused", "undecided"]
-ConversionSymptom = Literal[
-    "refused",
-    "crash",
-    "timeout",
-    "out-of-memory",
-    "invalid-model",
-    "load-failure",
-    "run-failure",
-    "interface-change",
-    "wrong-output",
-]
-"""What is wrong, from the earliest step to the latest. "refused" is no fault of the model."""
 
 
 class ConverterRecord(Record):
@@ -134,7 +123,7 @@ class ConversionFinding(Record):
     infinity that nobody gave. ``samples`` is the number of inputs that show it.
     """
 
-    symptom: ConversionSymptom
+    symptom: Symptom
     severity: Literal["fault", "note", "refusal"]
     stages: list[str]
     kind: StageKind | Literal["target-runtime"]

@@ -18,7 +18,7 @@ from optvet.engine.campaign.results import Trial
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.records.repair import RepairResult
 from optvet.spec.records.report import ReportTable
-from optvet.spec.symptoms import Stage
+from optvet.spec.symptoms import Check, Stage
 
 Cell = str | int | float | None
 Reach = Mapping[str, frozenset[str]]
@@ -293,10 +293,6 @@ def _blamed(finding: ConversionFinding) -> str:
     return " or ".join(finding.stages)
 
 
-_WITHOUT_RUNTIME = ("invalid-model", "crash", "timeout", "out-of-memory")
-"""What the checker tells, or the end of a process, without the judgement of a second runtime."""
-
-
 def _decided(finding: ConversionFinding) -> str:
     """Whether the answer names one culprit for certain."""
     if len(finding.stages) > 1:
@@ -306,7 +302,10 @@ def _decided(finding: ConversionFinding) -> str:
     outcomes = {c.outcome for c in finding.cross_check} & {"fault", "no-fault"}
     if len(outcomes) > 1:
         return "undecided: other runtimes disagree"
-    if finding.symptom not in _WITHOUT_RUNTIME and not outcomes:
+    # The checker, and the end of a process, need no second runtime to be believed.
+    info = finding.symptom.info
+    told = info.check is Check.DEATH or info.stages == ("check",)
+    if not told and not outcomes:
         return "on one runtime"
     return "yes"
 

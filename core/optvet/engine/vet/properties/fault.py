@@ -10,7 +10,7 @@ from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding, LayerRecord
-from optvet.spec.symptoms import NOTES, Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
 
@@ -78,7 +78,7 @@ class Fault(Property):
         seen = self.shown(trial).observation
         return Finding(
             symptom=seen.symptom,
-            severity="note" if seen.symptom in NOTES else "fault",
+            severity="note" if seen.symptom.info.severity == "note" else "fault",
             stage=seen.stage,
             culprit=list(culprit),
             confirmed=False,

@@ -1,0 +1,33 @@
+"""The table of symptoms."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from optvet.spec.symptoms import NOTES, SYMPTOMS, Check, Stage, Symptom
+
+
+def test_every_symptom_has_one_entry_in_the_order_of_the_enumeration() -> None:
+    assert list(SYMPTOMS) == list(Symptom)
+
+
+@pytest.mark.parametrize("symptom", Symptom)
+def test_an_entry_contradicts_itself_nowhere(symptom: Symptom) -> None:
+    info = symptom.info
+    assert info.blames
+    assert set(info.stages) <= set(get_args(Stage))
+    assert info.expected.endswith(".") and not info.headline.endswith(".")
+    # What a script cannot show cannot be reduced: nothing would tell whether it is kept.
+    assert info.reducible <= (info.check is not Check.NOTHING)
+    # A place in the graph is looked for by trying models at the one step that shows it.
+    assert not (info.located and len(info.stages) > 1)
+    assert not (info.failed and info.stages == ("compare",))
+    # Structures are compared without a run, so no limit of one is reached.
+    assert not (info.structural and info.limit)
+
+
+def test_notes_are_what_does_not_count_as_a_fault() -> None:
+    expected = {"sensitivity", "slowdown", "bloat", "metadata-change", "portability"}
+    assert {str(s) for s in NOTES} == expected
