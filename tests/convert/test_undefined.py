@@ -12,7 +12,7 @@ from tests.convert.plain import HEAD
 
 from optvet.engine.convert.align import Tolerances, known_values
 from optvet.engine.convert.interface import matched
-from optvet.engine.convert.judge import Judge, judged_with
+from optvet.engine.convert.judge import Judge, judge_matched
 from optvet.engine.convert.noise import NoiseMeter, _terms
 from optvet.engine.convert.run import convert_model
 from optvet.engine.convert.steps import GraphFacts
@@ -122,7 +122,7 @@ def test_an_error_below_the_rounding_of_usual_outputs_is_told_apart(
     meter = cast(NoiseMeter, None)
     judge = Judge(reference, frozenset(), meter, frozenset({"example"}))
     pair = matched(reference["edge 1"], {"y": np.full(2, given, np.float32)})
-    seen = judged_with(pair, Noise(jitters=[reference["edge 1"]]))
+    seen = judge_matched(pair, Noise(jitters=[reference["edge 1"]]))
     assert seen.symptom == "wrong-output"
     assert judge.is_lost_in_usual("edge 1", seen) is lost
 
@@ -132,7 +132,7 @@ def test_integers_are_not_rounded() -> None:
     reference = {"example": {"y": usual}, "edge 1": {"y": edge}}
     judge = Judge(reference, frozenset(), cast(NoiseMeter, None), frozenset({"example"}))
     pair = matched(edge_outputs := reference["edge 1"], {"y": np.array([2**30, 3])})
-    seen = judged_with(pair, Noise(jitters=[edge_outputs]))
+    seen = judge_matched(pair, Noise(jitters=[edge_outputs]))
     assert seen.symptom == "wrong-output"
     assert not judge.is_lost_in_usual("edge 1", seen)
 

@@ -18,7 +18,8 @@ def test_an_entry_contradicts_itself_nowhere(symptom: Symptom) -> None:
     info = symptom.info
     assert info.blames
     assert set(info.stages) <= set(get_args(Stage))
-    assert info.expected.endswith(".") and not info.headline.endswith(".")
+    assert info.expected.endswith(".")
+    assert not info.headline.endswith(".")
     # What a script cannot show cannot be reduced: nothing would tell whether it is kept.
     assert info.reducible <= (info.check is not Check.NOTHING)
     # A place in the graph is looked for by trying models at the one step that shows it.

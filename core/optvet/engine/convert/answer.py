@@ -11,8 +11,9 @@ from typing import Literal
 
 from optvet.engine.convert.blame import Blame, Station
 from optvet.engine.convert.inputs import Drawn
-from optvet.engine.convert.judge import Seen, symptom_of
 from optvet.engine.convert.session import Conversion
+from optvet.engine.judge.failures import CONVERTER, symptom_of
+from optvet.engine.judge.sample import STATES, SampleVerdict
 from optvet.engine.work.sandbox.messages import cut
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.files import write_file
@@ -27,7 +28,6 @@ from optvet.spec.records.convert import (
     StageRecord,
 )
 from optvet.spec.records.vet import Control, CrossCheck, Skipped
-from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact, Failure, StageKind
 
 _MESSAGE_CHARS = 4000
@@ -60,7 +60,7 @@ class Answer:
     undefined: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def seen(self) -> Mapping[str, Seen]:
+    def seen(self) -> Mapping[str, SampleVerdict]:
         """What the judged artifact did, by sample."""
         return self.stations[self.last].seen if self.last >= 0 else {}
 
@@ -148,7 +148,10 @@ def _finding(answer: Answer, found: Found) -> ConversionFinding:
 
 def _refusal(answer: Answer, index: int, failure: Failure | None) -> ConversionFinding:
     station = answer.stations[index]
-    symptom = Symptom.REFUSED if failure is None else symptom_of(failure, Symptom.REFUSED)
+    # A process that was killed from outside says nothing against what it was at.
+    symptom = CONVERTER.error
+    if failure is not None and failure.kind != "killed":
+        symptom = symptom_of(failure, CONVERTER, "build")
     return ConversionFinding(
         symptom=symptom,
         severity="refusal" if symptom.info.severity == "refusal" else "fault",
@@ -169,15 +172,12 @@ def _verdict(
         return "faulty", ""
     if "refusal" in severities:
         return "refused", "the converter does not take this source; that is no fault of the model"
-    unsure = [s for s in answer.stations[-1].seen.values() if s.state == "unsure"]
-    if unsure:
-        return "undecided", unsure[0].message or "the noise could not be measured"
+    undecided = [s for s in answer.stations[-1].seen.values() if s.state == "undecided"]
+    if undecided:
+        return "undecided", undecided[0].message or "the noise could not be measured"
     if not answer.stations[-1].seen:
         return "undecided", f"no runtime here runs {answer.stations[-1].stage.format}"
     return "right", ""
-
-
-_ORDER: tuple[str, ...] = ("same", "drift", "unsure", "fault", "fails")
 
 
 def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
@@ -211,12 +211,18 @@ def _state(answer: Answer, index: int) -> tuple[State, str, float | None, float 
         if answer.artifacts[index] is None:
             return "not-reached", "", None, None
         return "not-run", "there is nothing here that runs it alone", None, None
-    worst = max(seen, key=lambda s: _ORDER.index(s.state))
-    state: State = "drift" if worst.state == "unsure" else worst.state
-    return state, worst.message, _largest(seen, "error"), _largest(seen, "noise")
+    worst = max(seen, key=lambda s: (STATES.index(s.state), s.failed))
+    return _told(worst), worst.message, _largest(seen, "error"), _largest(seen, "noise")
 
 
-def _largest(seen: Sequence[Seen], what: Literal["error", "noise"]) -> float | None:
+def _told(worst: SampleVerdict) -> State:
+    """The state as the document says it."""
+    if worst.state == "fault":
+        return "fails" if worst.failed else "fault"
+    return "same" if worst.state == "same" else "drift"
+
+
+def _largest(seen: Sequence[SampleVerdict], what: Literal["error", "noise"]) -> float | None:
     return max((v for s in seen if (v := getattr(s, what)) is not None), default=None)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optvet.engine.convert.inputs import Drawn
-from optvet.engine.convert.judge import Seen
+from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom
 
@@ -21,7 +21,7 @@ class Station:
 
     converter: str
     stage: ConversionStage
-    seen: Mapping[str, Seen] = field(default_factory=dict)
+    seen: Mapping[str, SampleVerdict] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
     groups: dict[tuple[int, int, Symptom], list[Drawn]] = {}
     for each in drawn:
         seen = stations[-1].seen.get(each.sample.id)
-        if seen is None or seen.symptom is None:
+        if seen is None or seen.symptom is None or seen.right:
             continue
         first, last = _guilty(stations, each.sample.id, seen.symptom)
         groups.setdefault((first, last, seen.symptom), []).append(each)
@@ -95,8 +95,8 @@ def _guilty(stations: Sequence[Station], sample: str, symptom: Symptom) -> tuple
     return right + 1, wrong
 
 
-def _is_wrong(seen: Seen | None, symptom: Symptom) -> bool:
+def _is_wrong(seen: SampleVerdict | None, symptom: Symptom) -> bool:
     """Whether an artifact shows the fault: one that does not run shows no wrong value."""
-    if seen is None or seen.symptom is None:
+    if seen is None or seen.right:
         return False
-    return symptom.info.failed or not seen.symptom.info.failed
+    return symptom.info.failed or not seen.failed

@@ -7,7 +7,7 @@ are moved too, which tells how far their rounding to another type may lead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -54,6 +54,10 @@ class NoiseMeter:
         if todo:
             self._measure(todo)
         return {s.id: self.known[s.id] for s in samples}
+
+    def refinements(self, sample: Sample) -> Iterator[Noise]:
+        """Better and better noise: all of it at once, since a source is mostly run quickly."""
+        yield self.of([sample])[sample.id]
 
     def _measure(self, samples: Sequence[Sample]) -> None:
         about = (self.config, self.source, samples)

@@ -49,7 +49,7 @@ def located(
     seen = stations[blame.last].seen.get(sample.id)
     if artifact is None or config is None or seen is None or seen.right:
         return None
-    if seen.state == "fails":
+    if seen.failed:
         last, why = made[-1].artifact, stations[-1].seen.get(sample.id)
         if artifact.format != "onnx" and last is not None and why is not None:
             # What has no graph that can be read here fails later as it fails now.

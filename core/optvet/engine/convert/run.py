@@ -16,7 +16,7 @@ from optvet.engine.convert.blame import Blame, Station, blamed
 from optvet.engine.convert.chain import Link, links_of, sources_of
 from optvet.engine.convert.inputs import Drawn, inputs_of
 from optvet.engine.convert.interface import matched
-from optvet.engine.convert.judge import Judge, Seen, judged_with
+from optvet.engine.convert.judge import Judge, judge_matched
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.places import located, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
@@ -24,6 +24,7 @@ from optvet.engine.convert.steps import Observed
 from optvet.engine.convert.undefined import undefined_inside
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
@@ -241,7 +242,7 @@ def judged(
 
 
 def _weighed(
-    conversion: Conversion, judge: Judge, drawn: Sequence[Drawn], seen: Mapping[str, Seen]
+    conversion: Conversion, judge: Judge, drawn: Sequence[Drawn], seen: Mapping[str, SampleVerdict]
 ) -> tuple[Mapping[str, str], list[Drawn]]:
     """Edge values without a defined answer, and the other inputs.
 
@@ -260,7 +261,7 @@ def _weighed(
 
 
 def _undefined(
-    conversion: Conversion, drawn: Sequence[Drawn], seen: Mapping[str, Seen]
+    conversion: Conversion, drawn: Sequence[Drawn], seen: Mapping[str, SampleVerdict]
 ) -> Mapping[str, str]:
     """Edge values that go wrong on which the source itself has no defined answer, and why not."""
     edges = [d.sample for d in drawn if d.origin == "edge"]
@@ -311,7 +312,7 @@ def _larger(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else max(a, b)
 
 
-def _worse(station: Station, again: Mapping[str, Seen]) -> Station:
+def _worse(station: Station, again: Mapping[str, SampleVerdict]) -> Station:
     """A station that ran twice: what went wrong once is wrong."""
     seen = {
         name: replace(again[name], message=f"not on every run: {again[name].message}")
@@ -342,7 +343,7 @@ def _is_confirmed(judge: Judge, observed: Sequence[Observed | None], blame: Blam
         reference={renamed[n]: v for n, v in pair.reference.items()},
         candidate={renamed[n]: v for n, v in pair.candidate.items()},
     )
-    return not judged_with(pair, judge.meter.of([sample])[sample.id]).right
+    return not judge_matched(pair, judge.meter.of([sample])[sample.id]).right
 
 
 def _cross_checked(
@@ -391,6 +392,8 @@ def _asked(
         return CrossCheck(runtime=name, outcome="not-judged", detail=describe(run))
     judged = [s for s in shown if not (values and isinstance(observed.runs[s.id], Failure))]
     seen = judge.see(observed, judged, tolerance)
+    for killed in (seen[s.id] for s in judged if seen[s.id].unexplained):
+        return CrossCheck(runtime=name, outcome="not-judged", detail=killed.message)
     wrong = next((s.id for s in judged if not seen[s.id].right), None)
     if wrong is None:
         return CrossCheck(runtime=name, outcome="no-fault", detail=seen[shown[0].id].message)

@@ -7,8 +7,36 @@ from collections import Counter
 
 import numpy as np
 
+from optvet.engine.judge.outputs import DECLARED, OTHER_PLACES, Judgement
+from optvet.engine.numerics.floats import is_float
+
+_ELEMENT_CHARS = 60
 LARGE = 1e6
 """A ratio beyond this says less than the two numbers that it is made of."""
+
+
+def wrong_output(expected: np.ndarray, given: np.ndarray | None, found: Judgement) -> str:
+    """What is wrong with an output, as a clause whose subject is the output."""
+    if given is None or given.shape != expected.shape or given.dtype != expected.dtype:
+        return found.detail
+    if not is_float(expected.dtype):
+        return f"{found.detail}{': ' * bool(found.detail)}{_first_changed(expected, given)}"
+    declared = found.detail == DECLARED
+    noise = None if found.structural or declared else found.noise
+    words = difference(expected, given, found.error, noise)
+    detail = "" if found.detail == OTHER_PLACES else found.detail
+    if declared and found.noise is not None:
+        detail = f"{found.noise:.2g} is declared"
+    link = ": " if found.layered else "; "
+    return link.join(part for part in (words, detail) if part)
+
+
+def _first_changed(expected: np.ndarray, given: np.ndarray) -> str:
+    places = np.flatnonzero(np.asarray(expected != given))
+    if not len(places):
+        return ""
+    pair = [str(side.flat[places[0]])[:_ELEMENT_CHARS] for side in (expected, given)]
+    return " became ".join(pair)
 
 
 def difference(

@@ -379,9 +379,9 @@ def _signature(observation: Observation) -> Signature:
     symptom, words = observation.signature
     kind = ""
     if observation.stage == "compare":
-        form = any(j.structural and j.error is None for j in observation.judgements)
+        form = any(j.structural and j.error is None for j in observation.faults)
         kind = "form" if form else "value"
-        if any(j.layered for j in observation.judgements):
+        if any(j.layered for j in observation.faults):
             # The whole run alone would no longer tell a wrong layer from one that nothing defines.
             kind = "layer"
     if Symptom(symptom).info.check is Check.INTERFACE:
@@ -397,7 +397,7 @@ def _sensitive(found: Examination) -> ObservedFault | None:
     message = f"output {first.output!r}: {first.detail}"
     outputs = tuple(j.output for j in judgements)
     observation = Observation(
-        Symptom.SENSITIVITY, "compare", message, outputs, first.error, first.noise
+        "sensitivity", Symptom.SENSITIVITY, "compare", message, outputs, first.error, first.noise
     )
     return ObservedFault(observation, Signature(Symptom.SENSITIVITY, "compare"))
 
@@ -408,7 +408,7 @@ def _unmet(found: Examination, required: Required, reading: Reading) -> Observed
     kind = "" if found.observation is None else _signature(found.observation).kind
     outputs = reading.outputs or (() if required.output is None else (required.output,))
     message = f"{required} is required; {reading.words}"
-    observation = Observation(Symptom.REQUIREMENT, "compare", message, outputs)
+    observation = Observation("fault", Symptom.REQUIREMENT, "compare", message, outputs)
     signature = Signature(Symptom.REQUIREMENT, "compare", kind=kind)
     return ObservedFault(observation, signature, reading=reading)
 
@@ -424,13 +424,13 @@ def _structural(
         # The threshold for bloat depends on the model's size; here any growth counts.
         if after.nodes <= before.nodes:
             return None
-        observation = Observation(note, "build", structure.growth(before, after))
+        observation = Observation("fault", note, "build", structure.growth(before, after))
         return ObservedFault(observation, Signature(note, "build"))
     lost = structure.lost_metadata(before, after) or _other_shapes(before, after)
     keys = set(wanted.words.split("; ")) if wanted is not None else set(lost)
     if not lost or not keys <= lost.keys():
         return None
-    observation = Observation(note, "build", structure.in_words(lost))
+    observation = Observation("fault", note, "build", structure.in_words(lost))
     return ObservedFault(observation, Signature(note, "build", "; ".join(sorted(keys))))
 
 

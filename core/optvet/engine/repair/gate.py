@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optvet.engine.convert.inputs import Drawn
-from optvet.engine.convert.judge import Judge, Seen
+from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.session import Conversion
+from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.records.repair import InputPart, RepairNumbers
 from optvet.spec.types import Artifact
@@ -24,7 +25,7 @@ _NEEDLESS = 1.05
 class Measured:
     """What a model does on every input; ``complaint`` is the checker's."""
 
-    seen: Mapping[str, Seen]
+    seen: Mapping[str, SampleVerdict]
     complaint: str = ""
 
     def error(self, sample: str) -> float:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from functools import partial
 
 import numpy as np
 
 from optvet.engine.judge.dependence import Runs
+from optvet.engine.judge.failures import OPTIMIZER, OPTIMIZER_ON_LOAD
 from optvet.engine.judge.outputs import (
-    OTHER_PLACES,
     THRESHOLDS,
     Judgement,
     Noise,
@@ -24,7 +25,16 @@ from optvet.engine.judge.outputs import (
     largest_difference,
     uncertainty,
 )
-from optvet.engine.judge.words import difference
+from optvet.engine.judge.sample import (
+    InterfaceProblem,
+    Review,
+    SampleVerdict,
+    Setting,
+    judge_failure,
+    judge_outputs,
+    judge_sample,
+    refine,
+)
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.layers import Layers
 from optvet.engine.work import noise as measuring
@@ -34,7 +44,7 @@ from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, normalized_message
 from optvet.spec.records import OutputRecord
-from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
 
 _LISTED_INPUTS = 4
@@ -45,21 +55,16 @@ LARGEST = 1e300
 
 
 @dataclass(frozen=True)
-class Observation:
-    """The first fault of a trial, in the order of its stages."""
+class Observation(SampleVerdict):
+    """The first fault of a trial, in the order of its stages, and a sample that shows it.
+
+    ``lost`` are optional inputs that are gone; the samples do not feed them, so outputs were
+    compared. An observation that is ``unexplained`` is never a finding, never equal to another.
+    """
 
     symptom: Symptom
-    stage: Stage
-    message: str
-    outputs: tuple[str, ...] = ()
-    error: float | None = None
-    noise: float | None = None
     sample: Sample | None = None
-    judgements: tuple[Judgement, ...] = ()
     lost: tuple[str, ...] = ()
-    """Optional inputs that are gone; the samples do not feed them, so outputs were compared."""
-    unexplained: bool = False
-    """The process may have been killed from outside: never a finding, never equal to another."""
 
     @property
     def signature(self) -> tuple[str, str]:
@@ -69,8 +74,15 @@ class Observation:
     @property
     def rank(self) -> tuple[bool, float]:
         """Larger is worse: a failure, then the size of what is wrong."""
-        sizes = [j.exceeds for j in self.judgements]
-        return self.stage != "compare", max(sizes, default=0.0)
+        return self.stage != "compare", self.exceeds
+
+
+def observation_of(
+    verdict: SampleVerdict, sample: Sample | None, lost: tuple[str, ...] = ()
+) -> Observation:
+    """A verdict that something is wrong, as an observation."""
+    known = {f.name: getattr(verdict, f.name) for f in fields(SampleVerdict)}
+    return Observation(**known, sample=sample, lost=lost)
 
 
 def same_fault(a: Observation, b: Observation) -> bool:
@@ -104,25 +116,6 @@ class Examination:
             self.observation is None or other.observation.rank > self.observation.rank
         ):
             self.observation = other.observation
-
-
-_FAILURES: dict[Stage, Symptom] = {
-    "check": Symptom.INVALID_MODEL,
-    "load": Symptom.LOAD_FAILURE,
-    "run": Symptom.RUN_FAILURE,
-}
-
-
-def symptom_of(failure: Failure) -> Symptom:
-    """The symptom of a failed step."""
-    if failure.kind == "timeout":
-        return Symptom.TIMEOUT
-    if failure.kind == "out-of-memory":
-        return Symptom.OUT_OF_MEMORY
-    if failure.stage == "build":
-        raised = failure.kind == "error"
-        return Symptom.OPTIMIZER_ERROR if raised else Symptom.OPTIMIZER_ABORT
-    return _FAILURES[failure.stage]
 
 
 class Examiner:
@@ -182,44 +175,33 @@ class Examiner:
 
     def examine(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
         """What is wrong with ``trial``, which was run on ``samples``."""
-        failure = trial.build.failure
-        on_load = self.lab.case.optimizer.traits.optimizes_on_load
-        if failure is not None:
-            return Examination(
-                Observation(
-                    symptom_of(failure),
-                    failure.stage,
-                    describe(failure),
-                    sample=samples[0] if samples else None,
-                    unexplained=failure.kind == "killed",
-                )
-            )
-        gone = self._lost_but_fed(trial, samples)
-        if gone is not None:
-            return Examination(gone)
-        for sample in samples:
-            run = trial.runs.get(sample.id)
-            if isinstance(run, Failure):
-                symptom = symptom_of(run)
-                if on_load and run.stage == "load" and run.kind == "abort":
-                    symptom = Symptom.OPTIMIZER_ABORT
-                unexplained = run.kind == "killed"
-                return Examination(
-                    Observation(
-                        symptom, run.stage, describe(run), sample=sample, unexplained=unexplained
-                    )
-                )
+        first = samples[0] if samples else None
+        failed = self._failed(trial, samples)
+        if failed is not None:
+            return Examination(failed)
         if trial.alignment is not None and trial.alignment.problem:
-            first = samples[0] if samples else None
-            return Examination(
-                Observation(
-                    Symptom.INTERFACE_CHANGE, "check", trial.alignment.problem, sample=first
-                )
-            )
+            problem = InterfaceProblem(trial.alignment.problem)
+            return Examination(observation_of(judge_sample({}, problem), first))
         found = self._compare(trial, samples)
         if found.observation is None:
             found.observation = self._lost(trial, samples)
         return found
+
+    def _failed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+        """The first step that failed: of the build, or of a sample."""
+        on_load = self.lab.case.optimizer.traits.optimizes_on_load
+        maker = OPTIMIZER_ON_LOAD if on_load else OPTIMIZER
+        if trial.build.failure is not None:
+            first = samples[0] if samples else None
+            return observation_of(judge_failure(trial.build.failure, maker), first)
+        gone = self._lost_but_fed(trial, samples)
+        if gone is not None:
+            return gone
+        for sample in samples:
+            run = trial.runs.get(sample.id)
+            if isinstance(run, Failure):
+                return observation_of(judge_failure(run, maker), sample)
+        return None
 
     def _lost_but_fed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
         """That a sample feeds an optional input which is gone: nothing can be run on it."""
@@ -227,8 +209,8 @@ class Examiner:
         for sample in samples:
             fed = [name for name in lost if name in sample.feeds]
             if fed:
-                words = f"{_inputs_words(fed)} gone, which the sample feeds"
-                return Observation(Symptom.INTERFACE_CHANGE, "check", words, sample=sample)
+                problem = InterfaceProblem(f"{_inputs_words(fed)} gone, which the sample feeds")
+                return observation_of(judge_sample({}, problem), sample)
         return None
 
     def _lost(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
@@ -240,7 +222,7 @@ class Examiner:
             return None
         words = f"{_inputs_words(lost)} gone: a caller can no longer replace the default"
         first = samples[0] if samples else None
-        return Observation(Symptom.INTERFACE_CHANGE, "check", words, sample=first, lost=lost)
+        return observation_of(judge_sample({}, InterfaceProblem(words)), first, lost)
 
     def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
         if self._draws:
@@ -248,19 +230,16 @@ class Examiner:
                 self._know_random(sample)
         self._settle(trial, samples)
         found = Examination()
-        worst: tuple[float, Sample, list[Judgement]] | None = None
+        worst: tuple[SampleVerdict, Sample] | None = None
         for sample in samples:
-            judged = self._judge(trial, sample)
-            for j in judged:
+            verdict = self._verdict(trial, sample)
+            for j in verdict.judgements:
                 _keep_worst(found.judgements, j)
-            found.sensitive += [(sample, j) for j in judged if j.call == "sensitivity"]
-            faults = [j for j in judged if j.call == "fault"]
-            if faults:
-                size = max(j.exceeds for j in faults)
-                if worst is None or size > worst[0]:
-                    worst = (size, sample, faults)
+            found.sensitive += [(sample, j) for j in verdict.judgements if j.call == "sensitivity"]
+            if not verdict.right and (worst is None or verdict.exceeds > worst[0].exceeds):
+                worst = (verdict, sample)
         if worst is not None:
-            found.observation = self._wrong_output(trial, worst[1], worst[2])
+            found.observation = observation_of(*worst)
         elif self.random:
             # Many runs of one sample: asked again for others, the answer is remembered.
             first = self.samples[0] if self.samples else samples[0]
@@ -269,45 +248,34 @@ class Examiner:
             found.observation = _other_distribution(first, judged)
         return found
 
-    def _wrong_output(
-        self, trial: Trial, sample: Sample, faults: Sequence[Judgement]
-    ) -> Observation:
-        worst = max(faults, key=lambda j: j.exceeds)
-        expected, run = self.reference[sample.id][worst.output], trial.runs[sample.id]
-        given = run.get(worst.output) if not isinstance(run, Failure) else None
-        words = [f"output {worst.output!r}"]
-        if given is not None and given.shape == expected.shape and given.dtype == expected.dtype:
-            if is_float(given.dtype):
-                noise = None if worst.structural else worst.noise
-                words.append(" " + difference(expected, given, worst.error, noise))
-        if worst.detail and worst.detail != OTHER_PLACES:
-            link = ": " if worst.layered else "; "
-            words += [f"{link if len(words) > 1 else ' '}{worst.detail}"]
-        return Observation(
-            Symptom.WRONG_OUTPUT,
-            "compare",
-            words[0] + "".join(words[1:]),
-            tuple(j.output for j in faults),
-            worst.error,
-            worst.noise,
-            sample,
-            tuple(faults),
-        )
-
     def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
+        """The judgements of a sample, with what is known of its noise."""
+        asked = self._asked(trial, sample)
+        return [] if asked is None else judge_outputs(*asked, review=self._review(trial, sample))
+
+    def _verdict(self, trial: Trial, sample: Sample) -> SampleVerdict:
+        asked = self._asked(trial, sample)
+        if asked is None:
+            return SampleVerdict("same")
+        return judge_sample(*asked, review=self._review(trial, sample))
+
+    def _asked(
+        self, trial: Trial, sample: Sample
+    ) -> tuple[Outputs, Outputs, Noise | None, Setting] | None:
+        """What the judge is asked about a sample; None if there is nothing to compare."""
         reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
         if reference is None or run is None or isinstance(run, Failure):
-            return []
+            return None
         skipped = self.random | self.flaky | self.ignored_outputs
-        judged = {n: v for n, v in reference.items() if n not in skipped}
-        noise = self._noise.get(sample.id)
-        tolerance = self.tolerance(trial.passes)
-        if tolerance is not None:
-            noise = replace(noise or Noise(), tolerance=tolerance)
-        judgements = judge(judged, run, noise, self.thresholds)
-        if tolerance is not None:
-            return judgements
-        return [self.layers.judged(trial.passes, sample.id, j) for j in judgements]
+        expected = {n: v for n, v in reference.items() if n not in skipped}
+        setting = Setting(self.thresholds, tolerance=self.tolerance(trial.passes))
+        return expected, run, self._noise.get(sample.id), setting
+
+    def _review(self, trial: Trial, sample: Sample) -> Review:
+        """What the layers of a quantized model tell, unless a tolerance is declared."""
+        if self.tolerance(trial.passes) is not None:
+            return lambda judgement: judgement
+        return partial(self.layers.judged, trial.passes, sample.id)
 
     # --- noise, where it is needed ------------------------------------------------------------
 
@@ -404,12 +372,14 @@ class Examiner:
             )
         elif not self._doubtful(trial, sample):
             return
-        for noise in stages:
+
+        def take(noise: Noise) -> bool:
             self._noise[sample.id] = noise
             if noise.missing:
                 self._late.setdefault(shapes, noise.missing)
-            if not self._doubtful(trial, sample):
-                return
+            return self._doubtful(trial, sample)
+
+        refine(stages, take)
         if self._doubtful(trial, sample) and not self._faulty(trial, sample):
             # Gross differences that more draws decide; a fault is none by fewer of them already.
             self._noise[sample.id] = measuring.draw_more(self.lab, sample, self._noise[sample.id])
@@ -550,4 +520,4 @@ def _other_distribution(sample: Sample, judged: Sequence[Judgement]) -> Observat
         return None
     message = f"random output {faults[0].output!r}: {faults[0].detail}"
     names = tuple(j.output for j in faults)
-    return Observation(Symptom.WRONG_OUTPUT, "compare", message, names, None, None, sample)
+    return Observation("fault", Symptom.WRONG_OUTPUT, "compare", message, names, sample=sample)

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from optvet.engine.judge.failures import symptom_of
 from optvet.engine.models import large
 from optvet.engine.numerics import timing
 from optvet.engine.options import parse_options
-from optvet.engine.vet.examine import symptom_of
 from optvet.engine.vet.session import Session
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Progress

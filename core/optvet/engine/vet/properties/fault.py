@@ -91,7 +91,7 @@ class Fault(Property):
 
     def _layer(self, trial: Trial, seen: Observation) -> LayerRecord | None:
         """The wrong layer of a quantized model, if layers were compared."""
-        if seen.sample is None or not any(j.layered for j in seen.judgements):
+        if seen.sample is None or not any(j.layered for j in seen.faults):
             return None
         return self.examiner.layers.wrong(trial.passes, seen.outputs, seen.sample.id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from optvet.engine.judge.failures import in_words
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure
 
@@ -52,8 +53,4 @@ class Outcome(Generic[T]):
 
 def describe(failure: Failure) -> str:
     """One failure in words: what failed, how, and its message."""
-    how = failure.signal or failure.error_type
-    text = failure.message.strip()
-    if how and text and not text.startswith(how):
-        return f"{how}: {text}"
-    return text or how
+    return in_words(failure)

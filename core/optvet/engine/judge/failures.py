@@ -1,0 +1,67 @@
+"""What a failure is called: by how it ended, where, and what was at work there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.types import Failure
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What makes the models that are judged.
+
+    Attributes:
+        error: What an error is called that it raises while it makes one.
+        death: What the death of its process is called.
+        lives: The stages at which it is at work, so that a death is its own.
+    """
+
+    error: Symptom
+    death: Symptom
+    lives: frozenset[Stage]
+
+
+OPTIMIZER = Maker(Symptom.OPTIMIZER_ERROR, Symptom.OPTIMIZER_ABORT, frozenset({"build"}))
+OPTIMIZER_ON_LOAD = Maker(OPTIMIZER.error, OPTIMIZER.death, frozenset({"build", "load"}))
+"""An optimizer that does its work when a runtime loads the result."""
+CONVERTER = Maker(Symptom.REFUSED, Symptom.CRASH, frozenset(get_args(Stage)))
+"""A chain of converters; of what they make, a death is told apart by the stage of the chain."""
+
+_LIMITS: Mapping[str, Symptom] = {
+    "timeout": Symptom.TIMEOUT,
+    "out-of-memory": Symptom.OUT_OF_MEMORY,
+}
+_ERRORS: Mapping[Stage, Symptom] = {
+    "check": Symptom.INVALID_MODEL,
+    "load": Symptom.LOAD_FAILURE,
+    "run": Symptom.RUN_FAILURE,
+}
+
+
+def symptom_of(failure: Failure, maker: Maker = OPTIMIZER, stage: Stage | None = None) -> Symptom:
+    """The symptom of a failed step.
+
+    Args:
+        failure: How it failed.
+        maker: What made the model.
+        stage: Where it counts as failed, if that is not where it was noticed.
+    """
+    if failure.kind in _LIMITS:
+        return _LIMITS[failure.kind]
+    at = stage or failure.stage
+    if failure.kind != "error" and at in maker.lives:
+        return maker.death
+    return _ERRORS.get(at, maker.error)
+
+
+def in_words(failure: Failure) -> str:
+    """One failure in words: how a step failed, and its message."""
+    how = failure.signal or failure.error_type
+    text = failure.message.strip()
+    if how and text and not text.startswith(how):
+        return f"{how}: {text}"
+    return text or how

@@ -1,0 +1,266 @@
+"""The verdict on one sample: from what was expected and what came, under one setting.
+
+What came is outputs, a failure, or a problem of the interface for which no outputs can be compared.
+Noise is measured by the caller, and only as far as the verdict depends on it (``refine``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from optvet.engine.judge.failures import OPTIMIZER, Maker, in_words, symptom_of
+from optvet.engine.judge.outputs import OTHER_PLACES, THRESHOLDS, Judgement, Noise, Thresholds
+from optvet.engine.judge.outputs import judge as judge_values
+from optvet.engine.judge.words import wrong_output
+from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.types import Failure
+
+State = Literal["same", "drift", "sensitivity", "undecided", "fault"]
+STATES: tuple[State, ...] = ("same", "drift", "sensitivity", "undecided", "fault")
+"""From the best to the worst."""
+Values = Mapping[str, np.ndarray]
+Review = Callable[[Judgement], Judgement]
+
+
+def _unchanged(judgement: Judgement) -> Judgement:
+    return judgement
+
+
+@dataclass(frozen=True)
+class InterfaceProblem:
+    """What is wrong with inputs and outputs, so that their values are not compared."""
+
+    message: str
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a sample is judged.
+
+    Attributes:
+        thresholds: Of what counts as drift.
+        maker: What made the model, after which failures are called.
+        tolerance: Relative error that is declared by what makes the model smaller at a loss.
+        ranges: Largest magnitude of outputs over the samples that the model is meant for: what is
+            quantized is off by a share of the range, however small a value is. Empty: the sample's.
+        quick: In place of measured noise, how many times the square root of two roundoffs an output
+            may be off; None where noise is measured. A quick look raises suspicions only.
+    """
+
+    thresholds: Thresholds = THRESHOLDS
+    maker: Maker = OPTIMIZER
+    tolerance: float | None = None
+    ranges: Mapping[str, float] = field(default_factory=dict)
+    quick: float | None = None
+
+
+@dataclass(frozen=True)
+class SampleVerdict:
+    """What a candidate did on one sample.
+
+    Attributes:
+        state: The worst of the outputs' states.
+        symptom: What is wrong; None if nothing is.
+        stage: Where it shows.
+        message: What is wrong in words, or why it is undecided.
+        outputs: The wrong outputs.
+        error: Of the worst output, relative to its largest magnitude; of no fault, the largest.
+        noise: That of the reference, likewise.
+        judgements: One per output that was compared.
+        unexplained: The process may have been killed from outside: never a finding.
+        apart: The largest difference of wrong outputs; infinite where it has no size.
+        notes: Legal changes of the interface.
+    """
+
+    state: State
+    symptom: Symptom | None = None
+    stage: Stage = "compare"
+    message: str = ""
+    outputs: tuple[str, ...] = ()
+    error: float | None = None
+    noise: float | None = None
+    judgements: tuple[Judgement, ...] = ()
+    unexplained: bool = False
+    apart: float = math.inf
+    notes: tuple[str, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        """Whether there is no fault; also if that is not certain."""
+        return self.state != "fault"
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing came that could be compared, since a step failed."""
+        return self.symptom is not None and self.symptom.info.failed
+
+    @property
+    def faults(self) -> tuple[Judgement, ...]:
+        """The judgements of wrong outputs."""
+        return tuple(j for j in self.judgements if j.call == "fault")
+
+    @property
+    def exceeds(self) -> float:
+        """Ratio of the worst output's error to what is allowed."""
+        return max((j.exceeds for j in self.faults), default=0.0)
+
+
+def judge_sample(
+    expected: Values,
+    came: Values | Failure | InterfaceProblem,
+    noise: Noise | None = None,
+    setting: Setting | None = None,
+    *,
+    review: Review = _unchanged,
+) -> SampleVerdict:
+    """The verdict on one sample.
+
+    Args:
+        expected: Outputs of the reference, without those that cannot be compared.
+        came: What the candidate gave in their place.
+        noise: What is known of the reference's noise; without it unclear outputs are undecided.
+        setting: How it is judged.
+        review: What else the caller knows of an output: may change its judgement.
+    """
+    setting = setting or Setting()
+    if isinstance(came, Failure):
+        return judge_failure(came, setting.maker)
+    if isinstance(came, InterfaceProblem):
+        return SampleVerdict("fault", Symptom.INTERFACE_CHANGE, "check", came.message, came.outputs)
+    judgements = judge_outputs(expected, came, noise, setting, review=review)
+    return verdict_of(judgements, expected, came)
+
+
+def judge_failure(
+    failure: Failure, maker: Maker = OPTIMIZER, stage: Stage | None = None, *, told: str = ""
+) -> SampleVerdict:
+    """The verdict on a failed step; ``told`` is what another step said of it before.
+
+    A process that another one may have killed says nothing of the model.
+    """
+    killed = failure.kind == "killed"
+    return SampleVerdict(
+        "undecided" if killed else "fault",
+        symptom_of(failure, maker, stage),
+        stage or failure.stage,
+        "\n".join(part for part in (told, in_words(failure)) if part),
+        unexplained=killed,
+    )
+
+
+def judge_outputs(
+    expected: Values,
+    came: Values,
+    noise: Noise | None,
+    setting: Setting,
+    *,
+    review: Review = _unchanged,
+) -> list[Judgement]:
+    """One judgement for each expected output; arguments are those of ``judge_sample``."""
+    if setting.tolerance is not None:
+        judged = [_within_tolerance(n, v, came, noise, setting) for n, v in expected.items()]
+    else:
+        judged = judge_values(expected, came, noise, setting.thresholds)
+    if setting.quick is not None:
+        judged = [_decided_quickly(j, expected[j.output], setting.quick) for j in judged]
+    return [review(j) for j in judged]
+
+
+def verdict_of(judgements: Sequence[Judgement], expected: Values, came: Values) -> SampleVerdict:
+    """The verdict that follows from those on each output."""
+    faults = [j for j in judgements if j.call == "fault"]
+    if faults:
+        worst = max(faults, key=lambda j: j.exceeds)
+        name = worst.output
+        return SampleVerdict(
+            "fault",
+            Symptom.WRONG_OUTPUT,
+            "compare",
+            f"output {name!r} {wrong_output(expected[name], came.get(name), worst)}",
+            tuple(j.output for j in faults),
+            worst.error,
+            worst.noise,
+            tuple(judgements),
+            apart=max(_apart(expected[j.output], came.get(j.output)) for j in faults),
+        )
+    states = [_state(j) for j in judgements]
+    return SampleVerdict(
+        max(states, key=STATES.index, default="same"),
+        message=next((j.detail for j in judgements if j.call == "unsure"), ""),
+        error=max((j.error for j in judgements if j.error is not None), default=None),
+        noise=max((j.noise for j in judgements if j.noise is not None), default=None),
+        judgements=tuple(judgements),
+    )
+
+
+# --- noise, as far as it is needed ----------------------------------------------------------------
+
+
+def refine(stages: Iterable[Noise], take: Callable[[Noise], bool]) -> None:
+    """Take better noise as long as the verdict depends on it.
+
+    Args:
+        stages: Better and better noise of one sample, each at the cost of more runs than the one
+            before; what is not asked for is not measured.
+        take: Takes it; returns whether the verdict is still open, or a fault, so that nothing but
+            more noise could change it.
+    """
+    for noise in stages:
+        if not take(noise):
+            return
+
+
+# --- parts of a verdict ---------------------------------------------------------------------------
+
+
+def _state(judgement: Judgement) -> State:
+    return "undecided" if judgement.call == "unsure" else judgement.call
+
+
+def _within_tolerance(
+    name: str, value: np.ndarray, came: Values, noise: Noise | None, setting: Setting
+) -> Judgement:
+    """The judgement where an error is declared, as a share of the usual range or of the value."""
+    assert setting.tolerance is not None
+    wider = setting.ranges.get(name, 0.0) / (magnitude(value) or math.inf)
+    declared = replace(noise or Noise(), tolerance=setting.tolerance * max(1.0, wider))
+    (judged,) = judge_values({name: value}, came, declared, setting.thresholds)
+    return judged
+
+
+def _decided_quickly(judgement: Judgement, value: np.ndarray, factor: float) -> Judgement:
+    """What is unclear without noise, by a plain limit."""
+    if judgement.call != "unsure":
+        return judgement
+    if is_float(value.dtype) and judgement.detail != OTHER_PLACES:
+        # Between rounding and this no fault is looked for: noise would have to be measured.
+        limit = factor * float(np.sqrt(2 * unit_roundoff(value.dtype)))
+        if judgement.error is not None and judgement.error <= limit:
+            return replace(judgement, call="drift")
+    return replace(judgement, call="fault")
+
+
+def magnitude(value: np.ndarray) -> float:
+    """The largest finite magnitude; 0 of what is no float."""
+    if not is_float(value.dtype) or not value.size:
+        return 0.0
+    wide = np.abs(value.astype(np.float64))
+    return float(np.max(wide, where=np.isfinite(wide), initial=0.0))
+
+
+def _apart(one: np.ndarray, other: np.ndarray | None) -> float:
+    """The largest difference; infinite where it has no size."""
+    if other is None or not is_float(one.dtype) or one.shape != other.shape:
+        return math.inf
+    with np.errstate(invalid="ignore"):
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        apart = np.where(same, 0.0, np.abs(one.astype(np.float64) - other.astype(np.float64)))
+    largest = float(np.max(apart, initial=0.0))
+    return math.inf if math.isnan(largest) else largest
