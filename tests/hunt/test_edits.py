@@ -17,11 +17,13 @@ from tests.hunt.small import plugins_with
 from optvet import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.judge import Examined, examine, firing_of
+from optvet.engine.hunt.look import QUICK
 from optvet.engine.hunt.make import Made, complete
 from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.subject import subject_of
-from optvet.engine.hunt.truth import differences, interface_of, outputs_of
+from optvet.engine.hunt.truth import interface_of, outputs_of
+from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
 from optvet.spec.hunt import HuntRequest
 
@@ -141,10 +143,12 @@ class Giving:
 def test_an_optional_value_that_appears_or_is_gone_is_a_difference() -> None:
     value = np.ones(2, np.float32)
     (there, same, none) = (outputs_of(Giving(v), {}) for v in (value, value.copy(), None))
-    assert list(differences(there, same, 1)) == []
-    assert list(differences(none, outputs_of(Giving(None), {}), 1)) == []
-    assert list(differences(there, none, 1)) == ["structure float32"]
-    assert list(differences(none, there, 1)) == ["structure bool"]
+    assert judge_sample(there, same, setting=QUICK).state == "same"
+    assert judge_sample(none, outputs_of(Giving(None), {}), setting=QUICK).state == "same"
+    for expected, given in ((there, none), (none, there)):
+        verdict = judge_sample(expected, given, setting=QUICK)
+        assert verdict.symptom == "wrong-output"
+        assert verdict.faults[0].structural
 
 
 def test_an_output_that_becomes_optional_is_another_interface() -> None:

@@ -19,13 +19,13 @@ from optvet.engine.hunt.judge import (
     ANY,
     Examined,
     Firing,
-    Subject,
     changing_passes,
     examine,
     firing_of,
 )
 from optvet.engine.hunt.make import BrokenMutator, Made, Maker, Recipe, Spent
 from optvet.engine.hunt.shrink import shrunk
+from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.symptoms import Symptom

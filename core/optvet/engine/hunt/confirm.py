@@ -19,9 +19,9 @@ from optvet.engine.bundle.files import read_arrays
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.causes import needs, operators_that_matter
-from optvet.engine.hunt.judge import Subject
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Suspect
+from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.truth import drawn_inputs, scales_of
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError

@@ -1,7 +1,7 @@
 """The quick oracle: is a candidate valid, which passes change it, and does one look wrong?
 
-Called in workers. The optimizer runs in the same process, and a plain tolerance stands for the
-measured noise: what is found here is a suspicion, for ``vet`` to judge. But what is no fault of the
+Called in workers. The optimizer runs in the same process, and the judge measures no noise (see
+``look``): what is found here is a suspicion, for ``vet`` to judge. But what is no fault of the
 optimizer's is left out here already: models that the checker refuses or that do not agree with
 themselves, and, of passes, what import and export alone do.
 """
@@ -10,32 +10,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 from random import Random
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import GraphProto, ModelProto
-from pydantic import BaseModel
 
+from optvet.engine.hunt.look import QUICK, QUICK_ELSEWHERE, Look, failed, look
+from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.truth import (
-    LOOSER,
     Truth,
     Values,
-    chance_of,
-    differences,
     interface_of,
     is_repeated,
     outputs_of,
     truth_of,
 )
-from optvet.engine.work.trial import RuntimeConfig, normalized_message
-from optvet.graph import structure
+from optvet.engine.judge.sample import SampleVerdict
+from optvet.engine.work.trial import normalized_message
 from optvet.graph.digest import canonical_digest
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import REFUSALS
-from optvet.spec.protocols import Optimizer, ReportsChanges, Saves
+from optvet.spec.protocols import ReportsChanges, Saves
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Artifact
 
@@ -54,49 +52,6 @@ Crumb = Callable[[str, Sequence[str]], None]
 
 ANY = "*"
 """Stands for the pass, where it is not known which one of the pipeline changed the model."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The optimizer as it is tried.
-
-    Attributes:
-        optimizer: Configured by ``options``.
-        options: Its options.
-        base: Passes that are always applied.
-        each: Passes that are tried one at a time; empty if a pass alone says little.
-        whole: The pipeline that is tried if no pass alone looks wrong.
-        candidate: What runs optimized models.
-        reference: What runs the originals.
-        excused: Symptoms that a pass declares to show on purpose, by its name.
-        together: Of ``each``, groups that seldom change a model: if one does not change it in a
-            single call, its passes are not tried one at a time.
-    """
-
-    optimizer: Optimizer
-    options: BaseModel
-    base: tuple[str, ...]
-    each: tuple[str, ...]
-    whole: tuple[str, ...]
-    candidate: RuntimeConfig
-    reference: RuntimeConfig
-    excused: Mapping[str, frozenset[Symptom]] = field(default_factory=dict)
-    together: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def takes_sets(self) -> bool:
-        """Whether its passes wait for each other, so that one alone says little, but any set does.
-
-        Then it is found out in the same process which ones cure a model by being left out.
-        """
-        traits = self.optimizer.traits
-        reports = isinstance(self.optimizer, ReportsChanges)
-        return reports and not (traits.ordered or traits.single) and len(self.whole) > 1
-
-    @property
-    def lowers(self) -> bool:
-        """Whether all passes are compared with the empty pipeline; see ``Traits.reference``."""
-        return self.optimizer.traits.reference == "empty pipeline"
 
 
 @dataclass(frozen=True)
@@ -136,14 +91,6 @@ class Examined:
 INVALID = Examined(False)
 
 
-class _Faulty(Exception):
-    """An optimized model that looks wrong."""
-
-    def __init__(self, symptom: Symptom, message: str) -> None:
-        super().__init__(message)
-        self.symptom = symptom
-
-
 def examine(
     subject: Subject,
     data: bytes,
@@ -174,20 +121,20 @@ def examine(
     try:
         plain = subject.optimizer.apply(source, subject.base, subject.options)
         crumb("run", ())
-        lost: dict[str, tuple[str, str]] = {}
+        seen = Look(SampleVerdict("same"))
         if not _is_original(subject, plain, data):
-            lost = _judge(subject, plain, truth, looser=subject.lowers, empty=True)
-    except _Faulty as fault:
-        return Examined(True, suspicions=(_suspicion((), fault.symptom, str(fault), truth, None),))
+            seen = look(subject, plain, truth, QUICK_ELSEWHERE if subject.lowers else QUICK)
     except REFUSALS:
         return Examined(True, refused=True)
     except Exception as error:
-        found = _suspicion((), Symptom.OPTIMIZER_ERROR, str(error), truth, None)
+        seen = Look(failed("build", error))
+    if seen.verdict.symptom is not None:
+        found = _suspicion((), seen.verdict.symptom, seen.verdict.message, truth, None)
         return Examined(True, suspicions=(found,))
     if subject.lowers:
         truth = _as_made(subject, plain, truth)
-    suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in lost]
-    trial = _Trial(subject, source, plain, truth, crumb, frozenset(lost))
+    suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
+    trial = _Trial(subject, source, plain, truth, crumb, frozenset(seen.lost))
     fired = trial.each([p for p in subject.each if p not in skip])
     # A pass that is wrong alone must not hide what others do.
     wrong = {name for s in trial.suspicions for name in s.passes}
@@ -236,56 +183,6 @@ def _as_made(subject: Subject, plain: Artifact, truth: Truth) -> Truth:
     session = subject.candidate.runtime.load(plain, subject.candidate.options)
     outputs = tuple(outputs_of(session, f) for f in truth.feeds)
     return replace(truth, outputs=outputs)
-
-
-def _judge(
-    subject: Subject,
-    made: Artifact,
-    truth: Truth,
-    *,
-    looser: bool = False,
-    empty: bool = False,
-) -> dict[str, tuple[str, str]]:
-    """Metadata that ``made`` has lost; raises _Faulty if it looks wrong."""
-    lost: dict[str, tuple[str, str]] = {}
-    if made.format == "onnx":
-        lost = _judge_graph(subject, made.data, truth)
-    try:
-        session = subject.candidate.runtime.load(made, subject.candidate.options)
-    except REFUSALS:
-        raise
-    except Exception as error:
-        raise _Faulty(Symptom.LOAD_FAILURE, str(error)) from None
-    chance = truth.chance
-    for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):
-        try:
-            outputs = outputs_of(session, feeds)
-            again = outputs_of(session, feeds) if chance.drawn and feeds is truth.feeds[0] else None
-        except Exception as error:
-            raise _Faulty(Symptom.RUN_FAILURE, str(error)) from None
-        for words in differences(chance.fixed(expected), outputs, LOOSER if looser else 1):
-            raise _Faulty(Symptom.WRONG_OUTPUT, words)
-        if again is not None and chance_of(outputs, again) != chance:
-            raise _Faulty(Symptom.WRONG_OUTPUT, "draws")
-    return lost
-
-
-def _judge_graph(subject: Subject, data: bytes, truth: Truth) -> dict[str, tuple[str, str]]:
-    """Metadata that the model of ``data`` has lost; raises _Faulty if it looks wrong."""
-    try:
-        proto = ModelProto.FromString(data)
-        if not subject.optimizer.traits.dialect:
-            onnx.checker.check_model(data, full_check=True)
-    except Exception as error:
-        raise _Faulty(Symptom.INVALID_MODEL, str(error)) from None
-    interface = interface_of(proto)
-    if interface != truth.interface:
-        changed = sorted(set(truth.interface) ^ set(interface))
-        raise _Faulty(Symptom.INTERFACE_CHANGE, f"{len(changed)} entries differ")
-    facts = structure.brief_facts(proto, len(data))
-    if structure.is_bloated(truth.facts, facts):
-        raise _Faulty(Symptom.BLOAT, structure.growth(truth.facts, facts))
-    return dict(structure.lost_metadata(truth.facts, facts))
 
 
 class _Trial:
@@ -396,12 +293,12 @@ class _Trial:
         self._crumb("optimize", passes)
         try:
             made = self._subject.optimizer.apply(self._source, passes, self._subject.options)
-            _judge(self._subject, made, self._truth)
+            seen = look(self._subject, made, self._truth)
         except REFUSALS:
             return False
-        except Exception:  # a fault, or what the optimizer raises
+        except Exception:  # what the optimizer raises
             return True
-        return False
+        return not seen.verdict.right
 
     def _graph(self, made: Artifact, passes: tuple[str, ...]) -> Artifact:
         """The made model as a graph that can be looked at; else the original."""
@@ -466,7 +363,7 @@ class _Trial:
         except REFUSALS:
             return None
         except Exception as error:
-            self._suspect(passes, Symptom.OPTIMIZER_ERROR, str(error), None)
+            self._suspect(passes, failed("build", error), None)
             return None
 
     def _look(self, made: Artifact, passes: tuple[str, ...], firing: Firing | None) -> None:
@@ -474,7 +371,7 @@ class _Trial:
             try:
                 onnx.checker.check_model(made.data, full_check=True)
             except Exception as error:
-                self._suspect(passes, Symptom.INVALID_MODEL, str(error), firing)
+                self._suspect(passes, failed("check", error), firing)
             return
         canonical = _canonical(made)
         if not self._alike:
@@ -484,14 +381,15 @@ class _Trial:
         self._alike.add(canonical)
         self._crumb("run", passes)
         try:
-            lost = _judge(self._subject, made, self._truth)
-        except _Faulty as fault:
-            self._suspect(passes, fault.symptom, str(fault), firing)
-            return
+            seen = look(self._subject, made, self._truth)
         except REFUSALS:
             return
-        for name in sorted(lost.keys() - self._lost):
-            self._suspect(passes, Symptom.METADATA_CHANGE, name, None)
+        if not seen.verdict.right:
+            self._suspect(passes, seen.verdict, firing)
+            return
+        for name in sorted(seen.lost.keys() - self._lost):
+            lost = SampleVerdict("fault", Symptom.METADATA_CHANGE, "build", name)
+            self._suspect(passes, lost, None)
 
     def _changes_interface_on_purpose(self, made: Artifact, passes: tuple[str, ...]) -> bool:
         """Whether nothing can be compared, since a pass did to the interface what it declares.
@@ -509,11 +407,12 @@ class _Trial:
             return False  # the checker will say what is wrong with it
 
     def _suspect(
-        self, passes: tuple[str, ...], symptom: Symptom, message: str, firing: Firing | None
+        self, passes: tuple[str, ...], verdict: SampleVerdict, firing: Firing | None
     ) -> None:
-        if any(symptom in self._subject.excused.get(name, ()) for name in passes):
+        symptom, excused = verdict.symptom, self._subject.excused
+        if symptom is None or any(symptom in excused.get(name, ()) for name in passes):
             return
-        self.suspicions.append(_suspicion(passes, symptom, message, self._truth, firing))
+        self.suspicions.append(_suspicion(passes, symptom, verdict.message, self._truth, firing))
 
 
 _WORD = re.compile(r"\w+")

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from optvet.engine.hunt.batch import EDITED, Crumb, Outcome
-from optvet.engine.hunt.judge import ANY, Firing, Subject, Suspicion, label_of
+from optvet.engine.hunt.judge import ANY, Firing, Suspicion, label_of
 from optvet.engine.hunt.state import SPENT, Entry, Sign, State, Suspect
+from optvet.engine.hunt.tried import Subject
+from optvet.engine.judge.failures import symptom_of
 from optvet.spec.records.hunt import HuntFinding
-from optvet.spec.symptoms import Symptom
+from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.types import Failure
 
 _TRIES = 2
 _DEADLY = 4
@@ -223,7 +226,8 @@ def _take_death(state: State, crumb: Crumb, found: dict[str, Suspect]) -> None:
     if len(crumb.passes) > 1:
         # From now on each is tried alone, so that it is known which of them it is.
         state.alone += [name for name in crumb.passes if name not in state.alone]
-    symptom = Symptom.OPTIMIZER_ABORT if crumb.step == "optimize" else Symptom.LOAD_FAILURE
+    stage: Stage = "build" if crumb.step == "optimize" else "load"
+    symptom = symptom_of(Failure("abort", stage, crumb.signal))
     key = f"{label}|{symptom}|{crumb.signal}"
     suspicion = Suspicion(crumb.passes, str(symptom), crumb.signal, key)
     outcome = Outcome(crumb.number, "", crumb.made.mutators, None, crumb.made)

@@ -24,7 +24,7 @@ from optvet.engine.hunt.batch import (
 from optvet.engine.hunt.campaign import write_campaign
 from optvet.engine.hunt.causes import probable_causes
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
-from optvet.engine.hunt.judge import Subject, label_of
+from optvet.engine.hunt.judge import label_of
 from optvet.engine.hunt.known import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
@@ -40,6 +40,7 @@ from optvet.engine.hunt.learn import (
 from optvet.engine.hunt.plan import ROUND, in_batches, planned
 from optvet.engine.hunt.state import NAME, State, Store, Suspect
 from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
+from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.vocabulary import PoolChoice, gathered, read_vocabulary
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.cache import cache_root

@@ -13,7 +13,9 @@ from onnx.version_converter import convert_version
 from pydantic import BaseModel
 
 from optvet.engine.bundle.files import read_arrays
-from optvet.engine.hunt.truth import LOOSER, Values, differences
+from optvet.engine.hunt.look import QUICK_ELSEWHERE
+from optvet.engine.hunt.truth import Values
+from optvet.engine.judge.sample import judge_sample
 from optvet.engine.numerics.float64 import taken_out
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trial import flatten
@@ -22,16 +24,13 @@ from optvet.graph.structure import draws_random
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InputError
 from optvet.spec.protocols import Optimizer
-from optvet.spec.symptoms import Symptom
+from optvet.spec.symptoms import Check, Symptom
 from optvet.spec.types import Artifact
 
 _MEMORY_BYTES = 4 << 30
 _TIME_S = 30.0
 _NEWER = 21
 """The operator set that models are converted to whose own operators the evaluator lacks."""
-
-
-_REFUSED = frozenset({Symptom.OPTIMIZER_ERROR, Symptom.LOAD_FAILURE, Symptom.RUN_FAILURE})
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def is_disputed(
         applied: What the finding is about.
         by_import: Whether import and export alone show it.
     """
-    refused = by_import and symptom in _REFUSED
+    refused = by_import and symptom.info.check is Check.ERROR and symptom.info.stages != ("check",)
     if symptom != Symptom.WRONG_OUTPUT and not refused:
         return False
     if not refused and _rounds_nan(bundle):
@@ -124,7 +123,7 @@ def _differ(bundle: Path, outputs: Values) -> bool:
         expected = read_arrays(bundle / "expected.npz", list(outputs))
     except InputError:
         return True  # a sequence of another length
-    return any(True for _ in differences(expected, outputs, LOOSER))
+    return not judge_sample(expected, outputs, setting=QUICK_ELSEWHERE).right
 
 
 def _evaluated(model: ModelProto, feeds: Values, names: list[str]) -> dict[str, np.ndarray]:

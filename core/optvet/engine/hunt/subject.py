@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.judge import Subject
+from optvet.engine.hunt.tried import Subject
 from optvet.engine.options import parse_options
 from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig

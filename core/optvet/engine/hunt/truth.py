@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TypeProto, numpy_helper
 
-from optvet.engine.judge.outputs import OTHER_PLACES, judge
-from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.judge.sample import unlike
 from optvet.engine.work.trial import RuntimeConfig, flatten
 from optvet.graph import structure
 from optvet.graph.walk import all_names, nodes_of
@@ -19,9 +18,6 @@ from optvet.spec.types import Artifact
 
 ELEMENTS = 20_000
 """Limit of one output."""
-
-LOOSER = 1024
-"""How much more kernels of another runtime may differ."""
 
 Values = Mapping[str, np.ndarray]
 Interface = tuple[tuple[str, tuple[int, ...]], ...]
@@ -68,7 +64,8 @@ class Truth:
 
 def chance_of(first: Values, second: Values) -> Chance:
     """What two runs of one session tell."""
-    drawn = [n for n in first if n in second and not _agree({n: first[n]}, second)]
+    other = unlike(first, second)
+    drawn = [n for n in first if n in second and n in other]
     groups: list[list[str]] = []
     for name in drawn:
         for group in groups:
@@ -127,7 +124,7 @@ def truth_of(
         return None
     outputs = tuple(first for first, _ in runs)
     chance = chance_of(*runs[0]) if random else Chance()
-    if not all(_agree(chance.fixed(first), second) for first, second in runs):
+    if any(unlike(chance.fixed(first), second) for first, second in runs):
         return None
     if any(v.size > ELEMENTS for first in outputs for v in first.values()):
         return None
@@ -193,19 +190,6 @@ def _is_defined(model: ModelProto, feeds: Values, scales: Set[str]) -> bool:
     return all(np.all(g) for g in good)
 
 
-def _agree(first: Values, second: Values) -> bool:
-    for name, value in first.items():
-        other = second.get(name)
-        if other is None or value.shape != other.shape:
-            return False
-        same = value == other
-        if is_float(value.dtype):
-            same = same | ((value != value) & (other != other))
-        if not np.all(same):
-            return False
-    return True
-
-
 def interface_of(model: ModelProto) -> Interface:
     """Names and types of inputs, in any order, and of outputs."""
     weights = {t.name for t in model.graph.initializer}
@@ -226,19 +210,6 @@ def is_repeated(config: RuntimeConfig, data: bytes, truth: Truth) -> bool:
     """Whether another session gives the same, apart from what is known to be drawn."""
     session = config.runtime.load(Artifact("onnx", data), config.options)
     again = (outputs_of(session, feeds) for feeds in truth.feeds)
-    return all(_agree(truth.chance.fixed(a), b) for a, b in zip(truth.original, again, strict=True))
-
-
-def differences(expected: Values, outputs: Values, factor: float) -> Iterator[str]:
-    """Kinds of differences that rounding does not explain, by a plain tolerance times a factor."""
-    for answer in judge(expected, outputs):
-        if answer.call in ("same", "drift"):
-            continue
-        value = expected[answer.output]
-        if answer.call == "unsure" and is_float(value.dtype) and answer.detail != OTHER_PLACES:
-            # Between rounding and this no fault is looked for: noise would have to be measured.
-            limit = factor * float(np.sqrt(2 * unit_roundoff(value.dtype)))
-            if answer.error is not None and answer.error <= limit:
-                continue
-        kind = "structure" if answer.structural else "places" if answer.detail else "values"
-        yield f"{kind} {value.dtype}"
+    return not any(
+        unlike(truth.chance.fixed(a), b) for a, b in zip(truth.original, again, strict=True)
+    )

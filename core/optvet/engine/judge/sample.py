@@ -200,6 +200,11 @@ def verdict_of(judgements: Sequence[Judgement], expected: Values, came: Values) 
     )
 
 
+def unlike(first: Values, again: Values) -> frozenset[str]:
+    """Outputs that a second run of the same model does not repeat."""
+    return frozenset(j.output for j in judge_values(first, again) if j.call != "same")
+
+
 # --- noise, as far as it is needed ----------------------------------------------------------------
 
 

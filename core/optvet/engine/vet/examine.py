@@ -34,6 +34,7 @@ from optvet.engine.judge.sample import (
     judge_outputs,
     judge_sample,
     refine,
+    unlike,
 )
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.layers import Layers
@@ -404,8 +405,7 @@ class Examiner:
             words = describe(again) if again is not None else "no answer"
             self.undecided[sample.id] = f"the reference ran once, then failed: {words}"
             return
-        changed = {j.output for j in judge(self.reference[sample.id], again) if j.call != "same"}
-        self.flaky |= changed - self.random
+        self.flaky |= unlike(self.reference[sample.id], again) - self.random
 
     def _compare_random(self, trial: Trial, sample: Sample) -> list[Judgement]:
         """Random outputs are compared by many draws of both models."""
@@ -419,7 +419,7 @@ class Examiner:
         """Whether a second run of the reference agrees with the first, except random outputs."""
         skipped = self.random | self.flaky
         judged = {n: v for n, v in self.reference[sample.id].items() if n not in skipped}
-        return all(j.call == "same" for j in judge(judged, again))
+        return not unlike(judged, again)
 
     def tells_nothing(self) -> bool:
         """Whether the reference is NaN wherever it could be compared numerically."""

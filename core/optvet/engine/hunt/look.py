@@ -1,0 +1,110 @@
+"""A quick look at an optimized model: the one judge, under a setting that measures no noise.
+
+Called in workers. What it finds is a suspicion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import onnx
+from onnx import ModelProto
+
+from optvet.engine.hunt.tried import Subject
+from optvet.engine.hunt.truth import Truth, Values, chance_of, interface_of, outputs_of
+from optvet.engine.judge.outputs import Judgement
+from optvet.engine.judge.sample import (
+    InterfaceProblem,
+    SampleVerdict,
+    Setting,
+    judge_failure,
+    judge_sample,
+)
+from optvet.graph import structure
+from optvet.spec.errors import REFUSALS
+from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.types import Artifact, Failure
+
+QUICK = Setting(quick=1.0)
+"""A plain tolerance in place of measured noise."""
+QUICK_ELSEWHERE = Setting(quick=1024.0)
+"""The same for kernels of another runtime, which may differ by more."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is wrong with an optimized model at first sight, and the metadata that it has lost."""
+
+    verdict: SampleVerdict
+    lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def look(subject: Subject, made: Artifact, truth: Truth, setting: Setting = QUICK) -> Look:
+    """Look at a model that an optimizer made.
+
+    Raises:
+        Exception: Of ``REFUSALS``: it cannot be judged here.
+    """
+    graph = Look(SampleVerdict("same"))
+    if made.format == "onnx":
+        graph = _look_at_graph(subject, made.data, truth)
+    if not graph.verdict.right:
+        return graph
+    return replace(graph, verdict=_look_at_outputs(subject, made, truth, setting))
+
+
+def failed(stage: Stage, error: Exception) -> SampleVerdict:
+    """The verdict on a step that raised an error."""
+    return judge_failure(Failure("error", stage, str(error)))
+
+
+def _look_at_outputs(
+    subject: Subject, made: Artifact, truth: Truth, setting: Setting
+) -> SampleVerdict:
+    try:
+        session = subject.candidate.runtime.load(made, subject.candidate.options)
+    except REFUSALS:
+        raise
+    except Exception as error:
+        return failed("load", error)
+    chance, verdict = truth.chance, SampleVerdict("same")
+    for feeds, expected in zip(truth.feeds, truth.outputs, strict=True):
+        try:
+            outputs = outputs_of(session, feeds)
+            again = outputs_of(session, feeds) if chance.drawn and feeds is truth.feeds[0] else None
+        except Exception as error:
+            return failed("run", error)
+        fixed = chance.fixed(expected)
+        verdict = judge_sample(fixed, outputs, setting=setting)
+        if not verdict.right:
+            # Suspicions are told apart by their words, which must not be about this model.
+            return replace(verdict, message=_kind(verdict.faults[0], fixed))
+        if again is not None and chance_of(outputs, again) != chance:
+            return SampleVerdict("fault", Symptom.WRONG_OUTPUT, message="draws")
+    return verdict
+
+
+def _kind(fault: Judgement, expected: Values) -> str:
+    """The kind of a difference: in dtype and shape, in where numbers are, or in values."""
+    kind = "structure" if fault.structural else "places" if fault.detail else "values"
+    return f"{kind} {expected[fault.output].dtype}"
+
+
+def _look_at_graph(subject: Subject, data: bytes, truth: Truth) -> Look:
+    try:
+        proto = ModelProto.FromString(data)
+        if not subject.optimizer.traits.dialect:
+            onnx.checker.check_model(data, full_check=True)
+    except Exception as error:
+        return Look(failed("check", error))
+    interface = interface_of(proto)
+    if interface != truth.interface:
+        changed = sorted(set(truth.interface) ^ set(interface))
+        problem = InterfaceProblem(f"{len(changed)} entries differ")
+        return Look(judge_sample({}, problem))
+    facts = structure.brief_facts(proto, len(data))
+    if structure.is_bloated(truth.facts, facts):
+        words = structure.growth(truth.facts, facts)
+        return Look(SampleVerdict("fault", Symptom.BLOAT, "build", words))
+    return Look(SampleVerdict("same"), dict(structure.lost_metadata(truth.facts, facts)))
