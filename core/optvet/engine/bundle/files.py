@@ -5,7 +5,6 @@ A folder is written under a temporary name and then renamed, so that it is never
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -25,12 +24,13 @@ from optvet.engine.bundle.issue import issue
 from optvet.engine.bundle.observe import Evidence
 from optvet.engine.bundle.repro import ReproContext, carried, script
 from optvet.engine.bundle.standalone import standalone
+from optvet.engine.judge.sample import telling_tolerance
 from optvet.engine.vet.explain import divergence_text
 from optvet.engine.work.case import Case
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import read_json
-from optvet.spec.records import Finding, Reproduction
+from optvet.spec.records import Reproduction
 from optvet.spec.records.reading import read_document
 from optvet.spec.requirement import parse_required
 from optvet.spec.words import printable, quoted
@@ -127,7 +127,7 @@ def _documents(
         outputs=tuple(record.outputs),
         judged=tuple(n for n in finding.outputs if n in record.outputs),
         about=tuple(record.normalized_message.split("; ")),
-        tolerance=_tolerance(finding),
+        tolerance=telling_tolerance(finding.error, finding.noise_floor),
         full_check=evidence.full_check,
         timeout_s=record.timeout_s,
         memory_bytes=record.memory_bytes,
@@ -150,15 +150,6 @@ def _documents(
     # Names in a model are untrusted; in the script they are escaped literals.
     files = {name: printable(text).encode() for name, text in texts.items() if text}
     return {**carried(context), **files}
-
-
-def _tolerance(finding: Finding) -> float:
-    """A value between noise and error, relative to the largest magnitude; 1e-3 without an error."""
-    error = finding.error
-    if error is None or not 0 < error < math.inf:
-        return 1e-3
-    noise = min(max(finding.noise_floor or 0.0, 1e-9), error)
-    return min(math.sqrt(error * noise), error / 2)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

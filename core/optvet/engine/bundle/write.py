@@ -19,8 +19,8 @@ from optvet.engine.models.sources import resolve_model
 from optvet.engine.reduce.oracle import Sought, reduce_finding
 from optvet.engine.reduce.search import Budget, End, Reduction
 from optvet.engine.vet.blame import search_timeout
-from optvet.engine.vet.examine import finite
 from optvet.engine.vet.fingerprints import fingerprint
+from optvet.engine.vet.observation import finite
 from optvet.engine.vet.session import Session, default_jobs, open_session
 from optvet.engine.vet.yardstick import Yardstick, fewest_samples, yardstick_of
 from optvet.engine.work.cache import cache_root

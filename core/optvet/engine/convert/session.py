@@ -7,13 +7,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from optvet.engine.convert import steps
 from optvet.engine.convert.chain import Link, Source
 from optvet.engine.convert.from_onnx import facts_of_onnx
 from optvet.engine.convert.steps import Converted, Observed
 from optvet.engine.discovery import Plugins
+from optvet.engine.judge.sample import unlike
 from optvet.engine.work.lab import refuse_misuse
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
@@ -223,14 +222,6 @@ def reference_of(
             failed[sample.id] = run
             continue
         outputs[sample.id] = run
-        for name, value in run.items():
-            other = again.get(name) if isinstance(again, dict) else None
-            if other is not None and not _is_same(value, other):
-                random.add(name)
+        if isinstance(again, dict):
+            random |= unlike(run, again) & again.keys()
     return outputs, failed, frozenset(random)
-
-
-def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
-    if a.dtype.kind in "OSU":
-        return a.shape == b.shape and bool(np.all(a == b))
-    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")

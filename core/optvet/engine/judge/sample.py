@@ -205,6 +205,18 @@ def unlike(first: Values, again: Values) -> frozenset[str]:
     return frozenset(j.output for j in judge_values(first, again) if j.call != "same")
 
 
+def telling_tolerance(error: float | None, noise: float | None) -> float:
+    """A tolerance by which a script without measured noise tells what is wrong from what is right.
+
+    It lies between noise and error, relative to the largest magnitude; 1e-3 where there is no
+    error to be measured.
+    """
+    if error is None or not 0 < error < math.inf:
+        return 1e-3
+    least = min(max(noise or 0.0, 1e-9), error)
+    return min(math.sqrt(error * least), error / 2)
+
+
 # --- noise, as far as it is needed ----------------------------------------------------------------
 
 

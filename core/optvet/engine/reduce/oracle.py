@@ -34,8 +34,9 @@ from optvet.engine.reduce.search import (
     Reduction,
     reduce_model,
 )
-from optvet.engine.vet.examine import Examination, Examiner, Observation
+from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.meter import Reading
+from optvet.engine.vet.observation import Examination, Observation
 from optvet.engine.vet.yardstick import Yardstick
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case

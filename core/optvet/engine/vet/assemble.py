@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from optvet.engine.judge.outputs import Judgement
 from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.examine import Examination, Examiner
+from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.observation import Examination
 from optvet.engine.vet.session import Session
 from optvet.engine.vet.warned import warnings_of
 from optvet.engine.work.case import Case

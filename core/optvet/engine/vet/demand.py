@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from optvet.engine.vet.blame import blame
-from optvet.engine.vet.examine import finite
 from optvet.engine.vet.meter import Meter, Reading
+from optvet.engine.vet.observation import finite
 from optvet.engine.vet.properties.unmet import Unmet
 from optvet.engine.vet.session import Session
 from optvet.spec.records import RequirementRecord

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from optvet.engine.judge.outputs import OTHER_KERNELS
 from optvet.engine.vet.assess import Assessor
-from optvet.engine.vet.examine import Examination, Examiner, Observation
+from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.observation import Examination, Observation
 from optvet.engine.vet.probing import cannot_load, no_answer
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault, unrepeated

@@ -24,7 +24,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 from optvet.engine.judge.outputs import THRESHOLDS, Judgement, Noise, Thresholds, judge, noise_level
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.floats import is_float
-from optvet.engine.vet.examine import finite
+from optvet.engine.vet.observation import finite
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.engine.work.values import record_values

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from functools import partial
 
 import numpy as np
@@ -38,12 +37,19 @@ from optvet.engine.judge.sample import (
 )
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.layers import Layers
+from optvet.engine.vet.observation import (
+    Examination,
+    Observation,
+    finite,
+    keep_worst,
+    observation_of,
+)
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.draws import Pair
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import Outputs, normalized_message
+from optvet.engine.work.trial import Outputs
 from optvet.spec.records import OutputRecord
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
@@ -51,72 +57,6 @@ from optvet.spec.types import Failure, Sample
 _LISTED_INPUTS = 4
 GROSS = 1e-3
 """Relative difference beyond which the reference is first compared with itself."""
-LARGEST = 1e300
-"""Ratios beyond this stand for infinity."""
-
-
-@dataclass(frozen=True)
-class Observation(SampleVerdict):
-    """The first fault of a trial, in the order of its stages, and a sample that shows it.
-
-    ``lost`` are optional inputs that are gone; the samples do not feed them, so outputs were
-    compared. An observation that is ``unexplained`` is never a finding, never equal to another.
-    """
-
-    symptom: Symptom
-    sample: Sample | None = None
-    lost: tuple[str, ...] = ()
-
-    @property
-    def signature(self) -> tuple[str, str]:
-        """Symptom and, for a failure, its words without names, numbers and paths."""
-        return self.symptom, "" if self.stage == "compare" else normalized_message(self.message)
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """Larger is worse: a failure, then the size of what is wrong."""
-        return self.stage != "compare", self.exceeds
-
-
-def observation_of(
-    verdict: SampleVerdict, sample: Sample | None, lost: tuple[str, ...] = ()
-) -> Observation:
-    """A verdict that something is wrong, as an observation."""
-    known = {f.name: getattr(verdict, f.name) for f in fields(SampleVerdict)}
-    return Observation(**known, sample=sample, lost=lost)
-
-
-def same_fault(a: Observation, b: Observation) -> bool:
-    """Whether two observations are the same fault: signature, and some output in common."""
-    if a.signature != b.signature or a.unexplained or b.unexplained:
-        return False
-    return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
-
-
-@dataclass
-class Examination:
-    """What examining one trial gave: at most one observation, notes, and a verdict per output."""
-
-    observation: Observation | None = None
-    sensitive: list[tuple[Sample, Judgement]] = field(default_factory=list)
-    judgements: dict[str, Judgement] = field(default_factory=dict)
-
-    def add(self, other: Examination) -> None:
-        """Merge the examination of the same passes on more samples, keeping the worst results.
-
-        Of sensitive samples, the first one for each output is kept.
-        """
-        for judgement in other.judgements.values():
-            _keep_worst(self.judgements, judgement)
-        seen = {j.output for _, j in self.sensitive}
-        for sample, judgement in other.sensitive:
-            if judgement.output not in seen:
-                seen.add(judgement.output)
-                self.sensitive.append((sample, judgement))
-        if other.observation is not None and (
-            self.observation is None or other.observation.rank > self.observation.rank
-        ):
-            self.observation = other.observation
 
 
 class Examiner:
@@ -235,7 +175,7 @@ class Examiner:
         for sample in samples:
             verdict = self._verdict(trial, sample)
             for j in verdict.judgements:
-                _keep_worst(found.judgements, j)
+                keep_worst(found.judgements, j)
             found.sensitive += [(sample, j) for j in verdict.judgements if j.call == "sensitivity"]
             if not verdict.right and (worst is None or verdict.exceeds > worst[0].exceeds):
                 worst = (verdict, sample)
@@ -475,11 +415,6 @@ class Examiner:
         return records
 
 
-def finite(value: float | None) -> float | None:
-    """``value``, or None where it is no size: relative to nothing, or beyond all numbers."""
-    return value if value is not None and abs(value) < LARGEST else None
-
-
 def _is_nan(value: np.ndarray) -> bool:
     return is_float(value.dtype) and bool(np.all(value != value))
 
@@ -492,17 +427,6 @@ def _base(name: str) -> str:
 
 # From the end: a search for suffixes from the start takes quadratic time on "[0][0][0]…x".
 _SUFFIXES_BACKWARDS = re.compile(r"(?:\]\d+\[|syek\.|htgnel\.|enon_si\.)+")
-
-
-def _keep_worst(judgements: dict[str, Judgement], j: Judgement) -> None:
-    order = ("same", "drift", "sensitivity", "unsure", "fault")
-    old = judgements.get(j.output)
-    size = (order.index(j.call), j.exceeds if j.call == "fault" else j.error or 0.0)
-    if old is None or size > (
-        order.index(old.call),
-        old.exceeds if old.call == "fault" else old.error or 0.0,
-    ):
-        judgements[j.output] = j
 
 
 def _inputs_words(names: Sequence[str]) -> str:

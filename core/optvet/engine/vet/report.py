@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from optvet.engine.vet.blame import blame
-from optvet.engine.vet.examine import same_fault
+from optvet.engine.vet.observation import same_fault
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import Session
 from optvet.spec.records import Finding

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from optvet.engine.vet.blame import blame, search_timeout
-from optvet.engine.vet.examine import Examination, Examiner
+from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.observation import Examination
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault, unrepeated
 from optvet.engine.vet.session import Session

@@ -12,7 +12,6 @@ from optvet.engine.vet.crosscheck import cross_check
 from optvet.engine.vet.demand import demand
 from optvet.engine.vet.deployed import judge_as_deployed
 from optvet.engine.vet.detect import Detected, detect, wrong_in_rest
-from optvet.engine.vet.examine import Examination
 from optvet.engine.vet.explain import AT_LEAST, explain
 from optvet.engine.vet.fingerprints import fingerprint_in_place
 from optvet.engine.vet.inspect import with_structure
@@ -20,6 +19,7 @@ from optvet.engine.vet.layers import Layers
 from optvet.engine.vet.measured import judge_speed
 from optvet.engine.vet.meter import Meter
 from optvet.engine.vet.notes import take_notes
+from optvet.engine.vet.observation import Examination
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session, open_session
 from optvet.engine.vet.study import is_wanted, study

@@ -9,7 +9,7 @@ from optvet.engine.judge.outputs import judge
 from optvet.engine.pipelines import names_passes
 from optvet.engine.vet.blame import search
 from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.examine import Observation, same_fault
+from optvet.engine.vet.observation import Observation, same_fault
 from optvet.engine.vet.properties import Bloat, Fault
 from optvet.engine.vet.report import report_fault
 from optvet.engine.vet.session import Session

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from optvet.engine.vet.examine import Examiner, Observation, finite, same_fault
+from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.localize import Answer
+from optvet.engine.vet.observation import Observation, finite, same_fault
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding, LayerRecord

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optvet.engine.judge.outputs import Judgement
-from optvet.engine.vet.examine import Examiner, finite
+from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.localize import Answer
+from optvet.engine.vet.observation import finite
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding

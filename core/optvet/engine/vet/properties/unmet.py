@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optvet.engine.vet.examine import finite
 from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.meter import Meter, Reading
+from optvet.engine.vet.observation import finite
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding
