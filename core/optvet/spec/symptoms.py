@@ -108,6 +108,11 @@ class SymptomInfo:
         return self.check in (Check.ERROR, Check.DEATH)
 
     @property
+    def of_values(self) -> bool:
+        """Whether outputs came, and their values are wrong."""
+        return self.check is Check.OUTPUTS and self.severity == "fault"
+
+    @property
     def structural(self) -> bool:
         """Whether the structure alone shows it: nothing has to be run."""
         return self.check in (Check.NODES, Check.METADATA)

@@ -179,7 +179,7 @@ def sought_by(
         InputError: The record states no requirement, or an option that is not trusted.
     """
     finding = record.finding
-    if finding.symptom != Symptom.REQUIREMENT:
+    if finding.symptom.info.severity != "requirement":
         return note_of(finding)
     try:
         required = parse_required(finding.requirement or "")

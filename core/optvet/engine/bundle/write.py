@@ -32,7 +32,6 @@ from optvet.graph.identity import structure_of
 from optvet.spec.errors import UsageError
 from optvet.spec.records import Finding, Reproduction, RequirementRecord, VetResult
 from optvet.spec.request import VetRequest
-from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
 REDUCTION_S = 300.0
@@ -157,7 +156,7 @@ def _case(session: Session, finding: Finding, witness: Sample) -> Case:
 def _sought(
     session: Session, finding: Finding, requirements: Sequence[RequirementRecord]
 ) -> Sought:
-    if finding.symptom == Symptom.REQUIREMENT:
+    if finding.symptom.info.severity == "requirement":
         return yardstick_of(session, finding, requirements)
     return note_of(finding)
 

@@ -14,7 +14,6 @@ from typing import Literal
 from optvet.engine.campaign.conversions import operators_of
 from optvet.spec.records import Finding
 from optvet.spec.records.convert import ConversionFinding
-from optvet.spec.symptoms import Symptom
 
 CauseName = Literal[
     "incompatibility", "type", "shape", "algorithmic", "API misuse", "other", "unclear"
@@ -64,7 +63,7 @@ def cause_of(finding: Finding) -> Cause:
     """The proposed cause of ``finding``; "unclear" if the evidence names none or several."""
     if finding.symptom.info.limit == "memory":
         return Cause("other", "memory")
-    if finding.stage == "compare" and finding.symptom == Symptom.WRONG_OUTPUT:
+    if finding.stage == "compare" and finding.symptom.info.of_values:
         return _of_values(finding)
     return _of_words(finding.message)
 
@@ -74,9 +73,9 @@ def cause_of_conversion(finding: ConversionFinding) -> Cause:
     if finding.symptom.info.limit == "memory":
         return Cause("other", "memory")
     place = finding.place
-    if finding.kind == "target-runtime" and finding.symptom == Symptom.WRONG_OUTPUT:
+    if finding.kind == "target-runtime" and finding.symptom.info.of_values:
         return Cause("incompatibility", f"no fault on {', '.join(_right_on(finding))}")
-    if finding.symptom != Symptom.WRONG_OUTPUT or finding.error is None:
+    if not finding.symptom.info.of_values or finding.error is None:
         return _of_words(finding.message)
     if place is None or not (place.nodes or place.parameters or place.attributes):
         return Cause("unclear")

@@ -75,7 +75,7 @@ def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
         Blame(
             *key,
             tuple(sorted(group, key=lambda d: (d.unasked, order[id(d)]))),
-            key[2] == Symptom.WRONG_OUTPUT and stations[key[1]].stage.tolerance is not None,
+            key[2].info.of_values and stations[key[1]].stage.tolerance is not None,
         )
         for key, group in sorted(groups.items(), key=lambda item: item[0][:2])
     ]

@@ -22,7 +22,7 @@ from optvet.engine.judge.sample import (
 )
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trial import Outputs
-from optvet.spec.symptoms import Stage, Symptom
+from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure, Sample
 
 SETTING = Setting(OTHER_KERNELS, CONVERTER)
@@ -90,7 +90,7 @@ class Judge:
         So are outputs of inputs that are a millionth of the usual ones, of a kernel that rounds
         near 1: it matters to no input that the source is meant for.
         """
-        if seen.symptom != Symptom.WRONG_OUTPUT:
+        if seen.symptom is None or not seen.symptom.info.of_values:
             return False
         values = ((name, self.reference[sample][name]) for name in seen.outputs)
         # Integers are not rounded.

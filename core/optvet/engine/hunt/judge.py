@@ -147,7 +147,7 @@ def examine(
         trial.pairs(
             [f[0] for f in fired if f[0] != ANY and f[0] not in wrong], wrong | skip, random
         )
-    unequal = any(s.symptom == Symptom.WRONG_OUTPUT for s in trial.suspicions)
+    unequal = any(Symptom(s.symptom).info.of_values for s in trial.suspicions)
     if unequal and not is_repeated(subject.reference, data, truth):
         return INVALID
     every = (*suspicions, *trial.suspicions)
@@ -450,7 +450,7 @@ def _suspicion(
 ) -> Suspicion:
     gist = _without_names(_NODE.sub(" ", message[:2000]) if passes else message[:2000], truth.names)
     about = [label_of(passes), str(symptom), gist]
-    if firing is not None and symptom == Symptom.WRONG_OUTPUT:
+    if firing is not None and symptom.info.of_values:
         about += [" ".join(firing[1]), " ".join(firing[2])]
     return Suspicion(passes, str(symptom), message[:500], "|".join(about))
 

@@ -65,7 +65,7 @@ def is_disputed(
         by_import: Whether import and export alone show it.
     """
     refused = by_import and symptom.info.check is Check.ERROR and symptom.info.stages != ("check",)
-    if symptom != Symptom.WRONG_OUTPUT and not refused:
+    if not symptom.info.of_values and not refused:
         return False
     if not refused and _rounds_nan(bundle):
         return True

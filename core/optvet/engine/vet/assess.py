@@ -21,7 +21,6 @@ from optvet.spec.protocols import Decodes
 from optvet.spec.records import Impact
 from optvet.spec.request import VetRequest
 from optvet.spec.requirement import Requirement
-from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Model, Sample
 
 
@@ -92,7 +91,7 @@ class Assessor:
             return None
         # The impact can be attributed to a finding only if there is one finding of wrong output.
         findings = self._ledger.findings
-        wrong = [i for i, f in enumerate(findings) if f.symptom == Symptom.WRONG_OUTPUT]
+        wrong = [i for i, f in enumerate(findings) if f.symptom.info.of_values]
         if len(wrong) == 1 and impact.changed:
             self._ledger.amend(wrong[0], {"consequence": impact.headline})
         return impact

@@ -45,11 +45,16 @@ def observation_of(
     return Observation(**known, sample=sample, lost=lost)
 
 
-def same_fault(a: Observation, b: Observation) -> bool:
-    """Whether two observations are the same fault: signature, and some output in common."""
-    if a.signature != b.signature or a.unexplained or b.unexplained:
+def same_symptom(a: Observation, b: Observation) -> bool:
+    """Whether symptoms are equal and, for wrong outputs, at least one output; not the messages."""
+    if a.symptom != b.symptom or a.unexplained or b.unexplained:
         return False
-    return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
+    return not a.symptom.info.of_values or not set(a.outputs).isdisjoint(b.outputs)
+
+
+def same_fault(a: Observation, b: Observation) -> bool:
+    """Whether two observations are the same fault: symptom, words, and some output in common."""
+    return a.signature == b.signature and same_symptom(a, b)
 
 
 @dataclass

@@ -145,7 +145,7 @@ def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
             ledger.control("empty pipeline", "passed", "shows no fault")
         else:
             ledger.control("empty pipeline", "failed", f"shows {inherited.symptom}")
-    if fault.symptom == Symptom.TIMEOUT:
+    if fault.symptom.info.limit == "time":
         empty_s = time.perf_counter() - started
         lab = lab.under(timeout_s=search_timeout(session.request.timeout, empty_s))
     return inherited, session.at(lab)

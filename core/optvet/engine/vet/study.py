@@ -16,7 +16,6 @@ from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import PassRecord
 from optvet.spec.records.vet import Effect
-from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure
 
 PAIR_BYTES = 64 << 20
@@ -47,7 +46,7 @@ def study(session: Session, detected: Detected, safe: tuple[str, ...]) -> list[P
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     empty = session.lab.trial(session.case.passes.base, samples, "control")
     inherited = examiner.examine(empty, samples).observation
-    if inherited is not None and inherited.symptom == Symptom.TIMEOUT:
+    if inherited is not None and inherited.symptom.info.limit == "time":
         words = "import and export alone run into the time limit, so no pass was tried"
         ledger.control("every pass alone", "limited", words)
         return []

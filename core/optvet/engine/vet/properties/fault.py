@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.localize import Answer
-from optvet.engine.vet.observation import Observation, finite, same_fault
+from optvet.engine.vet.observation import Observation, finite, same_fault, same_symptom
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding, LayerRecord
@@ -95,10 +95,3 @@ class Fault(Property):
         if seen.sample is None or not any(j.layered for j in seen.faults):
             return None
         return self.examiner.layers.wrong(trial.passes, seen.outputs, seen.sample.id)
-
-
-def same_symptom(a: Observation, b: Observation) -> bool:
-    """Whether symptoms are equal and, for wrong outputs, at least one output; not the messages."""
-    if a.symptom != b.symptom or a.unexplained or b.unexplained:
-        return False
-    return a.symptom != Symptom.WRONG_OUTPUT or not set(a.outputs).isdisjoint(b.outputs)
