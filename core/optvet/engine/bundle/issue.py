@@ -31,12 +31,13 @@ def issue(context: ReproContext, shown: Standalone | None) -> str:
     versions = "\n".join(f"- {line(n)} {line(v)}" for n, v in context.versions.items())
     options = json.dumps(context.options.model_dump(mode="json"))
     options = without_folders(options, carried(context))
+    info = context.symptom.info
     parts = [
         f"# {_plain(title(context))}\n",
         f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
         *_steps(context, shown),
-        f"## Expected\n\n{context.symptom.info.expected}\n",
-        f"## Actual\n\n{context.symptom.info.headline.capitalize()}:\n",
+        f"## Expected\n\n{info.expected}\n",
+        f"## Actual\n\n{info.headline[0].upper()}{info.headline[1:]}:\n",
         fenced(_cut(_folded(context.message), _MESSAGE_CHARS)),
         f"## Versions\n\n{versions}\n",
         *(["## Where\n", fenced(_cut(context.where, _ISSUE_CHARS))] if context.where else []),

@@ -217,6 +217,8 @@ def _state(answer: Answer, index: int) -> tuple[State, str, float | None, float 
 
 def _told(worst: SampleVerdict) -> State:
     """The state as the document says it."""
+    if worst.unexplained:
+        return "not-run"
     if worst.state == "fault":
         return "fails" if worst.failed else "fault"
     return "same" if worst.state == "same" else "drift"

@@ -1,0 +1,66 @@
+"""What an artifact does beside its source, as far as no runtime is needed to tell."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+
+from optvet.engine.convert.judge import Judge
+from optvet.engine.convert.noise import NoiseMeter
+from optvet.engine.convert.steps import Observed
+from optvet.engine.judge.outputs import Noise
+from optvet.engine.judge.sample import SampleVerdict
+from optvet.spec.types import Failure, FailureKind, Sample
+
+Y = np.array([1.0, 2.0], np.float32)
+SAMPLE = Sample("1", {})
+
+
+class Quiet(NoiseMeter):
+    """Noise of one roundoff, without a run."""
+
+    def __init__(self) -> None:
+        self.known = {"1": Noise(jitters=[{"y": np.nextafter(Y, np.float32(9))}] * 3)}
+
+
+def seen(observed: Observed) -> SampleVerdict:
+    judge = Judge({"1": {"y": Y}}, frozenset(), cast(NoiseMeter, Quiet()))
+    return judge.see(observed, [SAMPLE])["1"]
+
+
+@pytest.mark.parametrize(
+    ("complaint", "kind", "symptom", "state"),
+    [
+        ("", "error", "load-failure", "fault"),
+        ("no such operator", "error", "invalid-model", "fault"),
+        ("", "abort", "crash", "fault"),
+        ("no such operator", "abort", "crash", "fault"),
+        ("", "killed", "crash", "undecided"),
+    ],
+)
+def test_what_does_not_load_is_called_after_what_the_checker_said(
+    complaint: str, kind: FailureKind, symptom: str, state: str
+) -> None:
+    found = seen(Observed(complaint, Failure(kind, "load", "it ended")))
+    assert (found.symptom, found.state) == (symptom, state)
+    assert found.message.startswith(complaint)
+    assert found.message.endswith("it ended")
+
+
+def test_outputs_are_judged_with_noise_where_that_matters() -> None:
+    assert seen(Observed(runs={"1": {"y": Y}})).state == "same"
+    assert seen(Observed(runs={"1": {"y": Y * np.float32(1 + 1e-6)}})).state == "drift"
+    wrong = seen(Observed(runs={"1": {"other": Y * 2}}))
+    assert (wrong.symptom, wrong.outputs, wrong.state) == ("wrong-output", ("y",), "fault")
+
+
+def test_another_number_of_outputs_is_another_interface() -> None:
+    found = seen(Observed(runs={"1": {"y": Y, "z": Y}}))
+    assert (found.symptom, found.stage) == ("interface-change", "compare")
+
+
+def test_what_fails_on_a_sample_is_a_run_failure() -> None:
+    found = seen(Observed(runs={"1": Failure("error", "run", "no")}))
+    assert (found.symptom, found.failed) == ("run-failure", True)
