@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.graph import is_onnx
 
 SIGMA = 1.5
 RADIUS = 5
@@ -21,6 +26,29 @@ _TASK = re.compile(
     r"|image.to.image|image.restoration|image.generation|upscal|low.light"
 )
 _OTHER_TASK = re.compile(r"speech|audio|voice|sound|music|text")
+_USUAL = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
+"""Black and white of most images. Resampling overshoots, so a tenth beyond still is the range."""
+_OUTLIER = 16.0
+"""An image whose largest value is so many times that of the median image says nothing of white."""
+_NOMINAL = {"Normalized_0_1": 0, "Normalized_1_1": 1, "NominalRange_0_255": 2}
+"""Values of ``Image.NominalPixelRange``, a property of ONNX models, as indices of ``_USUAL``."""
+_BOUNDED = {"Sigmoid": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
+_LAYOUT = frozenset(
+    "Identity Dropout Reshape Flatten Transpose Squeeze Unsqueeze Slice Crop DepthToSpace "
+    "SpaceToDepth Cast".split()
+)
+
+Constant = Callable[[str], np.ndarray | None]
+RangeFrom = Literal["given", "graph", "metadata", "dtype", "outputs", "sample"]
+_WORDS: Mapping[RangeFrom, str] = {
+    "given": "the options",
+    "graph": "the model's last operators",
+    "metadata": "the model's metadata",
+    "dtype": "the type of the output",
+    "outputs": "the original's outputs",
+    "sample": "each sample alone",
+}
+"""Where a range is from, in words."""
 
 
 class ImageOptions(BaseModel):
@@ -33,9 +61,12 @@ class ImageOptions(BaseModel):
     layout: Literal["auto", "NCHW", "NHWC"] = "auto"
     """Where the channels are: "NCHW" or "NHWC"; found from the shape where it is "auto"."""
     data_range: float | None = Field(default=None, gt=0)
-    """Distance of black and white in units of the output; found where it is None, once over
-    all that the original makes.
+    """Distance of black and white in units of the output. Where it is None, it is what the model
+    declares (its last operators, its metadata, the type of the output), or is found once over all
+    that the original makes.
     """
+    range_from: RangeFrom = "given"
+    """Where ``data_range`` is from; set with it where that was None."""
     min_psnr_db: float = 60.0
     """An image with a lower PSNR counts as changed; at 60 dB the error is a quarter
     of one of 256 levels.
@@ -81,13 +112,16 @@ class ImageComparator:
         """One range for all images: a dark one has the same white as the others."""
         if options.data_range is not None:
             return options
-        low, high, kind = 0.0, 0.0, None
+        bounds, whole, kind, name = [], True, None, ""
         for outputs in references:
-            value = outputs[image_name(outputs, options.output)]
-            least, most = bounds_of(value)
-            low, high, kind = min(low, least), max(high, most), value.dtype
-        span = 0.0 if kind is None else usual_range(low, high, kind)
-        return options.model_copy(update={"data_range": span or None})
+            name = image_name(outputs, options.output)
+            value = outputs[name]
+            bounds.append(bounds_of(value))
+            whole, kind = whole and _is_whole(value), value.dtype
+        if kind is None:
+            return options
+        span, source = _range_of(_graph_of(model), name, kind, bounds, whole=whole)
+        return options.model_copy(update={"data_range": span or None, "range_from": source})
 
     def compare(
         self,
@@ -102,7 +136,7 @@ class ImageComparator:
         """Each image of the batch; the sample's metrics are those of its worst image."""
         name = image_name(reference, options.output)
         ours, theirs = (planes_of(v[name], options.layout) for v in (reference, candidate))
-        span = options.data_range or data_range(reference[name])
+        span, source = _span_of(reference[name], options)
         parts = [image_metrics(a, b, span) for a, b in zip(ours, theirs, strict=True)]
         metrics = {
             key: (min if key in ("psnr_db", "ssim") else max)(p[key] for p in parts)
@@ -113,7 +147,7 @@ class ImageComparator:
         )
         # Half of the image may be within noise and the rest not: the largest difference decides.
         firm = seen and metrics["max_levels"] * span / 255 > noise.get(name, 0.0)
-        detail = {"data_range": span, "images": len(parts)}
+        detail = {"data_range": span, "range_from": source, "images": len(parts)}
         return Comparison(sample.id, metrics, firm, seen and not firm, detail)
 
     def metrics(self, options: ImageOptions) -> Sequence[str]:
@@ -134,13 +168,14 @@ class ImageComparator:
             "ssim": min(ssims),
             "mean_ssim": float(np.mean(ssims)),
             **{k: max(c.metrics[k] for c in having) for k in ("rmse", "max_levels", "nonfinite")},
-            "data_range": max(c.detail["data_range"] for c in having),
+            "data_range": options.data_range or max(c.detail["data_range"] for c in having),
         }
         words = f"{min(psnr):.1f} dB" if math.isfinite(min(psnr)) else f"{min(psnr)}"
-        words = (
-            "all equal" if min(psnr) == math.inf else f"lowest PSNR {words}, SSIM {min(ssims):.6g}"
-        )
-        return Summary(metrics, f"{headline}; {words}")
+        if min(psnr) == math.inf:
+            return Summary(metrics, f"{headline}; all equal")
+        source = _WORDS["sample" if options.data_range is None else options.range_from]
+        span = f"range {metrics['data_range']:.6g}, from {source}"
+        return Summary(metrics, f"{headline}; lowest PSNR {words}, SSIM {min(ssims):.6g} ({span})")
 
 
 def image_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
@@ -201,26 +236,199 @@ def bounds_of(image: np.ndarray) -> tuple[float, float]:
     return float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
 
 
+def _is_whole(image: np.ndarray) -> bool:
+    """Whether all finite values are integers: levels of eight bits, in a float."""
+    finite = image[np.isfinite(image)] if image.dtype.kind == "f" else image
+    return bool(np.all(finite == np.rint(finite)))
+
+
+def _span_of(reference: np.ndarray, options: ImageOptions) -> tuple[float, RangeFrom]:
+    """Range for one sample: the one of all, unless this sample is an outlier of found ones."""
+    if options.data_range is None:
+        return data_range(reference), "sample"
+    if options.range_from == "outputs":
+        low, high = bounds_of(reference)
+        if high - low > 1.2 * options.data_range:
+            return data_range(reference), "sample"
+    return options.data_range, options.range_from
+
+
 def data_range(reference: np.ndarray) -> float:
     """Distance of black and white, as far as one image tells it; see ``usual_range``."""
-    return usual_range(*bounds_of(reference), reference.dtype)
+    low, high = bounds_of(reference)
+    return usual_range(low, high, reference.dtype, whole=_is_whole(reference))
 
 
-def usual_range(low: float, high: float, dtype: np.dtype) -> float:
+def usual_range(low: float, high: float, dtype: np.dtype, *, whole: bool = False) -> float:
     """Distance of black and white: of integers all there are; of floats the usual range they fit.
 
-    Resampling overshoots a little, so a tenth beyond 0..1, -1..1 and 0..255 still is that range.
-    Anything else is its own range.
+    Only values that reach its upper half, or that are integers above 1 (``whole``), tell of 0..255:
+    0..1 with some overshoot fits it too, and a range that is too wide hides errors by up to 48 dB.
+    What fits none is its own range.
     """
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return float(int(limits.max) - int(limits.min))
-    for bottom, top in ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)):
-        margin = 0.1 * (top - bottom)
-        if low >= bottom - margin and high <= top + margin:
+    for bottom, top in _USUAL:
+        told = top < 255 or high >= top / 2 or (whole and high > 1)
+        if told and _fits(low, high, bottom, top):
             return top - bottom
     # Python's own numbers do not warn where a difference is too large for them.
     return min(high - low, float(np.finfo(np.float64).max))
+
+
+def _fits(low: float, high: float, bottom: float, top: float, share: float = 0.1) -> bool:
+    margin = share * (top - bottom)
+    return low >= bottom - margin and high <= top + margin
+
+
+# --- what a model declares --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """``factor * x + term``."""
+
+    factor: float = 1.0
+    term: float = 0.0
+
+
+def _graph_of(model: Model) -> onnx.ModelProto | None:
+    """The graph without large weights; None where there is no file."""
+    if not model.path.is_file():
+        return None
+    return onnx.load(str(model.path), load_external_data=False)
+
+
+def _range_of(
+    graph: onnx.ModelProto | None,
+    name: str,
+    dtype: np.dtype,
+    bounds: Sequence[tuple[float, float]],
+    *,
+    whole: bool,
+) -> tuple[float, RangeFrom]:
+    """The range of an output, and where it is from.
+
+    Args:
+        graph: The model.
+        name: The output.
+        dtype: Its type.
+        bounds: Least and greatest value of each image; see ``bounds_of``.
+        whole: Whether all values are integers.
+    """
+    if dtype.kind in "iu":
+        return usual_range(0.0, 0.0, dtype), "dtype"
+    tops = [max(-low, high) for low, high in bounds]
+    usual = _OUTLIER * median([t for t in tops if t] or [0.0])
+    kept = [b for b, top in zip(bounds, tops, strict=True) if top <= usual]
+    low, high = min((b[0] for b in kept), default=0.0), max((b[1] for b in kept), default=0.0)
+    if graph is not None and (limits := limits_of(graph.graph, name)) is not None:
+        return _declared(*limits), "graph"
+    if graph is not None and (nominal := _nominal(graph, name)) is not None:
+        # The property may be that of the input alone: what contradicts it counts more.
+        found = usual_range(low, high, dtype, whole=whole)
+        if _fits(low, high, *nominal) and not (nominal[1] == 255 and found < 3):
+            return nominal[1] - nominal[0], "metadata"
+    return usual_range(low, high, dtype, whole=whole), "outputs"
+
+
+def _declared(low: float, high: float) -> float:
+    """The usual range that an interval is meant as: 150 tanh(x) + 115 leaves some room for it."""
+    for bottom, top in _USUAL:
+        share = 0.15
+        if _fits(low, high, bottom, top, share) and _fits(bottom, top, low, high, share):
+            return top - bottom
+    return high - low
+
+
+def _nominal(model: onnx.ModelProto, name: str) -> tuple[float, float] | None:
+    """The range that the properties of images declare; see ONNX's MetadataProps.md."""
+    properties = {p.key: p.value for p in model.metadata_props}
+    eight_bits = properties.get("Image.BitmapPixelFormat", "").endswith("8")
+    default = "NominalRange_0_255" if eight_bits else ""
+    declared = properties.get("Image.NominalPixelRange", default)
+    images = [v for v in (*model.graph.input, *model.graph.output) if v.type.denotation]
+    ours = [v for v in images if v.name == name and v.type.denotation == "IMAGE"]
+    if declared not in _NOMINAL or (images and not ours):
+        return None
+    return _USUAL[_NOMINAL[declared]]
+
+
+def limits_of(graph: onnx.GraphProto, name: str) -> tuple[float, float] | None:
+    """The interval that the last operators confine an output to; None if they do not.
+
+    ::
+
+        Clip(x, 0, 255) → 0..255        Mul(Sigmoid(x), 255) → 0..255        Tanh(x) → -1..1
+    """
+    makers = {o: n for n in graph.node for o in n.output}
+    tensors = {t.name: t for t in graph.initializer}
+    tensors |= {
+        n.output[0]: a.t
+        for n in graph.node
+        for a in n.attribute
+        if n.op_type == "Constant" and a.name == "value"
+    }
+
+    def constant(value: str) -> np.ndarray | None:
+        if value not in tensors or tensors[value].data_location == onnx.TensorProto.EXTERNAL:
+            return None
+        array = numpy_helper.to_array(tensors[value]).astype(np.float64)
+        return array if array.size <= 4 else None
+
+    steps: list[_Affine] = []
+    while (node := makers.get(name)) is not None and is_onnx(node) and node.input:
+        bounded = _interval(node, constant)
+        if bounded is not None:
+            ends = np.array(bounded)
+            for step in reversed(steps):
+                ends = ends * step.factor + step.term
+            return float(ends.min()), float(ends.max())
+        if node.op_type not in _LAYOUT:
+            found = _affine(node, constant)
+            if found is None:
+                return None
+            step, name = found
+            steps.append(step)
+        else:
+            name = node.input[0]
+    return None
+
+
+def _interval(node: onnx.NodeProto, constant: Constant) -> tuple[float, float] | None:
+    if node.op_type != "Clip":
+        return _BOUNDED.get(node.op_type)
+    given = {a.name: float(a.f) for a in node.attribute}
+    ends = [given.get("min"), given.get("max")]
+    for i, value in enumerate(node.input[1:3]):
+        array = constant(value) if value else None
+        ends[i] = float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+    low, high = ends
+    if low is None or high is None or not -1e6 < low < high < 1e6:
+        return None
+    return low, high
+
+
+def _affine(node: onnx.NodeProto, constant: Constant) -> tuple[_Affine, str] | None:
+    """What ``node`` does as one factor and one term, and what it reads; None for others."""
+    if node.op_type == "Affine":
+        given = {"alpha": 1.0, "beta": 0.0} | {a.name: float(a.f) for a in node.attribute}
+        return _Affine(given["alpha"], given["beta"]), node.input[0]
+    if node.op_type not in ("Add", "Sub", "Mul", "Div") or len(node.input) != 2:
+        return None
+    values = [constant(n) for n in node.input]
+    at = next((i for i, v in enumerate(values) if v is not None), None)
+    if at is None or (at == 0 and node.op_type in ("Sub", "Div")):
+        return None
+    value = values[at]
+    assert value is not None
+    by, read = float(np.mean(value)), node.input[1 - at]  # of channels, their mean
+    if node.op_type in ("Add", "Sub"):
+        return _Affine(1.0, by if node.op_type == "Add" else -by), read
+    if not by:
+        return None
+    return _Affine(by if node.op_type == "Mul" else 1 / by), read
 
 
 def image_metrics(ours: np.ndarray, theirs: np.ndarray, span: float) -> dict[str, float]:

@@ -1,8 +1,11 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -98,6 +101,9 @@ def test_ssim_of_a_negative_is_negative() -> None:
         (np.array([-12.0, 262]), 255),
         (np.array([-500.0, 500]), 1000),
         (np.array([np.nan, 0.5, np.inf]), 1),
+        (np.array([0.0, 1.3]), 1.3),
+        (np.array([0.0, 12.5]), 12.5),
+        (np.array([0.0, 3, 12]), 255),
         (np.zeros(0), 1),
     ],
 )
@@ -319,6 +325,109 @@ def test_it_infers_images_out_of_images(shape: tuple[int, ...], likely: bool) ->
     value = np.random.default_rng(0).normal(size=shape)
     score = COMPARATOR.matches(model(), {"y": value})
     assert 0.01 < score < 0.9 if likely else score < 0.01
+
+
+def calibrated(graph: str | onnx.ModelProto, *images: np.ndarray, tmp_path: Path) -> ImageOptions:
+    proto = onnx.parser.parse_model(graph) if isinstance(graph, str) else graph
+    onnx.save(proto, tmp_path / "m.onnx")
+    described = replace(model(), path=tmp_path / "m.onnx")
+    return COMPARATOR.calibrated(described, ({"y": i} for i in images), ImageOptions())
+
+
+def text(body: str, constants: str = "") -> str:
+    signature = "agraph (float[1,3,16,16] x) => (float[1,3,16,16] y)"
+    return f'<ir_version: 8, opset_import: ["": 17]> {signature} <{constants}> {{ {body} }}'
+
+
+def images(low: float, high: float, count: int = 3) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.uniform(low, high, (1, 3, 16, 16)).astype(np.float32) for _ in range(count)]
+
+
+LIMITS = "float low = {0}, float top = {255}"
+
+
+@pytest.mark.parametrize(
+    ("body", "constants", "expected"),
+    [
+        ("y = Sigmoid(x)", "", 1),
+        ("y = Tanh(x)", "", 2),
+        ("y = Clip(x, low, top)", LIMITS, 255),
+        ("a = Clip(x, low, top) b = Transpose<perm = [0, 1, 3, 2]>(a) y = Div(b, top)", LIMITS, 1),
+        ("a = Sigmoid(x) y = Mul(top, a)", LIMITS, 255),
+        ("a = Tanh(x) b = Mul(a, w) y = Add(b, m)", "float w = {150}, float m = {110}", 255),
+        ("a = Tanh(x) b = Mul(a, w) y = Add(b, m)", "float w = {0.5}, float m = {0.5}", 1),
+        ("a = Tanh(x) y = Mul(a, w)", "float w = {8}", 16),
+    ],
+)
+def test_the_last_operators_declare_the_range(
+    body: str, constants: str, expected: float, tmp_path: Path
+) -> None:
+    """Whatever the outputs are: those of a dark image in 0..255 lie between 0 and 1."""
+    options = calibrated(text(body, constants), *images(0, 0.9), tmp_path=tmp_path)
+    assert (options.data_range, options.range_from) == (expected, "graph")
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["y = Relu(x)", "a = Sigmoid(x) y = Add(a, x)", "a = Clip(x, low) y = Identity(a)"],
+)
+@pytest.mark.parametrize(
+    ("low", "high", "expected"), [(0, 1, 1), (0, 1.3, 1.3), (-1, 1, 2), (0, 254, 255), (0, 30, 30)]
+)
+def test_without_a_declaration_the_outputs_of_all_samples_tell(
+    body: str, low: float, high: float, expected: float, tmp_path: Path
+) -> None:
+    for count in (1, 5):
+        made = images(low, high, count)
+        options = calibrated(text(body, LIMITS), *made, tmp_path=tmp_path)
+        assert options.data_range == pytest.approx(expected, rel=0.01)
+        assert options.range_from == "outputs"
+
+
+def test_an_edge_input_does_not_widen_the_range_of_the_others(tmp_path: Path) -> None:
+    """0..1 with one extreme output: in a range of 255, all PSNR would be 48 dB too high."""
+    usual, odd = images(0, 1, 5), np.full((1, 3, 16, 16), 200, np.float32)
+    options = calibrated(text("y = Relu(x)"), *usual, odd, tmp_path=tmp_path)
+    assert options.data_range == 1
+    made, sample = usual[0] + np.float32(0.0613), Sample("s", {})
+    pair = ({"y": usual[0]}, {"y": made})
+    compared = COMPARATOR.compare(model(), sample, *pair, options, noise={})
+    assert compared.metrics["psnr_db"] == pytest.approx(24.25, abs=0.01)
+    words = COMPARATOR.summarise([compared], options).headline
+    assert words.endswith("(range 1, from the original's outputs)")
+    # The extreme image has the range of its own numbers, or it would count as all wrong.
+    alone = COMPARATOR.compare(model(), sample, {"y": odd}, {"y": odd + 0.1}, options, noise={})
+    assert alone.metrics["psnr_db"] == pytest.approx(20 * np.log10(255 / 0.1), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("nominal", "low", "high", "expected", "source"),
+    [
+        ("NominalRange_0_255", 0, 30.5, 255, "metadata"),
+        ("NominalRange_0_255", 0, 1, 1, "outputs"),
+        ("Normalized_0_1", 0, 1, 1, "metadata"),
+        ("Normalized_1_1", 0, 0.5, 2, "metadata"),
+        ("Normalized_0_1", 0, 250, 255, "outputs"),
+        ("of another kind", 0, 1, 1, "outputs"),
+    ],
+)
+def test_metadata_declare_the_range_where_the_outputs_do_not_refute_it(
+    nominal: str, low: float, high: float, expected: float, source: str, tmp_path: Path
+) -> None:
+    proto = onnx.parser.parse_model(text("y = Relu(x)"))
+    onnx.helper.set_model_props(proto, {"Image.NominalPixelRange": nominal})
+    options = calibrated(proto, *images(low, high), tmp_path=tmp_path)
+    assert (options.data_range, options.range_from) == (expected, source)
+    proto.graph.input[0].type.denotation = "IMAGE"  # then it is said of the input alone
+    options = calibrated(proto, *images(low, high), tmp_path=tmp_path)
+    assert options.range_from == "outputs"
+
+
+def test_the_range_of_integers_is_that_of_their_type(tmp_path: Path) -> None:
+    dark = np.zeros((1, 3, 16, 16), np.uint8)
+    options = calibrated(text("y = Relu(x)"), dark, tmp_path=tmp_path)
+    assert (options.data_range, options.range_from) == (255, "dtype")
 
 
 def test_all_images_have_one_range_whatever_each_of_them_suggests() -> None:
