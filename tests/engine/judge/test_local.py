@@ -245,3 +245,78 @@ def test_a_node_without_a_name_is_called_by_the_value_of_the_original() -> None:
     """
     found = regions(plain(onnx.parser.parse_model(text)), ())
     assert {region.node for region in found.values()} == {"sum"}
+
+
+SCALES = "<float s = {0.05}, float t = {0.03}, float a = {0.7}, float b = {1.3}, uint8 z = {128}>"
+READ_TWICE = f"""
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,64] x) => (float[1,64] y, float[1,64] w) {SCALES}
+{{
+  q0 = QuantizeLinear(x, s, z)  d0 = DequantizeLinear(q0, s, z)
+  m1 = Mul(d0, a)  q1 = QuantizeLinear(m1, t, z)  d1 = DequantizeLinear(q1, t, z)
+  a1 = Add(d0, d1)  q2 = QuantizeLinear(a1, s, z)  d2 = DequantizeLinear(q2, s, z)
+  m2 = Mul(d2, b)  q3 = QuantizeLinear(m2, t, z)  d3 = DequantizeLinear(q3, t, z)
+  a2 = Add(d2, d3)  q4 = QuantizeLinear(a2, s, z)  y = DequantizeLinear(q4, s, z)
+  m3 = Mul(d2, a)  q5 = QuantizeLinear(m3, t, z)  w = DequantizeLinear(q5, t, z)
+}}
+"""
+"""Two additions; what is between them is read by a product and by the second addition."""
+
+
+def without_rounding(model: ModelProto, name: str) -> None:
+    """Leave a rounding out, but not its limits, as fusing a product with an addition does."""
+    (node,) = [n for n in model.graph.node if name in n.output]
+    (reader,) = [n for n in model.graph.node if name in n.input]
+    scale = 0.05 if "s" in node.input else 0.03
+    for word, units in (("low", -128), ("high", 127)):
+        array = np.array(units * scale, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, f"{name}.{word}"))
+    made = onnx.helper.make_node(
+        "Clip", [node.input[0], f"{name}.low", f"{name}.high"], list(reader.output)
+    )
+    reader.CopyFrom(made)
+    model.graph.node.remove(node)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_parts_that_share_hidden_tensors_are_explained_each_for_itself(wrong: bool) -> None:
+    """What is tried for the longer part must not stand in the way of the shorter one."""
+    ours = plain(onnx.parser.parse_model(READ_TWICE))
+    made = onnx.parser.parse_model(READ_TWICE)
+    without_rounding(made, "q1")
+    without_rounding(made, "q3")
+    if wrong:
+        (factor,) = [t for t in made.graph.initializer if t.name == "b"]
+        factor.CopyFrom(onnx.numpy_helper.from_array(np.array(1.2, np.float32), "b"))
+    made.graph.output.extend(ValueInfoProto(name=n) for n in ("q4", "q5"))
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.normal(0, 1, (1, 64)).astype(np.float32)} for _ in range(3)]
+    grids = {q.name: q.grid for q in ours.quantizers if q.name in ("q4", "q5")}
+    inner = [Inner({n: v[n] for n in grids}, {n: v[n] for n in "yw"}) for v in run(made, feeds)]
+    matches = match(ours, run, feeds[0], inner[0], grids, named=True)
+    answer = check(ours, run, feeds, inner, matches, Noise(measured=False))
+    found = {layer.name: (layer.outcome, set(layer.skipped)) for layer in answer.layers}
+    assert found["q5"] == ("skipped", {"q1"})
+    if wrong:
+        assert found["q4"][0] not in ("sound", "skipped")
+    else:
+        assert found["q4"] == ("skipped", {"q1", "q3"})
+
+
+def test_a_tensor_stands_for_the_quantizer_that_it_fits_best() -> None:
+    """Most values are positive, so that the Relu hardly shows; both have one scale."""
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,64] x) => (float[1,64] y) {SCALES}
+    {{
+      m = Mul(x, a)  p = QuantizeLinear(m, s, z)  d = DequantizeLinear(p, s, z)
+      r = Relu(d)  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z)
+    }}
+    """
+    ours = plain(onnx.parser.parse_model(text))
+    feeds = {"x": np.linspace(-1, 4, 64, dtype=np.float32).reshape(1, 64)}
+    (values,) = run(cut(ours, ()), [feeds])
+    (grid,) = (q.grid for q in ours.quantizers if q.name == "p")
+    seen = np.rint(grid.unrounded(values["m"])).astype(np.uint8)
+    inner = Inner({"of another name": seen}, {})
+    assert set(match(ours, run, feeds, inner, {"of another name": grid})) == {"p"}

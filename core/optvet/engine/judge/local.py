@@ -20,7 +20,7 @@ from onnx import ModelProto
 
 from optvet.engine.judge.outputs import Noise, judge
 from optvet.engine.numerics import perturb, rounding
-from optvet.engine.numerics.forced import Plain, Region, can_skip, cut, regions
+from optvet.engine.numerics.forced import Plain, Region, alike, can_skip, cut, regions
 from optvet.engine.numerics.matching import Inner, Match, Run, Values, forced_inputs
 from optvet.graph.cost import longest_reduction
 from optvet.graph.quantized import Array
@@ -263,7 +263,8 @@ class _Check:
     def _less_rounding(self, bad: Sequence[_End], *, clipped: bool) -> list[_End]:
         """Those of ``bad`` that no left-out roundings explain; the others are marked as explained.
 
-        Each part has its own list of choices; the n-th choices of all parts are tried in one run.
+        Each part has its own list of choices. The n-th choices of all parts are tried in one run,
+        but for those of parts that share quantizers, where one choice would change the other.
         """
         choices = {e.name: list(_choices(self._original, e.region)) for e in bad}
         left = list(bad)
@@ -271,12 +272,13 @@ class _Check:
             tried = {e.name: choices[e.name][number] for e in left if number < len(choices[e.name])}
             if not tried:
                 break
-            names = set().union(*tried.values())
-            again = self._measure(dict.fromkeys(names, clipped))
-            for end in list(left):
-                if end.name in tried and not again[end.name].bad:
-                    end.outcome, end.skipped = "skipped", tried[end.name]
-                    left.remove(end)
+            for batch in _together(tried, {e.name: frozenset(e.region.inside) for e in left}):
+                names = set().union(*(tried[name] for name in batch))
+                again = self._measure(dict.fromkeys(names, clipped))
+                for end in list(left):
+                    if end.name in batch and not again[end.name].bad:
+                        end.outcome, end.skipped = "skipped", tried[end.name]
+                        left.remove(end)
         return left
 
     def _unseen(self, bad: Sequence[_End]) -> list[_End]:
@@ -384,17 +386,45 @@ def _few_moves(apart: Array, reach: Array) -> bool:
 def _choices(original: Plain, region: Region) -> Iterator[tuple[str, ...]]:
     """Sets of quantizers of a region whose rounding may have been left out.
 
-    Up to ``_CHOOSABLE`` quantizers: every subset. Up to ``_VARIANTS``: each alone, and all. More:
-    only all together, since each set costs a run of the whole model.
+    Up to ``_CHOOSABLE`` quantizers: every subset. More: all, every subset of the few places that
+    look alike (see ``alike``), and up to ``_VARIANTS`` each alone; a set costs a run of the model.
     """
     names = [n for n in region.inside if can_skip(original, n)]
     if len(names) <= _CHOOSABLE:
-        for size in range(1, len(names) + 1):
-            yield from itertools.combinations(names, size)
+        yield from _subsets([(n,) for n in names])
         return
     yield tuple(names)
+    places = [tuple(n for n in group if n in names) for group in alike(original)]
+    places = [p for p in places if p]
+    yield from _subsets(places) if len(places) <= _CHOOSABLE else places
     if len(names) <= _VARIANTS:
         yield from ((name,) for name in names)
+
+
+def _together(
+    tried: Mapping[str, tuple[str, ...]], inside: Mapping[str, frozenset[str]]
+) -> list[list[str]]:
+    """The parts in batches within which no choice takes anything from another part."""
+    batches: list[list[str]] = []
+    for name, choice in tried.items():
+        for batch in batches:
+            if all(
+                inside[name].intersection(tried[other]) <= set(choice)
+                and inside[other].intersection(choice) <= set(tried[other])
+                for other in batch
+            ):
+                batch.append(name)
+                break
+        else:
+            batches.append([name])
+    return batches
+
+
+def _subsets(groups: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """The union of each subset of ``groups`` but the empty one, small ones first."""
+    for size in range(1, len(groups) + 1):
+        for chosen in itertools.combinations(groups, size):
+            yield tuple(n for group in chosen for n in group)
 
 
 def _exact(model: ModelProto, outputs: Sequence[str]) -> frozenset[str]:

@@ -61,13 +61,24 @@ class Match:
 
 
 def match(
-    original: Plain, run: Run, feeds: Values, inner: Inner, grids: Mapping[str, Grid]
+    original: Plain,
+    run: Run,
+    feeds: Values,
+    inner: Inner,
+    grids: Mapping[str, Grid],
+    *,
+    named: bool = False,
 ) -> dict[str, Match]:
     """The matched quantized tensors, by their names in the original.
 
     Matched by name, or by scale and values: first by the values of the original; then, since
-    differences accumulate, by those computed from the integers of the optimized model.
+    differences accumulate, by those computed from the integers of the optimized model. ``named``:
+    the names are the original's own, so that nothing has to be found by values.
     """
+    if named:
+        known = {q.name for q in original.quantizers} & grids.keys()
+        rank = {n: inner.integers[n].ndim for n in known}
+        return {n: Match(n, tuple(range(rank[n])), inner.integers[n].shape, 0) for n in known}
     found: dict[str, Match] = {}
     for _ in range(3):
         (values,) = run(cut(original, found), [{**feeds, **forced_inputs(original, found, inner)}])
@@ -82,6 +93,7 @@ def _matched(
     original: Plain, values: Values, inner: Inner, grids: Mapping[str, Grid]
 ) -> dict[str, Match]:
     found: dict[str, Match] = {}
+    closeness: dict[str, tuple[float, bool]] = {}
     for quantizer in original.quantizers:
         best = _best(quantizer, values, inner, _alike(quantizer, grids))
         if best is None:
@@ -89,6 +101,8 @@ def _matched(
         (apart, unnamed, _), each = best
         if apart <= _MOST or not unnamed or _only_of_its_kind(quantizer, original, values):
             found[quantizer.name] = each
+            closeness[quantizer.name] = apart, unnamed
+    found = _one_each(original, found, closeness)
     # A wrong scale is a fault too, so a tensor may have to be matched by values alone.
     taken = {each.name for each in found.values()}
     others = {name: grid for name, grid in grids.items() if name not in taken}
@@ -97,6 +111,21 @@ def _matched(
         if best is not None and best[0][0] <= _FEW:
             found[quantizer.name] = replace(best[1], by_scale=False)
     return found
+
+
+def _one_each(
+    original: Plain, found: Mapping[str, Match], closeness: Mapping[str, tuple[float, bool]]
+) -> dict[str, Match]:
+    """``found`` without tensors that another quantizer matches better.
+
+    A Relu between two quantizers of one scale makes them look alike where few values are negative;
+    only quantizers of one value may share a tensor.
+    """
+    sources = {q.name: q.source for q in original.quantizers}
+    owners: dict[str, str] = {}
+    for name in sorted(found, key=closeness.__getitem__):
+        owners.setdefault(found[name].name, name)
+    return {n: m for n, m in found.items() if sources[owners[m.name]] == sources[n]}
 
 
 def _alike(quantizer: Quantizer, grids: Mapping[str, Grid]) -> dict[str, Grid]:

@@ -22,7 +22,7 @@ from optvet.engine import contract
 from optvet.engine.judge import local
 from optvet.engine.judge.local import LocalAnswer
 from optvet.engine.judge.outputs import Noise
-from optvet.engine.numerics.forced import plain
+from optvet.engine.numerics.forced import alike, plain
 from optvet.engine.numerics.matching import Inner, Values, match
 from optvet.engine.work import cache as caching
 from optvet.engine.work import noise as measuring
@@ -49,11 +49,11 @@ from optvet.graph.walk import between
 from optvet.graph.weights import constants_of
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample
 
-VERSION = 2
+VERSION = 4
 """Part of the cache key; to be raised when the meaning of a cached answer changes."""
 FIRST_DRAWS, MORE_DRAWS = tuple(range(1, 7)), tuple(range(7, 15))
 """Seeds of the runs of the original with each value perturbed before it is quantized."""
-_PROBES, _PROBE_S = 14, 10.0
+_PROBES, _PROBE_S = 40, 20.0
 """Limits (runs, seconds) of repeating a probe with fewer tensors if it changes the outputs."""
 
 How = Literal["graph", "probe", "none"]
@@ -283,10 +283,12 @@ def _judged(
     grids: Mapping[str, Grid],
     optimized: ModelProto | None = None,
     renamed: Mapping[str, str] | None = None,
+    *,
+    named: bool = False,
 ) -> Judged | str:
     model = _original(task)
     original, run = plain(model), _Runs(task.reference)
-    matches = match(original, run, task.feeds[0], inner[0], grids)
+    matches = match(original, run, task.feeds[0], inner[0], grids, named=named)
     if not matches:
         return "none of its quantized tensors is one of the original"
     noise = Noise(longest_reduction=task.longest_reduction, measured=False)
@@ -316,28 +318,32 @@ def _nodes(model: ModelProto, end: str, begins: Collection[str]) -> tuple[str, .
 def _probe(subject: Subject, task: _Task) -> tuple[list[str], list[Outputs]]:
     """Quantized tensors that can be outputs without changing others: their names and values.
 
-    Called in a process of the optimizer. All are tried at once; if outputs change, the tensors that
-    cause it are found by bisection.
+    Called in a process of the optimizer. All are tried at once; if outputs change, then those of
+    one place after the other, since a fusion is prevented in all places that look alike; and then
+    halves of what is left. On few samples a prevented fusion may keep the bits by chance.
     """
     enter("build")
     model = _original(task)
-    names = [q.name for q in plain(model).quantizers]
-    end, kept = time.monotonic() + _PROBE_S, list[str]()
-    waiting, tries = [names], 0
+    original = plain(model)
+    groups = sorted(alike(original), key=len, reverse=True)
+    end, kept, found = time.monotonic() + _PROBE_S, list[str](), list[Outputs]()
+    waiting, tries = [tuple(q.name for q in original.quantizers), *groups], 0
     while waiting and tries < _PROBES and (time.monotonic() < end or not tries):
         some, tries = waiting.pop(0), tries + 1
-        if _run_probed(subject, task, model, [*kept, *some], 1) is not None:
-            kept = [*kept, *some]
-        elif len(some) > 1:
+        runs = _run_probed(subject, task, model, [*kept, *some])
+        if runs is not None:
+            kept, found = [*kept, *some], runs
+            if tries == 1:
+                break
+        elif tries > 1 and len(some) > 1:
             waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
-    found = _run_probed(subject, task, model, kept, len(task.feeds)) if kept else None
-    return (kept, found) if found is not None else ([], [])
+    return kept, found
 
 
 def _run_probed(
-    subject: Subject, task: _Task, model: ModelProto, names: Sequence[str], samples: int
+    subject: Subject, task: _Task, model: ModelProto, names: Sequence[str]
 ) -> list[Outputs] | None:
-    """Values of ``names`` on the first samples; None if the run fails or other outputs change."""
+    """Values of ``names`` on all samples; None if the run fails or other outputs change."""
     assert subject.optimizer is not None
     assert subject.options is not None
     probed = ModelProto()
@@ -353,7 +359,7 @@ def _run_probed(
         artifact = subject.optimizer.apply(Artifact("onnx", data), subject.passes, subject.options)
         session = load(task.candidate, contract.artifact(subject.optimizer, artifact))
         runs = []
-        for feeds, outputs in zip(task.feeds[:samples], task.outputs[:samples], strict=True):
+        for feeds, outputs in zip(task.feeds, task.outputs, strict=True):
             values = infer(task.candidate.runtime, session, feeds)
             if not _kept(values, outputs) or not set(names) <= set(values):
                 return None
@@ -374,4 +380,4 @@ def _judge_probed(task: _Task, names: Sequence[str], values: Sequence[Outputs]) 
     enter("compare")
     grids = {q.name: q.grid for q in plain(_original(task)).quantizers if q.name in names}
     inner = [Inner(v, o) for v, o in zip(values, task.outputs, strict=True)]
-    return _judged(task, inner, grids)
+    return _judged(task, inner, grids, named=True)
