@@ -34,7 +34,9 @@ it is used in every layer."""
 DRAWS, FEW_DRAWS = 8, 2
 MOVE = 2e-3
 """Largest perturbation, in steps, before a quantizer whose integers are not available."""
-_CHOOSABLE, _VARIANTS = 3, 8
+_FEW_LEFT = 0.01
+"""Share of elements that roundings left out may not explain, where others are unavailable."""
+_CHOOSABLE, _VARIANTS = 4, 8
 """Up to so many roundings, all subsets are tried; up to so many, each alone."""
 
 Outcome = Literal["sound", "skipped", "noise", "coarse", "open", "saturation", "fault"]
@@ -105,6 +107,7 @@ class _End:
     mean: float = 0.0
     sample: int = 0
     bad: bool = False
+    beyond: int = 0
     detail: str = ""
     outcome: Outcome = "sound"
     skipped: tuple[str, ...] = ()
@@ -198,6 +201,7 @@ class _Check:
             end.share = float(np.mean(np.abs(apart) > HALF)) if apart.size else 0.0
             end.mean = float(np.mean(apart)) if apart.size else 0.0
         end.bad = end.bad or worst > HALF
+        end.beyond += int(np.sum(np.abs(apart) > HALF))
 
     def _apart(self, name: str, index: int, exact: Array) -> Array:
         """Signed differences of integers from the exact result, in steps; 0 for NaN."""
@@ -249,8 +253,9 @@ class _Check:
         bad = [e for e in ends.values() if e.bad and e.outcome == "sound"]
         if not bad:
             return
-        left = self._less_rounding(bad, clipped=True)
-        left = self._unseen(left)
+        nearest: dict[str, tuple[str, ...]] = {}
+        left = self._less_rounding(bad, clipped=True, nearest=nearest)
+        left = self._unseen(left, nearest)
         left = self._coarse(left)
         kept = list(left)
         for end in self._less_rounding(left, clipped=False):
@@ -260,12 +265,21 @@ class _Check:
             if end.outcome == "skipped":
                 end.outcome = "saturation"
 
-    def _less_rounding(self, bad: Sequence[_End], *, clipped: bool) -> list[_End]:
+    def _less_rounding(
+        self,
+        bad: Sequence[_End],
+        *,
+        clipped: bool,
+        nearest: dict[str, tuple[str, ...]] | None = None,
+    ) -> list[_End]:
         """Those of ``bad`` that no left-out roundings explain; the others are marked as explained.
 
         Each part has its own list of choices. The n-th choices of all parts are tried in one run,
         but for those of parts that share quantizers, where one choice would change the other.
+        ``nearest`` gets the choice that leaves the fewest elements of a part unexplained, if one
+        leaves a small share of them.
         """
+        fewest = {e.name: e.beyond * _FEW_LEFT for e in bad}
         choices = {e.name: list(_choices(self._original, e.region)) for e in bad}
         left = list(bad)
         for number in range(max((len(c) for c in choices.values()), default=0)):
@@ -275,23 +289,39 @@ class _Check:
             for batch in _together(tried, {e.name: frozenset(e.region.inside) for e in left}):
                 names = set().union(*(tried[name] for name in batch))
                 again = self._measure(dict.fromkeys(names, clipped))
-                for end in list(left):
-                    if end.name in batch and not again[end.name].bad:
+                for end in [e for e in left if e.name in batch]:
+                    if not again[end.name].bad:
                         end.outcome, end.skipped = "skipped", tried[end.name]
                         left.remove(end)
+                    elif nearest is not None and again[end.name].beyond < fewest[end.name]:
+                        fewest[end.name] = again[end.name].beyond
+                        nearest[end.name] = tried[end.name]
         return left
 
-    def _unseen(self, bad: Sequence[_End]) -> list[_End]:
-        """Those of ``bad`` that float rounding and ties of unavailable tensors do not explain."""
-        if not bad:
-            return []
+    def _unseen(self, bad: Sequence[_End], nearest: Mapping[str, tuple[str, ...]]) -> list[_End]:
+        """Those of ``bad`` that float rounding and ties of unavailable tensors do not explain.
+
+        ``nearest``: the roundings whose absence explains most of a part.
+        """
+        choices = {e.name: nearest.get(e.name, ()) for e in bad}
+        for batch in _together(choices, {e.name: frozenset(e.region.inside) for e in bad}):
+            ends = [e for e in bad if e.name in batch]
+            self._move(ends, tuple({n for name in batch for n in choices[name]}))
+            for end in ends:
+                if end.outcome == "noise":
+                    end.skipped = choices[end.name]
+        return [e for e in bad if e.outcome != "noise"]
+
+    def _move(self, bad: Sequence[_End], skipped: Sequence[str]) -> None:
+        """Mark those of ``bad`` as noise that differ as they do when hidden values are moved."""
         lows: dict[tuple[str, int], Array] = {}
         highs: dict[tuple[str, int], Array] = {}
         jitters: dict[tuple[str, int], list[Array]] = {}
-        hidden = {q for e in bad for q in e.region.inside}
+        hidden = {q for e in bad for q in e.region.inside} - set(skipped)
+        less = dict.fromkeys(skipped, True)
         for seed in range((DRAWS if hidden else FEW_DRAWS) + 1):
             moved = hidden if seed else ()
-            model = cut(self._original, self._matches, None, moved, seed=seed, steps=MOVE)
+            model = cut(self._original, self._matches, less, moved, seed=seed, steps=MOVE)
             if seed:
                 model = perturb.jitter_model(model, np.random.default_rng(seed))
             for index, values in enumerate(self._runs(model, seed or None)):
@@ -305,9 +335,8 @@ class _Check:
                         continue
                     lows[key] = np.fmin(lows.get(key, value), value)
                     highs[key] = np.fmax(highs.get(key, value), value)
-        return [
-            e for e in bad if not self._within(e, lows, highs, jitters)
-        ]  # fmt: skip
+        for end in bad:
+            self._within(end, lows, highs, jitters)
 
     def _expected(self, name: str, index: int, values: Values) -> Array | None:
         if name in self._matches:
@@ -376,8 +405,10 @@ class _Check:
 def _few_moves(apart: Array, reach: Array) -> bool:
     """Whether a layer differs no more than after perturbing roundings that are not available.
 
-    Each element may then differ as much as the most changed element did.
+    Each element may then differ as much as the most changed element did, and about as many.
     """
+    if np.sum(apart > HALF) > 2 * np.sum(reach > HALF - 0.5):
+        return False
     allowed = HALF + 8 * float(np.max(reach, initial=0.0))
     rms = [float(np.sqrt(np.mean(np.square(v)))) if v.size else 0.0 for v in (apart, reach)]
     return bool(np.all(apart <= allowed)) and rms[0] <= HALF + 6 * rms[1]
@@ -386,17 +417,19 @@ def _few_moves(apart: Array, reach: Array) -> bool:
 def _choices(original: Plain, region: Region) -> Iterator[tuple[str, ...]]:
     """Sets of quantizers of a region whose rounding may have been left out.
 
-    Up to ``_CHOOSABLE`` quantizers: every subset. More: all, every subset of the few places that
-    look alike (see ``alike``), and up to ``_VARIANTS`` each alone; a set costs a run of the model.
+    Up to ``_CHOOSABLE`` quantizers: every subset. More: all, every subset of up to ``_CHOOSABLE``
+    kinds of place (see ``alike``), and up to ``_VARIANTS`` each alone; a set costs a run of the
+    model.
     """
     names = [n for n in region.inside if can_skip(original, n)]
     if len(names) <= _CHOOSABLE:
         yield from _subsets([(n,) for n in names])
         return
     yield tuple(names)
-    places = [tuple(n for n in group if n in names) for group in alike(original)]
-    places = [p for p in places if p]
-    yield from _subsets(places) if len(places) <= _CHOOSABLE else places
+    for operands in (False, True):
+        every = alike(original, operands=operands)
+        places = [p for p in (tuple(n for n in g if n in names) for g in every) if p]
+        yield from _subsets(places) if len(places) <= _CHOOSABLE else places
     if len(names) <= _VARIANTS:
         yield from ((name,) for name in names)
 

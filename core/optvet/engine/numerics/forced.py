@@ -63,28 +63,25 @@ def plain(model: ModelProto) -> Plain:
     return Plain(model, tuple(quantizers(model)), scale_constants(model))
 
 
-def alike(original: Plain) -> list[tuple[str, ...]]:
+def alike(original: Plain, *, operands: bool = True) -> list[tuple[str, ...]]:
     """Quantizers by their places: what computes the value, and what reads it, as which operand.
 
     A lowering rewrites all places that look alike: it fuses every convolution into the addition
-    behind it, say, and leaves out the rounding between the two.
+    behind it, say, and leaves out the rounding between the two. ``operands``: whether places differ
+    where the same operator reads the values as another operand.
     """
     graph = original.model.graph
     makers = {o: n.op_type for n in graph.node for o in n.output}
     readers: dict[str, list[tuple[NodeProto, int]]] = {}
     for node in graph.node:
         for place, name in enumerate(node.input):
-            readers.setdefault(name, []).append((node, place))
+            readers.setdefault(name, []).append((node, place if operands else 0))
     groups: dict[tuple[str, frozenset[tuple[str, int]]], list[str]] = {}
     for quantizer in original.quantizers:
-        read = [
-            r
-            for n, _ in readers.get(quantizer.name, ())
-            for o in n.output
-            for r in readers.get(o, ())
-        ]
-        by = frozenset((node.op_type, place) for node, place in read)
-        groups.setdefault((makers.get(quantizer.source, ""), by), []).append(quantizer.name)
+        floats = [o for node, _ in readers.get(quantizer.name, ()) for o in node.output]
+        read = [(node.op_type, place) for o in floats for node, place in readers.get(o, ())]
+        key = makers.get(quantizer.source, ""), frozenset(read)
+        groups.setdefault(key, []).append(quantizer.name)
     return [tuple(names) for names in groups.values()]
 
 

@@ -92,8 +92,14 @@ class Layers:
                 detail=layer_words(worst),
                 layered=True,
             )
-        if any(layer.outcome == "open" for k in answers for layer in _layers(k, j.output)):
+        unclear = [x for k in answers for x in _layers(k, j.output) if x.outcome == "open"]
+        if unclear and j.call != "fault":
             return j
+        if unclear:
+            worst = max(unclear, key=_size)
+            hidden = f"{len(worst.hidden)} quantized tensors inside it could not be seen"
+            words = f"{layer_words(worst)}; {hidden}"
+            return replace(j, detail=f"{j.detail}; {words}".lstrip("; "))
         return replace(j, call="drift", noise=None, exceeds=0.9, detail="each layer is right")
 
     def wrong(

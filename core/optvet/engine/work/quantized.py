@@ -49,7 +49,7 @@ from optvet.graph.walk import between
 from optvet.graph.weights import constants_of
 from optvet.spec.types import Artifact, InterfaceChange, Model, Sample
 
-VERSION = 4
+VERSION = 6
 """Part of the cache key; to be raised when the meaning of a cached answer changes."""
 FIRST_DRAWS, MORE_DRAWS = tuple(range(1, 7)), tuple(range(7, 15))
 """Seeds of the runs of the original with each value perturbed before it is quantized."""
