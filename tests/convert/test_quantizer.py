@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import numpy_helper
+from rich.console import Console
 
+from optvet.cli.convert import screen
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.run import repair_model
@@ -50,6 +53,34 @@ def test_a_quantized_model_is_right_within_what_is_declared(via: str, model: Pat
     assert quantize.error is not None
     assert quantize.error > 1e-4
     assert all(f.severity == "note" for f in result.findings)
+    assert (prepare.quantized, quantize.quantized) == (None, 2)
+    assert result.notes == []
+
+
+@pytest.mark.parametrize("via", ["quantize_dynamic", "quantize_static"])
+def test_a_quantizer_that_quantizes_nothing_is_told(via: str, model: Path) -> None:
+    result = convert(model, via, operators=("Conv",))
+    assert result.verdict == "right", result.findings
+    assert result.stages[-1].quantized == 0
+    assert result.notes == [f"{via}/quantize quantized no operator"]
+
+
+def test_errors_of_usual_inputs_stand_apart_from_those_of_edge_values(model: Path) -> None:
+    """Edge values reach the largest floats, where an 8-bit range that fits usual inputs is off.
+
+    Both are shares of what is declared, not of the largest value of one small output.
+    """
+    result = convert(model, "quantize_static")
+    quantize = result.stages[-1]
+    assert quantize.error is not None
+    assert quantize.edge_error is not None
+    assert quantize.error < 0.1
+    assert quantize.error < quantize.edge_error
+    assert quantize.noise == pytest.approx(0.5)
+    shown = io.StringIO()
+    Console(file=shown, width=140).print(*screen(result))
+    assert "edge error" in shown.getvalue()
+    assert "2 nodes" in shown.getvalue()
 
 
 @pytest.mark.parametrize("via", ["quantize_dynamic", "quantize_static"])

@@ -95,7 +95,7 @@ def screen(result: ConversionResult) -> Iterator[RenderableType]:
         if control.state != "passed":
             yield text(one_line(f"{control.name}: {control.detail}", _LINE_CHARS), "yellow")
     if result.notes:
-        yield text(one_line("types: " + "; ".join(result.notes), _LINE_CHARS), "dim")
+        yield text(one_line("notes: " + "; ".join(result.notes), _LINE_CHARS), "dim")
     if result.skipped:
         first = result.skipped[0]
         words = f"{first.sample}: {first.reason}"
@@ -118,9 +118,14 @@ def _reduced(found: ReducedSource) -> Text:
 
 def _stages(result: ConversionResult) -> Table:
     table = table_of(("stage", ""), ("format", "dim"), ("runs on", "dim"), ("", ""))
-    for header in ("error", "noise"):
+    edges = any(s.edge_error is not None for s in result.stages)
+    counted = any(s.quantized is not None for s in result.stages)
+    headers = ["error", "noise", *["edge error", "edge noise"] * edges, *["quantized"] * counted]
+    for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     for stage in result.stages:
+        more = [number(stage.edge_error), number(stage.edge_noise)] if edges else []
+        nodes = "" if stage.quantized is None else count(stage.quantized, "node")
         table.add_row(
             text(f"{stage.converter}/{stage.name}"),
             text(stage.format),
@@ -128,6 +133,8 @@ def _stages(result: ConversionResult) -> Table:
             Text(stage.state, _STATES.get(stage.state, "yellow")),
             number(stage.error),
             number(stage.noise),
+            *more,
+            *[nodes] * counted,
         )
     return table
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from optvet.graph.walk import attribute_of, is_onnx
+from optvet.graph.walk import attribute_of, is_onnx, nodes_of, reads
 from optvet.graph.weights import constants_of
 
 Array = NDArray[Any]
@@ -95,6 +95,29 @@ class Quantizer:
 def may_round_to_integers(operators: Iterable[str]) -> bool:
     """Whether one of these operators may be a quantizer; names may have a domain in front."""
     return any("QuantizeLinear" in name or "QLinear" in name for name in operators)
+
+
+_INTEGER = ("QLinear", "QAttention", "QGemm", "QEmbed")
+_CONVERTS = frozenset("QuantizeLinear DequantizeLinear DynamicQuantizeLinear".split())
+
+
+def quantized_operators(model: ModelProto) -> int:
+    """Number of operators that compute with quantized weights or values, in any graph.
+
+    Those on integers (``QLinearConv``, ``MatMulInteger``, ``MatMulNBits``), and those on floats
+    that read what a ``DequantizeLinear`` makes.
+    """
+    nodes = [*nodes_of(model.graph), *(n for f in model.functions for n in f.node)]
+    floats = {o for n in nodes if n.op_type == "DequantizeLinear" for o in n.output}
+    return sum(
+        n.op_type not in _CONVERTS
+        and (
+            n.op_type.startswith(_INTEGER)
+            or n.op_type.endswith(("Integer", "NBits", "IntegerToFloat"))
+            or any(name in floats for name in reads(n))
+        )
+        for n in nodes
+    )
 
 
 def quantizers(model: ModelProto) -> list[Quantizer]:

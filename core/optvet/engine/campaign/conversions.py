@@ -53,6 +53,9 @@ def numbers_of(result: ConversionResult) -> Iterator[tuple[str, str, float | Non
     for stage in result.stages:
         yield "stage", f"{stage.converter}/{stage.name}.error", stage.error
         yield "stage", f"{stage.converter}/{stage.name}.noise", stage.noise
+        yield "stage", f"{stage.converter}/{stage.name}.edge_error", stage.edge_error
+        yield "stage", f"{stage.converter}/{stage.name}.edge_noise", stage.edge_noise
+        yield "stage", f"{stage.converter}/{stage.name}.quantized", stage.quantized
     yield "cost", "wall_s", result.wall_s
     yield "model", "samples", result.samples
 

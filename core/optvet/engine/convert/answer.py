@@ -43,7 +43,8 @@ class Answer:
     the converters before that which refused; -1 for none. ``refused`` is the index of the stage
     that refused, and why, ``refused_place`` an operator that it names. ``random`` are outputs of
     the source that differ from run to run. ``skipped`` are inputs that the source refuses,
-    ``undefined`` those on which it has no defined answer, and why not.
+    ``undefined`` those on which it has no defined answer, and why not. ``quantized`` is how many
+    operators of the source a stage quantized; None of stages that do not quantize.
     """
 
     drawn: Sequence[Drawn]
@@ -58,6 +59,7 @@ class Answer:
     blames: Sequence[Found] = ()
     skipped: dict[str, Failure] = field(default_factory=dict)
     undefined: Mapping[str, str] = field(default_factory=dict)
+    quantized: Sequence[int | None] = ()
 
     @property
     def seen(self) -> Mapping[str, SampleVerdict]:
@@ -89,12 +91,18 @@ def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> Conversi
         stages=[_stage(answer, i, files[i]) for i in range(len(answer.stations))],
         controls=_controls(answer),
         warnings=conversion.warnings,
-        notes=sorted({n for s in answer.seen.values() for n in s.notes}),
+        notes=[*sorted({n for s in answer.seen.values() for n in s.notes}), *_unquantized(answer)],
         samples=len(answer.drawn),
         skipped=_skipped(answer),
         seed=conversion.request.seed,
         wall_s=wall_s,
     )
+
+
+def _unquantized(answer: Answer) -> list[str]:
+    """That a quantizer left the model as it was."""
+    stations = zip(answer.stations, answer.quantized, strict=False)
+    return [f"{station.name} quantized no operator" for station, n in stations if n == 0]
 
 
 def _skipped(answer: Answer) -> list[Skipped]:
@@ -182,7 +190,8 @@ def _verdict(
 
 def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
     station, artifact = answer.stations[index], answer.artifacts[index]
-    state, detail, error, noise = _state(answer, index)
+    state, detail = _state(answer, index)
+    usual, edges = _apart(answer, index)
     return StageRecord(
         converter=station.converter,
         name=station.stage.name,
@@ -190,16 +199,19 @@ def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
         format=station.stage.format if artifact is None else artifact.format,
         state=state,
         runtime=answer.runtimes[index],
-        error=error,
-        noise=noise,
+        error=_largest(usual, "error"),
+        noise=_largest(usual, "noise"),
+        edge_error=_largest(edges, "error"),
+        edge_noise=_largest(edges, "noise"),
+        quantized=answer.quantized[index] if answer.quantized else None,
         checker=answer.complaints[index],
         detail=cut(detail, _MESSAGE_CHARS),
         file=file,
     )
 
 
-def _state(answer: Answer, index: int) -> tuple[State, str, float | None, float | None]:
-    """How an artifact does over all inputs, what is worst about it, its error and the noise.
+def _state(answer: Answer, index: int) -> tuple[State, str]:
+    """How an artifact does over all inputs, and what is worst about it.
 
     Inputs with NaN or infinity that nobody gave count for notes alone, as do edge values of a stage
     that loses precision.
@@ -209,10 +221,22 @@ def _state(answer: Answer, index: int) -> tuple[State, str, float | None, float 
     seen = [s for name, s in answer.stations[index].seen.items() if name not in unasked]
     if not seen:
         if answer.artifacts[index] is None:
-            return "not-reached", "", None, None
-        return "not-run", "there is nothing here that runs it alone", None, None
+            return "not-reached", ""
+        return "not-run", "there is nothing here that runs it alone"
     worst = max(seen, key=lambda s: (STATES.index(s.state), s.failed))
-    return _told(worst), worst.message, _largest(seen, "error"), _largest(seen, "noise")
+    return _told(worst), worst.message
+
+
+def _apart(answer: Answer, index: int) -> tuple[list[SampleVerdict], list[SampleVerdict]]:
+    """What an artifact does on usual inputs, and on edge values; nobody asks for NaN of either.
+
+    An error of 7 beside a noise of 270 on numbers near the largest floats says nothing of the
+    inputs that the source is for.
+    """
+    seen = answer.stations[index].seen
+    asked = [d for d in answer.drawn if d.sample.id in seen and not d.unasked]
+    usual = [seen[d.sample.id] for d in asked if d.origin != "edge"]
+    return usual, [seen[d.sample.id] for d in asked if d.origin == "edge"]
 
 
 def _told(worst: SampleVerdict) -> State:

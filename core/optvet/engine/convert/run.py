@@ -20,7 +20,7 @@ from optvet.engine.convert.judge import Judge, judge_matched
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.places import located, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
-from optvet.engine.convert.steps import Observed
+from optvet.engine.convert.steps import Observed, quantized_nodes
 from optvet.engine.convert.undefined import undefined_inside
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
@@ -224,6 +224,7 @@ def judged(
         complaints=["" if o is None else o.complaint for o in observed],
         refused=next(((i, m.refused) for i, m in enumerate(made) if m.refused), None),
         undefined=undefined,
+        quantized=_quantized(conversion, made),
     )
     if answer.refused is not None and answer.refused[1] is not None:
         named = refused_place(conversion, answer.refused[1].message, drawn[0].sample)
@@ -239,6 +240,21 @@ def judged(
             checks = list(_cross_checked(*about, config, place))
         found.append((blame, _is_confirmed(judge, observed, blame), checks, place))
     return replace(answer, blames=found)
+
+
+def _quantized(conversion: Conversion, made: Sequence[Made]) -> list[int | None]:
+    """How many operators each stage quantized that makes ONNX and says by its name that it does."""
+    before = conversion.source.artifact
+    found: list[int | None] = []
+    for m in made:
+        says = m.stage.kind == "lossy" and "quantize" in m.stage.name
+        if not says or m.artifact is None or m.artifact.format != "onnx":
+            found.append(None)
+        else:
+            pair = before if before.format == "onnx" else None, m.artifact
+            found.append(conversion.sandbox.call(quantized_nodes, *pair, role="referee").value)
+        before = m.artifact or before
+    return found
 
 
 def _weighed(

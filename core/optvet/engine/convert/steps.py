@@ -20,6 +20,7 @@ from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
 from optvet.engine.work.trial import Outputs, RuntimeConfig, failure_of, infer, load
 from optvet.graph.cost import longest_reduction
+from optvet.graph.quantized import quantized_operators
 from optvet.graph.tidy import tidied
 from optvet.graph.walk import is_onnx, nodes_of
 from optvet.spec.converters import (
@@ -165,6 +166,19 @@ def observe(
     enter("run")
     runs = {s.id: _run(config, artifact, session, s) for s in samples}
     return Observed(complaint, None, runs)
+
+
+def quantized_nodes(before: Artifact | None, after: Artifact) -> int:
+    """How many operators more of ``after`` than of ``before`` compute with quantized operands."""
+    enter("check")
+    counts = [quantized_operators(_onnx(a)) for a in (before, after) if a is not None]
+    return max(counts[-1] - (counts[0] if len(counts) > 1 else 0), 0)
+
+
+def _onnx(artifact: Artifact) -> onnx.ModelProto:
+    if artifact.path is None:
+        return onnx.load_from_string(artifact.data)
+    return onnx.load(str(artifact.path), load_external_data=False)
 
 
 def _session(config: RuntimeConfig, artifact: Artifact) -> Session:

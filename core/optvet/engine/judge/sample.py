@@ -246,10 +246,15 @@ def _within_tolerance(
 ) -> Judgement:
     """The judgement where an error is declared, as a share of the usual range or of the value."""
     assert setting.tolerance is not None
-    wider = setting.ranges.get(name, 0.0) / (magnitude(value) or math.inf)
-    declared = replace(noise or Noise(), tolerance=setting.tolerance * max(1.0, wider))
+    wider = max(1.0, setting.ranges.get(name, 0.0) / (magnitude(value) or math.inf))
+    declared = replace(noise or Noise(), tolerance=setting.tolerance * wider)
     (judged,) = judge_values({name: value}, came, declared, setting.thresholds)
-    return judged
+    # In shares of the usual range, the unit in which the loss is declared.
+    return replace(
+        judged,
+        error=None if judged.error is None else judged.error / wider,
+        noise=None if judged.noise is None else judged.noise / wider,
+    )
 
 
 def _decided_quickly(judgement: Judgement, value: np.ndarray, factor: float) -> Judgement:

@@ -23,7 +23,8 @@ def wrong_output(expected: np.ndarray, given: np.ndarray | None, found: Judgemen
         return f"{found.detail}{': ' * bool(found.detail)}{_first_changed(expected, given)}"
     declared = found.detail == DECLARED
     noise = None if found.structural or declared else found.noise
-    words = difference(expected, given, found.error, noise)
+    unit = "its largest value over usual inputs" if declared else "its largest value"
+    words = difference(expected, given, found.error, noise, unit=unit)
     detail = "" if found.detail == OTHER_PLACES else found.detail
     if declared and found.noise is not None:
         detail = f"{found.noise:.2g} is declared"
@@ -40,7 +41,12 @@ def _first_changed(expected: np.ndarray, given: np.ndarray) -> str:
 
 
 def difference(
-    reference: np.ndarray, candidate: np.ndarray, error: float | None, noise: float | None
+    reference: np.ndarray,
+    candidate: np.ndarray,
+    error: float | None,
+    noise: float | None,
+    *,
+    unit: str = "its largest value",
 ) -> str:
     """How floats of one shape differ: where numbers stop being numbers first, then by how much.
 
@@ -49,6 +55,7 @@ def difference(
         candidate: What the optimized model gave.
         error: The largest difference relative to the reference's largest magnitude.
         noise: The reference's own, in the same unit.
+        unit: What both are relative to.
     """
     y, z = reference.astype(np.float64), candidate.astype(np.float64)
     clauses = []
@@ -66,7 +73,7 @@ def difference(
         clauses.append(f"differs by up to {size}, where its largest value is {scale:.2g}")
     elif apart:
         known = f" (its own noise: {noise:.2g})" if noise is not None else ""
-        clauses.append(f"differs by {error:.2g} of its largest value{known}")
+        clauses.append(f"differs by {error:.2g} of {unit}{known}")
     return "; ".join(clauses)
 
 

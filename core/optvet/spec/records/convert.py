@@ -28,7 +28,10 @@ class StageRecord(Record):
     ``state``: "same" and "drift" (rounding) are right; "fault" differs; "fails" cannot be loaded or
     run; "not-run" has no artifact that can be run alone, for the reason in ``detail``;
     "not-reached" lies behind a stage that refused. ``error`` and ``noise`` are the largest over
-    samples, relative to the source's largest magnitude. ``checker`` is the complaint of
+    samples, relative to the source's largest magnitude; ``edge_error`` and ``edge_noise`` are those
+    of edge values, which ``error`` and ``noise`` leave out where the source ran on others too.
+    ``quantized`` is the number of operators of the source that compute with quantized weights or
+    values, where the stage quantizes. ``checker`` is the complaint of
     onnx.checker, empty if there is none. ``warnings`` are what its converter wrote while it made
     the artifact. ``file`` is the artifact's, where artifacts are kept.
     """
@@ -41,6 +44,9 @@ class StageRecord(Record):
     runtime: str = ""
     error: float | None = None
     noise: float | None = None
+    edge_error: float | None = None
+    edge_noise: float | None = None
+    quantized: int | None = None
     checker: str = ""
     detail: str = ""
     file: str | None = None
