@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from optvet.engine.judge.outputs import Call, Judgement, Noise, judge, uncertainty
+from optvet.engine.judge.outputs import (
+    OTHER_KERNELS,
+    Call,
+    Judgement,
+    Noise,
+    judge,
+    uncertainty,
+)
 from optvet.engine.numerics.floats import unit_roundoff
 
 F32, F16 = np.float32, np.float16
@@ -591,3 +598,15 @@ def test_what_is_drift_lies_within_the_uncertainty(
         assert level is not None
         if call(ref, cand, given_noise) in ("same", "drift"):
             assert np.abs(ref.astype(float) - cand).max() <= level * (1 + 1e-9)
+
+
+def test_a_fault_of_other_kernels_says_how_much_less_exact_they_are() -> None:
+    ref = normal(64)
+    exact = {"y": ref.astype(np.float64) * (1 + 1e-7)}
+    wrong = {"y": (exact["y"] * (1 + 1e-3)).astype(F32)}
+    about = jittered(ref, 1e-7, truth=exact)
+    (judged,) = judge({"y": ref}, wrong, about, OTHER_KERNELS)
+    assert judged.call == "fault"
+    assert judged.detail == "1e+04 times as far from the exact result as the original"
+    (same_kernels,) = judge({"y": ref}, wrong, about)
+    assert (same_kernels.call, same_kernels.detail) == ("fault", "")

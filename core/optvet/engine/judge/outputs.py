@@ -409,7 +409,21 @@ def _judge_against_noise(
             return Judgement(name, "sensitivity", error, told, 1.0, share)
     if noise.missing and (not jitters or (exceeds <= limits.believable and not pattern.any())):
         return Judgement(name, "unsure", error, told if jitters else None, exceeds, noise.missing)
-    return Judgement(name, "fault", error, told, exceeds, OTHER_PLACES if pattern.any() else "")
+    if pattern.any():
+        return Judgement(name, "fault", error, told, exceeds, OTHER_PLACES)
+    # Whoever reports it must know whether kernels lose accuracy or compute something else.
+    less = _less_exact(y, z, truth) if limits.other_kernels and trusted else None
+    detail = f"{less:.2g} times as far from the exact result as the original" if less else ""
+    return Judgement(name, "fault", error, told, exceeds, detail)
+
+
+def _less_exact(y: np.ndarray, z: np.ndarray, truth: np.ndarray | None) -> float | None:
+    """The candidate's RMS error against float64 over the reference's; None if either has none."""
+    if truth is None:
+        return None
+    known = np.isfinite(truth) & np.isfinite(y) & np.isfinite(z)
+    ours, theirs = (_rms_all(np.where(known, v - truth, 0.0)) for v in (y, z))
+    return theirs / ours if ours and math.isfinite(theirs / ours) else None
 
 
 def _explained(found: Judgement, noise: Noise, limits: Thresholds) -> Judgement:
