@@ -355,7 +355,7 @@ LIMITS = "float low = {0}, float top = {255}"
         ("y = Clip(x, low, top)", LIMITS, 255),
         ("a = Clip(x, low, top) b = Transpose<perm = [0, 1, 3, 2]>(a) y = Div(b, top)", LIMITS, 1),
         ("a = Sigmoid(x) y = Mul(top, a)", LIMITS, 255),
-        ("a = Tanh(x) b = Mul(a, w) y = Add(b, m)", "float w = {150}, float m = {110}", 255),
+        ("a = Tanh(x) b = Mul(a, w) y = Add(b, m)", "float w = {150}, float m = {115}", 255),
         ("a = Tanh(x) b = Mul(a, w) y = Add(b, m)", "float w = {0.5}, float m = {0.5}", 1),
         ("a = Tanh(x) y = Mul(a, w)", "float w = {8}", 16),
     ],
