@@ -23,7 +23,7 @@ def wrong_output(expected: np.ndarray, given: np.ndarray | None, found: Judgemen
         return f"{found.detail}{': ' * bool(found.detail)}{_first_changed(expected, given)}"
     declared = found.detail == DECLARED
     noise = None if found.structural or declared else found.noise
-    unit = "its largest value over usual inputs" if declared else "its largest value"
+    unit = "its range" if declared else "its largest value"
     words = difference(expected, given, found.error, noise, unit=unit)
     detail = "" if found.detail == OTHER_PLACES else found.detail
     if declared and found.noise is not None:
