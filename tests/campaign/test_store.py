@@ -258,7 +258,7 @@ def test_what_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
         open_store(tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
     (tmp_path / DATABASE).write_bytes(b"no database" * 100)
-    with pytest.raises(Exception, match="cannot be opened"):
+    with pytest.raises(UsageError, match=r"is damaged: .* is no database; .* campaign repair"):
         open_store(tmp_path)
 
 

@@ -135,6 +135,7 @@ def test_a_campaign_on_a_cluster_survives_the_loss_of_a_node(cluster: Any, store
     run_campaign(
         store,
         campaign,
+        {t.key: t.request for t in trials(store, campaign)},
         lambda: executor.start(OPTIONS, jobs=2),
         shares_disk=executor.shares_disk,
         on_event=told,

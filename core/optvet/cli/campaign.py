@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +17,7 @@ from optvet.cli.options import CacheDir, Debug, Trust, cache_folder, mapping_of
 from optvet.cli.output import Json, check_folder, write_document
 from optvet.cli.render import size
 from optvet.cli.terminal import Terminal
-from optvet.spec.campaign import STORE_BYTES
+from optvet.spec.campaign import STORE_BYTES, JobRequest
 from optvet.spec.errors import UsageError
 from optvet.spec.files import write_file
 from optvet.spec.request import bytes_of
@@ -165,7 +165,7 @@ def _run(
                 progress=progress,
             )
         campaign = add_campaign(opened, plan)
-        chosen = _Chosen(executor, executor_options or (), jobs)
+        chosen = _Chosen(executor, executor_options or (), jobs, plan.requests, cache_dir)
         _go_on(terminal, opened, campaign, chosen, plugins, retry=retry, quiet=quiet)
         raise typer.Exit(_show(terminal, opened, campaign, json_to, quiet=quiet))
 
@@ -181,12 +181,13 @@ def _resume(
     baseline: KnownFile = None,
     retry: Retry = False,
     trust: Trust = False,
+    cache_dir: CacheDir = None,
     json_to: Json = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Go on with a campaign that was interrupted; its file is not read again."""
-    from optvet.engine.campaign import check_stored, find_campaign, open_store
+    from optvet.engine.campaign import find_campaign, open_store, stored_requests
     from optvet.engine.discovery import Plugins
 
     terminal = context.ensure_object(Terminal)
@@ -194,9 +195,10 @@ def _resume(
     with open_store(store) as opened:
         campaign = find_campaign(opened, which)
         plugins = Plugins()
-        if not trust:
-            check_stored(opened, campaign, plugins)
-        chosen = _Chosen(executor, executor_options or (), jobs)
+        # A store that is trusted may say where its models and results are cached.
+        cached = None if trust and cache_dir is None else cache_folder(cache_dir)
+        requests = stored_requests(opened, campaign, plugins, cache_dir=cached, trust=trust)
+        chosen = _Chosen(executor, executor_options or (), jobs, requests, cache_dir)
         _go_on(terminal, opened, campaign, chosen, plugins, retry=retry, quiet=quiet)
         raise typer.Exit(_show(terminal, opened, campaign, json_to, known, quiet=quiet))
 
@@ -214,7 +216,7 @@ def _status(
     from optvet.engine.campaign.documents import status_of
 
     terminal = context.ensure_object(Terminal)
-    with open_store(store) as opened:
+    with open_store(store, to_read=True) as opened:
         found = status_of(opened)
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
@@ -245,7 +247,7 @@ def _show_command(
     from optvet.engine.campaign.results import trial as find_trial
 
     terminal = context.ensure_object(Terminal)
-    with open_store(store) as opened:
+    with open_store(store, to_read=True) as opened:
         if trial is None:
             campaign = find_campaign(opened, which)
             known = _known(baseline)
@@ -325,7 +327,7 @@ def _export(
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
     if not single:
         check_folder("--out", out)
-    with open_store(store) as opened:
+    with open_store(store, to_read=True) as opened:
         written = export(opened, find_campaign(opened, which), format.value, out)
     for path in written:
         terminal.show(str(path), soft_wrap=True)
@@ -369,11 +371,13 @@ def _gc(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What runs the jobs, as it was typed."""
+    """What runs the jobs, as it was typed, and which are run."""
 
     name: str
     options: Sequence[str]
     jobs: int | None
+    requests: Mapping[str, JobRequest]
+    cache_dir: Path | None
 
 
 def _go_on(
@@ -403,6 +407,7 @@ def _go_on(
             run_campaign(
                 store,
                 campaign,
+                chosen.requests,
                 lambda: executor.start(options, jobs=chosen.jobs),
                 shares_disk=executor.shares_disk,
                 draw=draw,
@@ -411,9 +416,10 @@ def _go_on(
     except KeyboardInterrupt:
         counts = states(store, campaign)
         left = counts["queued"] + counts["running"]
+        cached = f" --cache-dir {chosen.cache_dir}" if chosen.cache_dir else ""
         raise Interrupted(
             f"{sum(counts.values()) - left} of {sum(counts.values())} jobs are answered and kept; "
-            f"go on with: optvet campaign resume {store.path}"
+            f"go on with: optvet campaign resume {store.path}{cached}"
         ) from None
 
 
@@ -429,7 +435,7 @@ def _campaign_at(text: str) -> Iterator[tuple[Store, Campaign]]:
     from optvet.engine.campaign import find_campaign, open_store
 
     folder, _, which = text.partition("#") if not Path(text).exists() else (text, "", "")
-    with open_store(Path(folder)) as store:
+    with open_store(Path(folder), to_read=True) as store:
         yield store, find_campaign(store, which)
 
 

@@ -109,7 +109,7 @@ def command(
     if asked == "converters" and store.is_dir() and not (store / DATABASE).is_file():
         tables = tables_of_answers(read_answers([store, *folders]), reach)
     else:
-        with open_store(store) as opened:
+        with open_store(store, to_read=True) as opened:
             campaign = find_campaign(opened, which)
             name, number = campaign.name, campaign.id
             tables = tables_of(

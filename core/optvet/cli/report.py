@@ -53,7 +53,7 @@ def command(
     reporter = plugins.reporter(format or _fitting(plugins, out))
     check_file("--out", out)
     entries = None if known is None else read_known(known)
-    with open_store(store) as opened:
+    with open_store(store, to_read=True) as opened:
         campaign = find_campaign(opened, which)
         tables = tables_of(opened, campaign, known=entries)
         if study is not None:

@@ -97,7 +97,7 @@ def read_file(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> byt
 
 
 def read_text(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> str:
-    """The content of a regular file in UTF-8, with any ends of lines as ``\\n``.
+    """The content of a regular file in UTF-8, with ends of lines as a text file has them.
 
     Raises:
         UnicodeDecodeError: It is not in UTF-8.

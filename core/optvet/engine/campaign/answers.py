@@ -13,7 +13,7 @@ from optvet.engine.campaign.artifacts import NewArtifact, add_artifacts
 from optvet.engine.campaign.conversions import findings_of, numbers_of
 from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
 from optvet.engine.campaign.plan import Job, Plan, tool_of
-from optvet.engine.campaign.results import Campaign, JobAnswered, find_campaign
+from optvet.engine.campaign.results import Campaign, JobAnswered, campaigns, verdict_of
 from optvet.engine.campaign.store import Store
 from optvet.engine.work.cache import key
 from optvet.engine.work.trial import normalized_message
@@ -35,24 +35,38 @@ def add_campaign(store: Store, plan: Plan, clock: Clock = time.time) -> Campaign
     with store.transaction() as database:
         query = "SELECT id FROM campaigns WHERE plan = ?"
         row = database.execute(query, (plan.digest,)).fetchone()
-        settings = json.dumps(plan.settings)
-        if row is not None:
-            # A new baseline or size limit changes no job.
-            update = "UPDATE campaigns SET source = ?, settings = ? WHERE id = ?"
-            database.execute(update, (plan.text, settings, row["id"]))
-            id = row["id"]
-        else:
-            id = database.execute(
+        if row is None:
+            database.execute(
                 "INSERT INTO campaigns (name, plan, source, settings, created) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (plan.name, plan.digest, plan.text, settings, clock()),
-            ).lastrowid
-            database.executemany(_INSERT_JOB, map(_job_row, plan.jobs))
-            positions = [(id, number, job.key) for number, job in enumerate(plan.jobs)]
-            database.executemany("INSERT INTO campaign_jobs VALUES (?, ?, ?)", positions)
-    return find_campaign(store, str(id))
+                "VALUES (?, ?, '', '{}', ?)",
+                (plan.name, plan.digest, clock()),
+            )
+            row = database.execute(query, (plan.digest,)).fetchone()
+        # A new baseline or size limit changes no job.
+        update = "UPDATE campaigns SET name = ?, source = ?, settings = ? WHERE id = ?"
+        about = (plan.name, plan.text, json.dumps(plan.settings), row["id"])
+        database.execute(update, about)
+        _settle(database, row["id"], plan)
+    return next(campaign for campaign in campaigns(store) if campaign.id == row["id"])
 
 
+def _settle(database: sqlite3.Connection, campaign: int, plan: Plan) -> None:
+    """Make the jobs of a campaign those of its plan, whatever the store says they are."""
+    rows = [_job_row(job) for job in plan.jobs]
+    database.executemany(_INSERT_JOB, rows)
+    database.executemany(_UPDATE_JOB, [(*row[1:], row[0]) for row in rows])
+    positions = [(campaign, number, job.key) for number, job in enumerate(plan.jobs)]
+    query = "SELECT campaign, position, job FROM campaign_jobs WHERE campaign = ? ORDER BY position"
+    if list(map(tuple, database.execute(query, (campaign,)))) != positions:
+        database.execute("DELETE FROM campaign_jobs WHERE campaign = ?", (campaign,))
+        database.executemany("INSERT INTO campaign_jobs VALUES (?, ?, ?)", positions)
+
+
+_UPDATE_JOB = (
+    "UPDATE jobs SET cell = ?, request = ?, versions = ?, model = ?, model_digest = ?, "
+    "optimizer = ?, pipeline = ?, dataset = ?, runtime = ?, comparator = ?, bundles = ?, kind = ? "
+    "WHERE key = ?"
+)
 _INSERT_JOB = (
     "INSERT OR IGNORE INTO jobs (key, cell, request, versions, model, model_digest, optimizer, "
     "pipeline, dataset, runtime, comparator, bundles, kind) "
@@ -108,7 +122,7 @@ def record(
         WorkerLost: One of ``files`` is missing in the store's folder.
     """
     failed = isinstance(answer, ErrorRecord) and answer.exit_code == OptvetError.exit_code
-    verdict = "error" if isinstance(answer, ErrorRecord) else answer.verdict
+    verdict = verdict_of(answer)
     code = answer.exit_code if isinstance(answer, ErrorRecord) else None
     document = zlib.compress(answer.to_json().encode())
     with store.transaction() as database:

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from optvet.engine.campaign.damage import ARTIFACTS, damaged
 from optvet.engine.campaign.leases import Clock
 from optvet.engine.campaign.store import Store
 from optvet.spec.errors import InputError
 from optvet.spec.executor import WorkerLost
 from optvet.spec.files import write_file
+from optvet.spec.foreign import files_in, read_file
 
-FOLDER = "artifacts"
+FOLDER = ARTIFACTS
 _ORPHAN_S = 3600.0
 """Files without a row are removed after this time; a job stores its answer much sooner."""
 
@@ -104,21 +107,31 @@ def artifacts(store: Store, trial: str, number: int) -> list[Artifact]:
     ]
 
 
+def content_of(file: Artifact) -> bytes:
+    """The content of a file of a finding.
+
+    Raises:
+        InputError: It is gone, or does not have its digest any more.
+    """
+    try:
+        content = read_file(file.path)
+    except OSError as error:
+        raise InputError(f"{file.path}: {error.strerror}; the store is damaged") from error
+    if hashlib.sha256(content).hexdigest() != file.digest:
+        raise InputError(f"{file.path} was changed; the store is damaged")
+    return content
+
+
 def write_bundle(files: Iterable[Artifact], out: Path) -> None:
     """Write a bundle as a folder, as ``optvet replay`` takes it.
 
     Raises:
-        InputError: A file does not have its digest any more.
+        InputError: A file is gone, or does not have its digest any more.
     """
     for file in files:
-        try:
-            content = file.path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{file.path}: {error.strerror}; the store is damaged") from error
-        if hashlib.sha256(content).hexdigest() != file.digest:
-            raise InputError(f"{file.path} was changed; the store is damaged")
+        content = content_of(file)
         target = out / file.name
-        if not target.resolve().is_relative_to(out.resolve()):
+        if "\0" in file.name or not target.resolve().is_relative_to(out.resolve()):
             raise InputError(f"a file of a finding is called {file.name!r}; the store is damaged")
         write_file(target, content, advice="choose another folder")
 
@@ -169,8 +182,21 @@ def _sweep(store: Store, now: float) -> int:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    yield from (path for path in folder.rglob("*") if path.is_file())
+    """Files that ``keep`` made, or began to make; none behind a link, nor of another's."""
+    if folder.is_symlink():
+        return
+    for path in files_in(folder) if folder.is_dir() else ():
+        own = _DIGEST.fullmatch(path.name) and path.parent.name == path.name[:2]
+        begun = _BEGUN.fullmatch(path.name) and len(path.parent.name) == 2
+        if path.parent.parent == folder and (own or begun):
+            yield path
+
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_BEGUN = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 def _place(folder: Path, digest: str) -> Path:
+    if not _DIGEST.fullmatch(digest):
+        raise damaged(folder.parent, f"{digest[:80]!r} is no digest of a file")
     return folder / digest[:2] / digest

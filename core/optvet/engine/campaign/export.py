@@ -11,6 +11,7 @@ from typing import Any
 
 from optvet.engine.campaign.artifacts import artifacts, write_bundle
 from optvet.engine.campaign.baseline import baseline_of
+from optvet.engine.campaign.damage import damaged
 from optvet.engine.campaign.documents import summary_of
 from optvet.engine.campaign.results import Campaign, Trial, findings, metrics, trials
 from optvet.engine.campaign.store import Store
@@ -100,7 +101,10 @@ def write_bundles(store: Store, campaign: Campaign, folder: Path) -> list[Path]:
     for row in findings(store, campaign):
         files = artifacts(store, row.trial, row.number)
         if files and row.fingerprint not in written:
-            target = folder / (row.finding.bundle or row.fingerprint)
+            name = row.finding.bundle or row.fingerprint
+            if name in ("", ".", "..") or "\0" in name or Path(name).name != name:
+                raise damaged(store.path, f"a bundle is called {name[:80]!r}")
+            target = folder / name
             write_bundle(files, target)
             written[row.fingerprint] = target
     return list(written.values())

@@ -73,6 +73,11 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def requests(self) -> dict[str, JobRequest]:
+        """What is asked, by the key of the job."""
+        return {job.key: job.request for job in self.jobs}
+
+    @property
     def digest(self) -> str:
         """A digest of all jobs, equal for equal campaigns."""
         return key(self.name, [job.key for job in self.jobs])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import optvet
 from optvet.engine import contract
-from optvet.engine.campaign.artifacts import artifacts
+from optvet.engine.campaign.artifacts import artifacts, content_of
 from optvet.engine.campaign.documents import summary_of
 from optvet.engine.campaign.names import questions, short_models
 from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
 from optvet.engine.campaign.store import Store
 from optvet.spec.campaign import JobRequest
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.errors import InputError
 from optvet.spec.protocols import FindingFiles, Reporter
 from optvet.spec.records import FindingGroup, TrialSummary
 from optvet.spec.records.charts import Chart
@@ -94,10 +94,8 @@ def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
             continue
         contents = {}
         for file in kept:
-            with suppress(OSError):
-                content = file.path.read_bytes()
-                if hashlib.sha256(content).hexdigest() == file.digest:
-                    contents[file.name] = content
+            with suppress(InputError):
+                contents[file.name] = content_of(file)
         return contents
     return {}
 

@@ -20,15 +20,21 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+from pydantic import BaseModel, Field
+
+from optvet.engine.campaign.damage import MOST_VALUE_BYTES, reading
 from optvet.engine.campaign.store import Store
 from optvet.engine.discovery import Plugins
 from optvet.engine.trust import check_request
-from optvet.spec.campaign import JobRequest
+from optvet.spec.campaign import STORE_BYTES, JobRequest
 from optvet.spec.convert import ConvertRequest
-from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.parsing import parse_json
 from optvet.spec.records import ErrorRecord, Finding, VetResult
+from optvet.spec.records.campaign import Baseline
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.reading import read_document
 from optvet.spec.request import VetRequest
@@ -98,22 +104,40 @@ class Trial:
     request_json: str
     compressed: bytes | None
     kind: JobKind = "vet"
+    store: Path = Path()
 
     @cached_property
     def request(self) -> JobRequest:
-        """The request of the job."""
-        kind = ConvertRequest if self.kind == "convert" else VetRequest
-        return kind.model_validate_json(self.request_json)
+        """The request of the job.
+
+        Raises:
+            InputError: It cannot be read; the store is damaged.
+        """
+        with reading(self.store, f"the request of job {self.key[:12]!r}"):
+            return request_from(self.kind, self.request_json)
 
     @cached_property
     def answer(self) -> JobAnswered | None:
-        """The answer; None if there is none yet."""
-        return None if self.document is None else answer_from(self.document)
+        """The answer; None if there is none yet.
+
+        Raises:
+            InputError: It cannot be read; the store is damaged.
+        """
+        if self.document is None:
+            return None
+        with reading(self.store, f"the answer of job {self.key[:12]!r}"):
+            answer = answer_from(self.document)
+            if verdict_of(answer) != self.verdict:
+                raise ValueError(f"it says {verdict_of(answer)!r}, its row {self.verdict!r}")
+            return answer
 
     @property
     def document(self) -> str | None:
-        """The answer as it was written, JSON."""
-        return None if self.compressed is None else zlib.decompress(self.compressed).decode()
+        """The answer as it was written, JSON; raises as ``answer``."""
+        if self.compressed is None:
+            return None
+        with reading(self.store, f"the answer of job {self.key[:12]!r}"):
+            return _unpacked(self.compressed).decode()
 
     @property
     def result(self) -> VetResult | None:
@@ -155,9 +179,35 @@ class Metric:
     value: float | None
 
 
+def _unpacked(compressed: bytes) -> bytes:
+    """The text of an answer, which is bounded: a few bytes may unpack to any number."""
+    unpack = zlib.decompressobj()
+    try:
+        content = unpack.decompress(compressed, MOST_VALUE_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpack.eof:
+        over = unpack.unconsumed_tail
+        raise ValueError(f"it has more than {MOST_VALUE_BYTES:,} bytes" if over else "it is cut")
+    return content
+
+
+def verdict_of(answer: JobAnswered) -> str:
+    """What the row of a job says of its answer."""
+    return "error" if isinstance(answer, ErrorRecord) else answer.verdict
+
+
+def request_from(kind: JobKind, document: str) -> JobRequest:
+    """The request of a job in a JSON document."""
+    given = parse_json(document, "the request", "record")
+    return (ConvertRequest if kind == "convert" else VetRequest).model_validate(given)
+
+
 def answer_from(document: str) -> JobAnswered:
     """The answer in a JSON document; one of an earlier version is converted."""
-    data = json.loads(document)
+    data = parse_json(document, "the answer", "listing")
+    if not isinstance(data, dict):
+        raise InputError("the answer is no object")
     name = str(data.get("schema")).partition("/")[0]
     if name == "optvet.error":
         return read_document(ErrorRecord, data)
@@ -168,7 +218,8 @@ def answer_from(document: str) -> JobAnswered:
 
 def campaigns(store: Store) -> list[Campaign]:
     """All campaigns of a store, the oldest first."""
-    return [_campaign(row) for row in store.database.execute("SELECT * FROM campaigns ORDER BY id")]
+    rows = store.database.execute("SELECT * FROM campaigns ORDER BY id")
+    return [_campaign(row, store.path) for row in rows]
 
 
 def find_campaign(store: Store, name: str = "") -> Campaign:
@@ -193,7 +244,7 @@ def trials(store: Store, campaign: Campaign) -> Iterator[Trial]:
         "ORDER BY position"
     )
     for row in store.database.execute(query, (campaign.id,)):
-        yield _trial(row)
+        yield _trial(row, store.path)
 
 
 def trial(store: Store, key: str) -> Trial:
@@ -208,6 +259,7 @@ def trial(store: Store, key: str) -> Trial:
     """
     query = f"SELECT {_TRIAL} FROM jobs WHERE substr(key, 1, ?) = ?"
     rows = store.database.execute(query, (len(key), key)).fetchall()
+    rows = [row for row in rows if row["key"] == key] or rows
     if not rows:
         found = "SELECT job FROM findings WHERE substr(fingerprint, 1, ?) = ? ORDER BY job LIMIT 1"
         query = f"SELECT {_TRIAL} FROM jobs WHERE key = ({found})"
@@ -218,7 +270,7 @@ def trial(store: Store, key: str) -> Trial:
             f"{number} a key that begins with {key!r} in {store.path}; `optvet campaign show "
             f"{store.path} --json -` tells all keys"
         )
-    return _trial(rows[0])
+    return _trial(rows[0], store.path)
 
 
 def findings(store: Store, campaign: Campaign) -> Iterator[StoredFinding]:
@@ -229,6 +281,8 @@ def findings(store: Store, campaign: Campaign) -> Iterator[StoredFinding]:
         "ORDER BY position, number"
     )
     for row in store.database.execute(query, (campaign.id,)):
+        with reading(store.path, f"a finding of job {row['job'][:12]!r}"):
+            finding = Finding.model_validate_json(row["document"])
         yield StoredFinding(
             row["job"],
             row["number"],
@@ -237,7 +291,7 @@ def findings(store: Store, campaign: Campaign) -> Iterator[StoredFinding]:
             row["optimizer"],
             row["pipeline"],
             row["runtime"],
-            Finding.model_validate_json(row["document"]),
+            finding,
         )
 
 
@@ -251,18 +305,43 @@ def metrics(store: Store, campaign: Campaign) -> Iterator[Metric]:
         yield Metric(row["job"], row["kind"], row["name"], row["value"])
 
 
-def check_stored(store: Store, campaign: Campaign, plugins: Plugins) -> None:
-    """Check that the queued jobs of a store run no code of unknown origin.
+def stored_requests(
+    store: Store,
+    campaign: Campaign,
+    plugins: Plugins,
+    *,
+    cache_dir: Path | None,
+    trust: bool = False,
+) -> dict[str, JobRequest]:
+    """The requests of the jobs of a store that are not done, by key, as they may be executed.
+
+    Where answers are cached and written is the user's choice, never the store's.
+
+    Args:
+        store: The store.
+        campaign: The campaign of the jobs.
+        plugins: What is installed.
+        cache_dir: Where models and results are cached; None for the store's choice.
+        trust: Whether requests may name code and commands.
 
     Raises:
-        InputError: A request trusts files, or names code.
+        InputError: A request trusts files or names code, and ``trust`` is false; or it is damaged.
     """
     query = (
-        "SELECT DISTINCT request FROM campaign_jobs JOIN jobs ON key = job "
+        "SELECT key, kind, request FROM campaign_jobs JOIN jobs ON key = job "
         "WHERE campaign = ? AND state != 'done'"
     )
-    for (request,) in store.database.execute(query, (campaign.id,)):
-        check_request(str(store.path), json.loads(request), plugins)
+    found: dict[str, JobRequest] = {}
+    for row in store.database.execute(query, (campaign.id,)):
+        with reading(store.path, f"the request of job {row['key'][:12]!r}"):
+            request = request_from(_kind(row["kind"]), row["request"])
+        if not trust:
+            check_request(str(store.path), json.loads(row["request"]), plugins)
+        more: dict[str, Any] = {"out": None, "jobs": 1}
+        if isinstance(request, VetRequest) and cache_dir is not None:
+            more["cache_dir"] = cache_dir
+        found[row["key"]] = request.model_copy(update=more)
+    return found
 
 
 def states(store: Store, campaign: Campaign) -> dict[State, int]:
@@ -275,18 +354,43 @@ def states(store: Store, campaign: Campaign) -> dict[State, int]:
     return {state: counted.get(state, 0) for state in STATES}
 
 
-def _campaign(row: sqlite3.Row) -> Campaign:
+class _Settings(BaseModel):
+    """What a campaign was run with."""
+
+    baseline: dict[str, Any] | None = None
+    store_size: int = Field(STORE_BYTES, ge=0)
+    fail_on: list[str] = []
+
+
+def _campaign(row: sqlite3.Row, store: Path) -> Campaign:
+    with reading(store, f"the settings of campaign {row['id']}"):
+        given = parse_json(row["settings"], "they", "listing")
+        settings = _Settings.model_validate(given).model_dump()
+        if settings["baseline"] is not None:
+            read_document(Baseline, settings["baseline"])
     return Campaign(
-        row["id"],
-        row["name"],
-        row["source"],
-        json.loads(row["settings"]),
-        row["created"],
-        row["finished"],
+        row["id"], row["name"], row["source"], settings, row["created"], row["finished"]
     )
 
 
-def _trial(row: sqlite3.Row) -> Trial:
+def _kind(name: str) -> JobKind:
+    if name not in get_args(JobKind):
+        raise ValueError(f"{name[:40]!r} is no kind of job")
+    return name  # type: ignore[return-value]  # mypy does not see that it is one of them
+
+
+def _trial(row: sqlite3.Row, store: Path) -> Trial:
+    with reading(store, f"job {row['key'][:12]!r}"):
+        kind = _kind(row["kind"])
+        if row["state"] not in STATES:
+            raise ValueError(f"{row['state'][:40]!r} is no state")
+        if (row["document"] is None) == (row["state"] in ("done", "failed")):
+            raise ValueError(f"it is {row['state']}, which does not go with its answer")
+        versions = parse_json(row["versions"], "its versions", "record")
+        if not isinstance(versions, dict) or not all(
+            isinstance(version, str) for version in versions.values()
+        ):
+            raise ValueError("its versions are no object of texts")
     return Trial(
         key=row["key"],
         cell=row["cell"],
@@ -297,7 +401,7 @@ def _trial(row: sqlite3.Row) -> Trial:
         dataset=row["dataset"],
         runtime=row["runtime"],
         comparator=row["comparator"],
-        versions=json.loads(row["versions"]),
+        versions=versions,
         bundles=bool(row["bundles"]),
         state=row["state"],
         verdict=row["verdict"],
@@ -307,5 +411,6 @@ def _trial(row: sqlite3.Row) -> Trial:
         attempts=row["attempts"],
         request_json=row["request"],
         compressed=row["document"],
-        kind=row["kind"],
+        kind=kind,
+        store=store,
     )

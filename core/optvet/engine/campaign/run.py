@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.answers import finish, record
 from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
 from optvet.engine.campaign.costs import Costs
+from optvet.engine.campaign.damage import damaged
 from optvet.engine.campaign.job import BUG, Bundling, JobAnswer, run_job
 from optvet.engine.campaign.leases import (
     BEAT_S,
@@ -37,7 +38,7 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import Store
-from optvet.spec.campaign import STORE_BYTES
+from optvet.spec.campaign import STORE_BYTES, JobRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.executor import NumberedWorkers, WorkerLost, Workers
 from optvet.spec.records import ErrorRecord
@@ -81,6 +82,7 @@ class _Running:
 class _Runner:
     store: Store
     campaign: Campaign
+    requests: Mapping[str, JobRequest]
     workers: Workers
     owner: Owner
     on_event: Callable[[Event], None]
@@ -128,6 +130,10 @@ class _Runner:
             key = claim(self.store, self.campaign.id, self.owner, near=near)
             if key is None:
                 return
+            request = self.requests.get(key)
+            if request is None:
+                release(self.store, self.owner, [key])
+                raise damaged(self.store.path, f"nobody asked for its job {key[:12]!r}")
             asked = trial(self.store, key)
             self.near[slot] = asked.optimizer
             self._tell("started", asked, slot)
@@ -136,13 +142,13 @@ class _Runner:
                 self.on_event(Event("progress", asked, slot, text))
 
             bundling = self.bundling if asked.bundles else None
-            parcel = None if self.bundling.folder is not None else packed(asked.request)
+            parcel = None if self.bundling.folder is not None else packed(request)
             submit = (
                 partial(self.workers.submit_to, slot)
                 if isinstance(self.workers, NumberedWorkers)
                 else self.workers.submit
             )
-            future = submit(run_job, asked.request, bundling, parcel, report=report)
+            future = submit(run_job, request, bundling, parcel, report=report)
             self.running[future] = _Running(asked, slot, time.monotonic())
 
     def _take(self, future: Future[JobAnswer]) -> None:
@@ -203,6 +209,7 @@ class _Runner:
 def run_campaign(
     store: Store,
     campaign: Campaign,
+    requests: Mapping[str, JobRequest],
     start: Callable[[], Workers],
     *,
     shares_disk: bool = True,
@@ -217,6 +224,8 @@ def run_campaign(
     Args:
         store: The store of the campaign.
         campaign: The campaign.
+        requests: What is executed, by the key of the job: what a file says or the user trusts. The
+            requests that stand in the store are not.
         start: Starts the workers; not called if no job is queued.
         shares_disk: Whether the workers can read the files of this machine and of the store.
         draw: Makes the pictures of bundles, if given; importable in a worker.
@@ -224,6 +233,7 @@ def run_campaign(
 
     Raises:
         InfrastructureError: No worker can be started, or the store cannot be written.
+        InputError: The store has a job that ``requests`` has not.
     """
     take_back(store)
     counts = states(store, campaign)
@@ -231,7 +241,7 @@ def run_campaign(
         with _owner(store) as owner, _started(start) as workers:
             costs = Costs.of(trials(store, campaign))
             bundling = Bundling(folder_of(store).absolute() if shares_disk else None, draw)
-            _Runner(store, campaign, workers, owner, on_event, costs, bundling).run()
+            _Runner(store, campaign, requests, workers, owner, on_event, costs, bundling).run()
     finish(store, campaign)
     collect_garbage(store, int(campaign.settings.get("store_size", STORE_BYTES)))
 

@@ -5,22 +5,44 @@ that no answer is stored in part. A process that is killed between the two leave
 another process takes back; see ``leases``. Several processes of one machine may use a store at the
 same time. SQLite's write-ahead log needs shared memory, so the folder must not be on a network file
 system.
+
+A store that cannot be written, such as on a read-only medium, can be read: nothing is written
+beside it.
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from urllib.parse import quote
 
+from optvet.engine.campaign.damage import (
+    BUSY,
+    DATABASE,
+    MOST_VALUE_BYTES,
+    check_folder,
+    check_tables,
+    damaged,
+    explained,
+    is_writable,
+    of_folder,
+    read_only,
+    statements,
+)
 from optvet.engine.campaign.schema import MIGRATIONS
-from optvet.spec.errors import InfrastructureError, UsageError
+from optvet.spec.errors import InfrastructureError, OptvetError, UsageError
 
-DATABASE = "campaigns.sqlite3"
+__all__ = ["BUSY_S", "DATABASE", "Store", "open_store"]
+
 BUSY_S = 60.0
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_JOURNAL_S = 2.0
+"""How long a new store may have a journal, while another process makes it."""
 
 
 class Store:
@@ -31,15 +53,19 @@ class Store:
         database: Its database; rows are ``sqlite3.Row``.
     """
 
-    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, database: sqlite3.Connection, more: ExitStack | None = None
+    ) -> None:
         self.path, self.database = path, database
+        self._more = more or ExitStack()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction; takes the write lock at its start, so that it cannot fail later for it.
 
         Raises:
-            InfrastructureError: The database cannot be written, such as on a full disk.
+            OptvetError: The database cannot be written; it says whether it is locked, read-only,
+                damaged, or on a full disk.
         """
         try:
             self.database.execute("BEGIN IMMEDIATE")
@@ -51,49 +77,132 @@ class Store:
                 with suppress(sqlite3.Error):
                     self.database.execute("ROLLBACK")
                 raise
-        except sqlite3.OperationalError as error:
-            raise InfrastructureError(
-                f"store {self.path} cannot be written: {error}; make room, then go on with: "
-                "optvet campaign resume"
-            ) from error
+        except sqlite3.Error as error:
+            raise explained(self.path, error) from error
 
     def close(self) -> None:
         """Close the database."""
         self.database.close()
+        self._more.close()
 
     def __enter__(self) -> Store:
         """The store itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; an error of the database is told in words."""
+        with suppress(sqlite3.Error):
+            self.close()
+        if isinstance(error, sqlite3.Error):
+            raise explained(self.path, error) from error
 
 
-def open_store(path: Path, *, create: bool = False) -> Store:
+def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> Store:
     """The store in the folder ``path``, migrated to the current tables.
 
     Args:
         path: The folder.
         create: Whether to make it if it is not there.
+        to_read: Whether it is only read, which a store that cannot be written allows too.
 
     Raises:
-        UsageError: There is no store, or a later version of optvet wrote it.
-        InfrastructureError: It cannot be opened or made.
+        UsageError: There is no store, a later version of optvet wrote it, it is damaged, or it
+            cannot be written and is not only read.
+        InfrastructureError: It cannot be opened or made, or is locked.
     """
     file = path / DATABASE
-    if not create and not file.is_file():
-        raise UsageError(f"{path} is no store; `optvet campaign run FILE --store {path}` makes one")
     try:
+        if not create and not file.exists():
+            raise UsageError(
+                f"{path} is no store; `optvet campaign run FILE --store {path}` makes one"
+            )
         path.mkdir(parents=True, exist_ok=True)
-        database = _connect(file)
-    except (OSError, sqlite3.Error) as error:
-        raise InfrastructureError(f"store {path} cannot be opened: {error}") from error
+        _check(path)
+    except OSError as error:
+        raise of_folder(path, error) from error
+    if not is_writable(path):
+        if not to_read:
+            raise read_only(path)
+        return _detached(path)
     try:
-        store = Store(path, database)
-        _migrate(store)
-    except BaseException:
-        database.close()
+        return _attached(path, create=create)
+    except (InfrastructureError, UsageError) as error:
+        # On a full disk no shared memory can be made, yet the store can be read.
+        if not to_read or not isinstance(error.__cause__, sqlite3.OperationalError):
+            raise
+        code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
+        if code in BUSY:
+            raise
+        return _detached(path)
+
+
+def _check(path: Path) -> None:
+    if not (path / DATABASE).exists():
+        return
+    deadline = time.monotonic() + _JOURNAL_S
+    while True:
+        try:
+            check_folder(path)
+            return
+        except OptvetError:
+            journal = path / f"{DATABASE}-journal"
+            if time.monotonic() > deadline or not journal.is_file():
+                raise
+            time.sleep(0.02)
+
+
+def _attached(path: Path, *, create: bool) -> Store:
+    """A store to be read and written."""
+    try:
+        database = _connect(path / DATABASE)
+    except sqlite3.Error as error:
+        raise explained(path, error) from error
+    return _prepared(path, database, ExitStack(), create=create)
+
+
+def _detached(path: Path) -> Store:
+    """A store to be read, beside which nothing is written."""
+    with ExitStack() as stack:
+        file = (path / DATABASE).absolute()
+        log = file.with_name(f"{file.name}-wal")
+        try:
+            if log.exists() and log.stat().st_size:
+                # A killed process left what it wrote last in the log, which is replayed on a copy.
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="optvet-store-")))
+                for each in (file, log):
+                    shutil.copyfile(each, folder / each.name)
+                database = _connect(folder / file.name)
+            else:
+                database = sqlite3.connect(
+                    f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True, isolation_level=None
+                )
+                if 0 < _version(database) < len(MIGRATIONS):
+                    # A database without a name is a temporary file.
+                    migrated = sqlite3.connect("", isolation_level=None)
+                    database.backup(migrated)
+                    database.close()
+                    database = migrated
+                _settle(database)
+        except sqlite3.Error as error:
+            raise explained(path, error) from error
+        return _prepared(path, database, stack.pop_all(), create=False)
+
+
+def _prepared(path: Path, database: sqlite3.Connection, more: ExitStack, *, create: bool) -> Store:
+    """The store of an open database, checked and migrated."""
+    store = Store(path, database, more)
+    try:
+        _migrate(store, create=create)
+        check_tables(path, database, len(MIGRATIONS))
+    except BaseException as error:
+        store.close()
+        if isinstance(error, sqlite3.Error):
+            raise explained(path, error) from error
         raise
     return store
 
@@ -102,8 +211,8 @@ def _connect(file: Path) -> sqlite3.Connection:
     deadline = time.monotonic() + BUSY_S
     while True:
         database = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
-        database.row_factory = sqlite3.Row
         try:
+            _settle(database)
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=NORMAL")
             database.execute("PRAGMA foreign_keys=ON")
@@ -111,27 +220,41 @@ def _connect(file: Path) -> sqlite3.Connection:
         except BaseException as error:
             database.close()
             # SQLite calls no busy handler for the change to WAL, so it is repeated here.
-            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in BUSY
             if not busy or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
 
 
-def _migrate(store: Store) -> None:
-    if (version := _version(store)) == len(MIGRATIONS):
+def _settle(database: sqlite3.Connection) -> None:
+    """Trust nothing of the file: neither functions in its tables, nor lengths in its pages."""
+    database.row_factory = sqlite3.Row
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+    database.execute("PRAGMA trusted_schema=OFF")
+    database.execute("PRAGMA cell_size_check=ON")
+
+
+def _migrate(store: Store, *, create: bool) -> None:
+    version = _version(store.database)
+    if version == len(MIGRATIONS):
         return
     if version > len(MIGRATIONS):
         raise UsageError(
             f"store {store.path} was written by a later version of optvet (its tables are of "
             f"version {version}, known are {len(MIGRATIONS)}); upgrade optvet"
         )
+    if version < 0:
+        raise damaged(store.path, f"its tables are of version {version}")
+    if version == 0 and not create:
+        raise damaged(store.path, "its database has no tables of optvet")
     with store.transaction() as database:
         # Another process may have migrated it while this one waited.
-        for script in MIGRATIONS[_version(store) :]:
-            for statement in filter(str.strip, script.split(";\n")):
-                database.execute(statement)
+        version = _version(database)
+        check_tables(store.path, database, version)
+        for statement in statements(version):
+            database.execute(statement)
         database.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
 
 
-def _version(store: Store) -> int:
-    return int(store.database.execute("PRAGMA user_version").fetchone()[0])
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
