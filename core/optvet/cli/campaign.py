@@ -366,6 +366,34 @@ def _gc(
     terminal.show(f"removed {size(removed)} of bundles")
 
 
+@add(app, "repair")
+def _repair(
+    context: typer.Context,
+    store: StoreArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The new store.", show_default="STORE.repaired, beside it"
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Make a new store of what can be read of a damaged one, which is left as it is."""
+    from optvet.engine.campaign import rescue_store
+
+    terminal = context.ensure_object(Terminal)
+    made = rescue_store(
+        store, out or store.absolute().with_name(f"{store.absolute().name}.repaired")
+    )
+    terminal.show(
+        f"wrote {made.path}: {made.campaigns} campaigns, {made.jobs} jobs, {made.answers} of them "
+        f"answered, {made.files} files of findings",
+        soft_wrap=True,
+    )
+    for words in made.lost or ["nothing was lost"]:
+        terminal.show(words, soft_wrap=True)
+
+
 # --- parts ---------------------------------------------------------------------------------------
 
 

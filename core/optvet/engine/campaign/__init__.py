@@ -17,6 +17,7 @@ from optvet.engine.campaign.documents import status_of, summary_of
 from optvet.engine.campaign.export import export
 from optvet.engine.campaign.file import CampaignSource, read_campaign
 from optvet.engine.campaign.plan import Plan, plan_campaign, requests_of
+from optvet.engine.campaign.rescue import Rescued, rescue_store
 from optvet.engine.campaign.results import (
     Campaign,
     Metric,
@@ -43,6 +44,7 @@ __all__ = [
     "Event",
     "Metric",
     "Plan",
+    "Rescued",
     "Store",
     "StoredFinding",
     "Trial",
@@ -60,6 +62,7 @@ __all__ = [
     "plan_campaign",
     "read_campaign",
     "requests_of",
+    "rescue_store",
     "retry",
     "run_campaign",
     "states",

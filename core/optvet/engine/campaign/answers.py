@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from optvet.engine.campaign.artifacts import NewArtifact, add_artifacts
 from optvet.engine.campaign.conversions import findings_of, numbers_of
+from optvet.engine.campaign.damage import MOST_VALUE_BYTES
 from optvet.engine.campaign.leases import Clock, Owner, end_attempt, owns
 from optvet.engine.campaign.plan import Job, Plan, tool_of
 from optvet.engine.campaign.results import Campaign, JobAnswered, campaigns, verdict_of
@@ -20,6 +21,7 @@ from optvet.engine.work.trial import normalized_message
 from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, Finding, VetResult
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.records.error import ErrorSource
 from optvet.spec.request import VetRequest
 
 _CALLED = re.compile(r"= ([\w.]+)")
@@ -121,13 +123,26 @@ def record(
     Raises:
         WorkerLost: One of ``files`` is missing in the store's folder.
     """
+    text = answer.to_json().encode()
+    if len(text) > MOST_VALUE_BYTES:
+        words = f"the answer has {len(text):,} bytes, and a store takes {MOST_VALUE_BYTES:,}"
+        answer = ErrorRecord(
+            schema="optvet.error/1",
+            model=ErrorSource(source=job),
+            error="InfrastructureError",
+            message=words,
+            exit_code=OptvetError.exit_code,
+        )
+        text = answer.to_json().encode()
     failed = isinstance(answer, ErrorRecord) and answer.exit_code == OptvetError.exit_code
     verdict = verdict_of(answer)
     code = answer.exit_code if isinstance(answer, ErrorRecord) else None
-    document = zlib.compress(answer.to_json().encode())
+    document = zlib.compress(text)
     with store.transaction() as database:
         if not owns(database, job, owner):
             return False
+        for table in ("findings", "metrics", "finding_artifacts"):
+            database.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
         state = "failed" if failed else "done"
         database.execute(
             "UPDATE jobs SET state = ?, owner = NULL, verdict = ?, exit_code = ?, wall_s = ?, "

@@ -58,7 +58,7 @@ def folder_of(store: Store) -> Path:
 def keep(folder: Path, content: bytes) -> str:
     """Write ``content`` to ``folder``; returns its digest."""
     digest = hashlib.sha256(content).hexdigest()
-    path = _place(folder, digest)
+    path = place_of(folder, digest)
     try:
         # A new time of change keeps a file that is used again from being swept.
         os.utime(path)
@@ -77,7 +77,7 @@ def add_artifacts(
     """
     now = clock()
     for file in files:
-        if not _place(folder_of(store), file.digest).is_file():
+        if not place_of(folder_of(store), file.digest).is_file():
             raise WorkerLost("a file of this answer was removed to make room")
         store.database.execute(
             "INSERT OR IGNORE INTO artifacts VALUES (?, ?, ?)", (file.digest, file.size, now)
@@ -102,7 +102,7 @@ def artifacts(store: Store, trial: str, number: int) -> list[Artifact]:
     )
     folder = folder_of(store)
     return [
-        Artifact(row["name"], row["digest"], row["size"], _place(folder, row["digest"]))
+        Artifact(row["name"], row["digest"], row["size"], place_of(folder, row["digest"]))
         for row in store.database.execute(query, (trial, number))
     ]
 
@@ -164,7 +164,7 @@ def _drop_unnamed(store: Store) -> int:
     rows = store.database.execute(f"SELECT digest, size {query}").fetchall()
     store.database.execute(f"DELETE {query}")
     for row in rows:
-        _place(folder_of(store), row["digest"]).unlink(missing_ok=True)
+        place_of(folder_of(store), row["digest"]).unlink(missing_ok=True)
     return sum(row["size"] for row in rows)
 
 
@@ -196,7 +196,8 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _BEGUN = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
-def _place(folder: Path, digest: str) -> Path:
+def place_of(folder: Path, digest: str) -> Path:
+    """Where the file with that digest is; raises ``InputError`` if it is none."""
     if not _DIGEST.fullmatch(digest):
         raise damaged(folder.parent, f"{digest[:80]!r} is no digest of a file")
     return folder / digest[:2] / digest

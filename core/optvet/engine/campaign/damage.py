@@ -107,8 +107,8 @@ def is_writable(path: Path) -> bool:
     try:
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             return False
-        return os.access(path, os.W_OK | os.X_OK) and (
-            not file.exists() or os.access(file, os.W_OK)
+        return os.access(path, os.W_OK | os.X_OK, effective_ids=True) and (
+            not file.exists() or os.access(file, os.W_OK, effective_ids=True)
         )
     except OSError:
         return False

@@ -43,6 +43,7 @@ JobKind = Literal["vet", "convert"]
 JobAnswered = VetResult | ConversionResult | ErrorRecord
 """What a job is answered with."""
 State = Literal["queued", "running", "done", "failed"]
+Row = sqlite3.Row | Mapping[str, Any]
 STATES: tuple[State, ...] = ("queued", "running", "done", "failed")
 
 _TRIAL = (
@@ -219,7 +220,7 @@ def answer_from(document: str) -> JobAnswered:
 def campaigns(store: Store) -> list[Campaign]:
     """All campaigns of a store, the oldest first."""
     rows = store.database.execute("SELECT * FROM campaigns ORDER BY id")
-    return [_campaign(row, store.path) for row in rows]
+    return [campaign_from(row, store.path) for row in rows]
 
 
 def find_campaign(store: Store, name: str = "") -> Campaign:
@@ -244,7 +245,7 @@ def trials(store: Store, campaign: Campaign) -> Iterator[Trial]:
         "ORDER BY position"
     )
     for row in store.database.execute(query, (campaign.id,)):
-        yield _trial(row, store.path)
+        yield trial_from(row, store.path)
 
 
 def trial(store: Store, key: str) -> Trial:
@@ -270,7 +271,7 @@ def trial(store: Store, key: str) -> Trial:
             f"{number} a key that begins with {key!r} in {store.path}; `optvet campaign show "
             f"{store.path} --json -` tells all keys"
         )
-    return _trial(rows[0], store.path)
+    return trial_from(rows[0], store.path)
 
 
 def findings(store: Store, campaign: Campaign) -> Iterator[StoredFinding]:
@@ -362,7 +363,8 @@ class _Settings(BaseModel):
     fail_on: list[str] = []
 
 
-def _campaign(row: sqlite3.Row, store: Path) -> Campaign:
+def campaign_from(row: Row, store: Path) -> Campaign:
+    """A campaign from its row; raises ``InputError`` if the row is damaged."""
     with reading(store, f"the settings of campaign {row['id']}"):
         given = parse_json(row["settings"], "they", "listing")
         settings = _Settings.model_validate(given).model_dump()
@@ -379,7 +381,8 @@ def _kind(name: str) -> JobKind:
     return name  # type: ignore[return-value]  # mypy does not see that it is one of them
 
 
-def _trial(row: sqlite3.Row, store: Path) -> Trial:
+def trial_from(row: Row, store: Path) -> Trial:
+    """A job from its row; raises ``InputError`` if the row is damaged."""
     with reading(store, f"job {row['key'][:12]!r}"):
         kind = _kind(row["kind"])
         if row["state"] not in STATES:
