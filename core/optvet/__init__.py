@@ -42,6 +42,16 @@ if TYPE_CHECKING:
     from optvet.spec.executor import Executor, Report, WorkerLost, Workers
     from optvet.spec.factory import Made, load_factory
     from optvet.spec.files import file_sha256, write_file
+    from optvet.spec.foreign import (
+        check_file,
+        files_in,
+        load_model,
+        matching,
+        open_file,
+        open_text,
+        read_file,
+        read_text,
+    )
     from optvet.spec.generators import (
         Candidate,
         Fragment,
@@ -274,14 +284,22 @@ __all__ = [
     "__version__",
     "announced_bytes",
     "bench",
+    "check_file",
     "check_size",
     "compare",
     "file_sha256",
+    "files_in",
     "hookimpl",
     "load_factory",
     "may_be_rounded",
+    "load_model",
+    "matching",
+    "open_file",
+    "open_text",
     "parse_json",
+    "read_file",
     "read_json",
+    "read_text",
     "read_toml",
     "reduce",
     "reference_evaluator",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -25,6 +24,7 @@ from optvet import (
     Summary,
     hookimpl,
     parse_json,
+    read_text,
 )
 
 _TASK = re.compile(
@@ -182,6 +182,7 @@ def output_name(outputs: Mapping[str, np.ndarray], wanted: str) -> str:
     return (words or frames or fitting)[0]
 
 
+_MOST_BYTES = 64 << 20
 _MOST_SYMBOLS = 1 << 24
 
 
@@ -196,7 +197,7 @@ def vocabulary_of(given: str | Sequence[str]) -> list[str]:
     if not given:
         return []
     try:
-        text = Path(given).read_text(encoding="utf-8")
+        text = read_text(given, _MOST_BYTES)
         if not text.lstrip().startswith(("{", "[")):
             return text.splitlines()
         data = parse_json(text, f"vocabulary {given}", "listing")

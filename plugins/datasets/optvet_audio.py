@@ -40,8 +40,11 @@ from optvet import (
     Sensitive,
     UsageError,
     ValueInfo,
+    check_file,
     check_size,
+    files_in,
     hookimpl,
+    open_text,
 )
 
 RATE = 16_000
@@ -304,7 +307,7 @@ def _files(argument: str) -> dict[str, Path]:
 def _found(path: Path) -> list[Path]:
     if path.is_file():
         return [path] if path.suffix.lower() == ".wav" else []
-    inside = (f for f in path.rglob("*") if f.suffix.lower() == ".wav" and f.is_file())
+    inside = files_in(path, lambda f: f.suffix.lower() == ".wav")
     return sorted(inside, key=lambda f: f.as_posix())
 
 
@@ -313,7 +316,7 @@ def _labels(path: str | None, files: Mapping[str, Path]) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open_text(path, newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"dataset 'audio': labels {path}: {error}") from error
@@ -332,6 +335,7 @@ def _mapped(path: Path) -> tuple[int, np.ndarray]:
     """Rate and samples of a WAV file; still on disk where samples are of 1, 2, 4 or 8 bytes."""
     from scipy.io import wavfile
 
+    check_file(path)
     try:
         own, data = wavfile.read(path, mmap=True)
     except ValueError as error:

@@ -40,6 +40,9 @@ from optvet import (
     announced_bytes,
     check_size,
     hookimpl,
+    matching,
+    open_file,
+    read_file,
 )
 
 Arrays = Mapping[str, np.ndarray]
@@ -124,7 +127,7 @@ def _sources(argument: str, inputs: Sequence[ValueInfo]) -> list[_Source]:
     if path.exists():
         return [_single(path, path.name)]
     if glob.has_magic(argument):
-        matches = sorted((Path(p) for p in glob.glob(str(path), recursive=True)), key=_natural)
+        matches = sorted(map(Path, matching(str(path))), key=_natural)
         return _matched(argument, matches, inputs)
     raise InputError(_no_such_path(argument, path))
 
@@ -230,7 +233,7 @@ def _check_archive(path: Path) -> None:
     """
     total = 0
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as opened, zipfile.ZipFile(opened) as archive:
             for member in archive.infolist():
                 with archive.open(member) as file:
                     size = announced_bytes(file)
@@ -244,7 +247,7 @@ def _check_archive(path: Path) -> None:
 
 def _check_array(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = announced_bytes(file)
     except _UNREADABLE:
         return
@@ -269,7 +272,7 @@ def _loaded(path: Path) -> Iterator[Any]:
     with ExitStack() as stack:
         try:
             # Opened here: np.load leaves the file open when it fails on a damaged archive.
-            file = stack.enter_context(path.open("rb"))
+            file = stack.enter_context(open_file(path))
             loaded = np.load(file, allow_pickle=False)
         except _UNREADABLE as error:
             raise _bad(str(path), _why(path, error)) from error
@@ -319,7 +322,7 @@ def _tensor(path: Path) -> onnx.TensorProto:
     _check(str(path), 2 * path.stat().st_size if path.exists() else 0)
     try:
         tensor = onnx.TensorProto()
-        tensor.ParseFromString(path.read_bytes())
+        tensor.ParseFromString(read_file(path))
         return tensor
     except Exception as error:  # protobuf's DecodeError has no base class but Exception
         raise _bad(str(path), f"is no TensorProto ({error}); write it again") from error

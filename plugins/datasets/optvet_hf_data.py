@@ -36,6 +36,7 @@ from optvet import (
     ValueInfo,
     check_size,
     hookimpl,
+    open_file,
 )
 
 BUILDERS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
@@ -150,7 +151,8 @@ def _check_file(path: Path) -> None:
     import pyarrow.parquet
 
     try:
-        about = pyarrow.parquet.read_metadata(path)
+        with open_file(path) as file:
+            about = pyarrow.parquet.read_metadata(file)
     except Exception:  # the library that reads the rows says what is wrong
         return
     groups = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]

@@ -42,12 +42,17 @@ from optvet import (
     UsageError,
     ValueInfo,
     check_size,
+    files_in,
     hookimpl,
+    open_text,
     parse_json,
+    read_file,
     read_json,
+    read_text,
 )
 
 MAX_TOKENIZER_BYTES = 64 << 20
+_MOST_BYTES = 64 << 20
 MAX_LINE_CHARS = 16 << 20
 _BYTES_PER_BYTE = 8
 """Memory that JSON takes, by what it takes on disk."""
@@ -376,7 +381,7 @@ def _declared(model: Model) -> Path | None:
 
 @functools.lru_cache(maxsize=4)
 def _tokenizer_in(path: Path, modified_ns: int) -> _Tokenizer:
-    data = path.read_bytes()
+    data = read_file(path, _MOST_BYTES)
     digest = hashlib.sha256(data).hexdigest()
     try:
         text = data.decode("utf-8")
@@ -515,7 +520,7 @@ def _files(argument: str) -> Iterator[tuple[str, Path, Any]]:
         raise InputError(f"dataset 'text': {argument!r} does not exist; check the path")
     # Among images and sounds, what is meant lies in a folder of its own.
     root = next((f for n in ("text", "texts") if (f := path / n).is_dir()), path)
-    inside = (f for f in root.rglob("*") if f.suffix.lower() in _READABLE - {""} and f.is_file())
+    inside = files_in(root, lambda f: f.suffix.lower() in _READABLE - {""})
     for file in sorted(inside, key=lambda f: f.as_posix()):
         label = {"pos": 1, "neg": 0}.get(file.parent.name)
         yield file.relative_to(path).as_posix(), file, label
@@ -525,15 +530,15 @@ def _read(id_: str, path: Path, label: Any) -> Iterator[_Text]:
     try:
         if label is not None:
             check_size(f"dataset 'text': {path}", 4 * path.stat().st_size)
-            yield _Text(id_, path.read_text("utf-8").strip(), None, label)
+            yield _Text(id_, read_text(path).strip(), None, label)
             return
         suffix = path.suffix.lower()
         if suffix in (".csv", ".tsv"):
-            with path.open(newline="", encoding="utf-8") as file:
+            with open_text(path, newline="") as file:
                 comma = "\t" if suffix == ".tsv" else ","
                 yield from _rows(id_, csv.DictReader(_lines(path, file), delimiter=comma))
         elif suffix == ".jsonl":
-            with path.open(encoding="utf-8") as file:
+            with open_text(path) as file:
                 yield from _rows(
                     id_,
                     (
@@ -547,7 +552,7 @@ def _read(id_: str, path: Path, label: Any) -> Iterator[_Text]:
             check_size(what, _BYTES_PER_BYTE * path.stat().st_size)
             yield from _of_json(id_, read_json(path, "annotations"))
         else:
-            with path.open(encoding="utf-8") as file:
+            with open_text(path) as file:
                 for number, line in enumerate(_lines(path, file)):
                     if line.strip():
                         yield _Text(f"{id_}:{number + 1}", line.rstrip("\n"))

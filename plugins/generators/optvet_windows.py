@@ -7,10 +7,9 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import onnx
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
-from optvet import Fragment, Pattern, Pool, PoolRequest, UsageError, hookimpl
+from optvet import Fragment, Pattern, Pool, PoolRequest, UsageError, files_in, hookimpl, load_model
 from optvet.graph import ONNX_DOMAIN, opset_versions, reads
 
 _LARGEST_MODEL = 512 << 20
@@ -35,7 +34,7 @@ class Windows:
         if not request.argument:
             raise UsageError("pool 'windows' needs models: say --pool windows:FOLDER")
         place = Path(request.argument).expanduser()
-        files = sorted(place.rglob("*.onnx")) if place.is_dir() else [place]
+        files = files_in(place, lambda f: f.suffix == ".onnx") if place.is_dir() else [place]
         if not files or not files[0].is_file():
             raise UsageError(f"pool 'windows': {place} has no .onnx file; give a model or a folder")
         random, left = Random(request.seed), request.limit
@@ -60,7 +59,7 @@ def _run(file: Path, request: PoolRequest) -> tuple[ModelProto, dict[str, np.nda
     if file.stat().st_size > _LARGEST_MODEL:
         return f"it is larger than {_LARGEST_MODEL >> 20} MiB"
     try:
-        model = onnx.load(file)
+        model = load_model(file)
         feeds = _feeds(model.graph, request.seed)
         values = dict(request.values(model.SerializeToString(), feeds))
     except Exception as error:  # of any kind: what the parser or the runtime raises

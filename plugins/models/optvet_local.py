@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from optvet import InputError, ModelCard, ModelSource, UsageError, hookimpl
+from optvet import InputError, ModelCard, ModelSource, UsageError, check_file, hookimpl
 
 
 class LocalSource:
@@ -81,7 +81,7 @@ def _usable(path: Path) -> Path:
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty, expected an ONNX file; export or download it again")
     try:
-        path.open("rb").close()
+        check_file(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     return path

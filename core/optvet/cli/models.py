@@ -23,6 +23,7 @@ from optvet.cli.terminal import Terminal
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.spec.files import file_sha256, replacing
+from optvet.spec.foreign import open_file
 from optvet.spec.protocols import NeedsNetwork
 from optvet.spec.records import (
     ModelDescription,
@@ -378,5 +379,5 @@ def _copy(file: Path, target: Path) -> None:
         if target.is_file() and file_sha256(target) == file_sha256(file):
             return
         raise UsageError(f"{target} exists and is another file; remove it, or choose another --to")
-    with replacing(target) as copy, file.open("rb") as original:
+    with replacing(target) as copy, open_file(file) as original:
         shutil.copyfileobj(original, copy)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from onnx import ModelProto, TensorProto
 from optvet.graph.types import element_bits
 from optvet.graph.weights import tensors_of
 from optvet.spec.files import file_sha256
+from optvet.spec.foreign import open_file
 
 _LARGE_BYTES = 1 << 16
 """Tensors up to this size stay in the outline, since shapes and scales are often read."""
@@ -54,8 +56,8 @@ def outline_of(path: Path) -> ModelProto:
         OSError: It cannot be read.
     """
     model = ModelProto()
-    with path.open("rb") as file:
-        if not path.stat().st_size:
+    with open_file(path) as file:
+        if not os.fstat(file.fileno()).st_size:
             raise DecodeError(f"{path} is empty")
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
             parts = list(_outlined(mapped, 0, len(mapped), "model", path.name, 0))
@@ -225,7 +227,7 @@ def digest_of(path: Path) -> str:
 def content_of(tensor: TensorProto, folder: Path) -> Iterator[bytes]:
     """The external data of a tensor, in pieces."""
     path, offset, left = place_of(tensor, folder)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(offset)
         while left > 0 and (piece := file.read(min(left, _READ_BYTES))):
             yield piece

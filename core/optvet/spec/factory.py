@@ -18,6 +18,7 @@ import numpy as np
 
 from optvet.spec.converters import Factory, SourceFacts
 from optvet.spec.errors import InputError
+from optvet.spec.foreign import read_file
 from optvet.spec.types import Artifact
 
 _WORDS = 300
@@ -126,7 +127,7 @@ def _executed(path: Path) -> types.ModuleType:
     # Classes of the module are pickled by its name, and dataclasses look it up.
     sys.modules[path.stem] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        exec(compile(read_file(path), str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be executed: {_words(error)}; mend it") from error
     return module

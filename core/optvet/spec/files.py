@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optvet.spec.errors import InfrastructureError
+from optvet.spec.foreign import open_file
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def _pieces(content: bytes | str | Iterable[bytes | memoryview]) -> Iterable[byt
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of the content of ``path``, hexadecimal."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return sha256_of(file)
 
 

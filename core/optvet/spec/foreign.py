@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+import onnx
+
 from optvet.spec.errors import InputError
 from optvet.spec.words import shown
 
@@ -26,9 +28,12 @@ MOST_BYTES = (2 << 30) + (64 << 20)
 """What is read of a file unless the reader says otherwise: a protobuf message has at most 2 GiB."""
 _PIECE = 1 << 16
 MOST_ENTRIES = 200_000
-MOST_LEVELS = 32
 MOST_S = 20.0
-"""Limits of one search: entries that are looked at, levels of folders, and seconds."""
+"""Limits of one pattern: entries that are looked at, and seconds."""
+MOST_FILES = 3_000_000
+MOST_FILES_S = 120.0
+"""The same of one folder, which may hold a data set."""
+MOST_LEVELS = 32
 _KERNEL = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"
 """Not a device: a file system in memory, where folders for temporary files may be."""
@@ -112,6 +117,17 @@ def open_text(path: str | os.PathLike[str], *, newline: str | None = None) -> Te
     return io.TextIOWrapper(open_file(path), encoding="utf-8", newline=newline)
 
 
+def load_model(path: str | os.PathLike[str], *, weights: bool = True) -> onnx.ModelProto:
+    """The model in a regular file; ``weights`` in other files are checked and read by onnx.
+
+    Raises:
+        DecodeError: It is no model.
+        OSError: As ``open_file``.
+    """
+    check_file(path, most_bytes=MOST_BYTES)
+    return onnx.load(os.fspath(path), load_external_data=weights)
+
+
 def _check_kind(path: str | os.PathLike[str], about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
         kind = _KINDS.get(stat.S_IFMT(about.st_mode), "no regular file")
@@ -133,7 +149,7 @@ def files_in(folder: Path, suits: Callable[[Path], bool] = lambda path: True) ->
     Raises:
         InputError: The folder is one of the kernel's, or holds more than is searched.
     """
-    search = _Search(str(folder))
+    search = _Search(str(folder), MOST_FILES, MOST_FILES_S)
     found = [
         Path(path)
         for inner in search.below(str(folder), follow=False)
@@ -152,7 +168,7 @@ def matching(pattern: str) -> list[str]:
         InputError: The pattern is about a folder of the kernel's, or about more than is searched.
     """
     path = Path(pattern)
-    search = _Search(pattern)
+    search = _Search(pattern, MOST_ENTRIES, MOST_S)
     found = [path.anchor]
     parts = path.parts[1:] if path.anchor else path.parts
     for number, part in enumerate(parts, 1):
@@ -175,10 +191,10 @@ def matching(pattern: str) -> list[str]:
 class _Search:
     """Looks at folders, within the limits of one search; "" is the current folder."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, most: int, most_s: float) -> None:
+        self._what, self._most, self._most_s = what, most, most_s
         self._seen = 0
-        self._deadline = time.monotonic() + MOST_S
+        self._deadline = time.monotonic() + most_s
 
     def entries(self, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
         """What is in a folder, by path; nothing if it cannot be read."""
@@ -189,10 +205,10 @@ class _Search:
             with os.scandir(folder or ".") as listed:
                 for entry in listed:
                     self._seen += 1
-                    if self._seen > MOST_ENTRIES:
-                        raise self._refusal(f"there are more than {MOST_ENTRIES:,} entries")
+                    if self._seen > self._most:
+                        raise self._refusal(f"there are more than {self._most:,} entries")
                     if time.monotonic() > self._deadline:
-                        raise self._refusal(f"to look at all takes more than {MOST_S:g} s")
+                        raise self._refusal(f"to look at all takes more than {self._most_s:g} s")
                     found.append((os.path.join(folder, entry.name), entry))
         except OSError:
             return []

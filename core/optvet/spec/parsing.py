@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from optvet.spec.errors import InputError
+from optvet.spec.foreign import read_file
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,10 @@ def read_bytes(file: Path, purpose: Purpose) -> bytes:
     """
     bounds = _BOUNDS[purpose]
     try:
-        with file.open("rb") as stream:
-            # Read one byte beyond the limit, since the size of a special file is not known.
-            data = stream.read(bounds.size_bytes + 1)
+        return read_file(file, bounds.size_bytes)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{file} cannot be read: {reason}") from error
-    if len(data) > bounds.size_bytes:
-        raise InputError(
-            f"{file} has more than {bounds.size_bytes:,} bytes, the most that is read of such a "
-            "file; give a smaller one"
-        )
-    return data
 
 
 def read_json(file: Path, purpose: Purpose) -> Any:

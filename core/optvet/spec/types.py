@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
+from optvet.spec.foreign import load_model
 from optvet.spec.symptoms import Stage, Symptom
 
 StageKind = Literal["load", "convert", "optimize", "export", "lossy"]
@@ -151,7 +152,7 @@ class Model:
 
     def load(self) -> onnx.ModelProto:
         """The model with all its weights in memory."""
-        return onnx.load(str(self.blob))
+        return load_model(self.blob)
 
 
 @dataclass(frozen=True)

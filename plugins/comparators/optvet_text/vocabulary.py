@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from optvet import InputError, Model, parse_json
+from optvet import InputError, Model, parse_json, read_file
 
 MAX_BYTES = 64 << 20
 """Larger vocabularies are refused; those of large language models have some ten megabytes."""
@@ -115,9 +115,7 @@ def vocabulary_of(path: Path | None) -> Vocabulary:
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise _unusable(path, f"it has more than {MAX_BYTES:,} bytes")
-        return path.read_bytes()
+        return read_file(path, MAX_BYTES)
     except OSError as error:
         raise _unusable(path, f"it cannot be read: {error.strerror or error}") from error
 

@@ -26,7 +26,9 @@ from optvet import (
     Sensitive,
     UsageError,
     check_size,
+    files_in,
     hookimpl,
+    open_file,
 )
 from optvet_images.labels import FOLDERS, Boxes, Labels, read_labels
 from optvet_images.preparing import (
@@ -213,7 +215,7 @@ def _decoded(path: Path) -> Any:
             # Anything odd about a file is bad data here, be it a bomb or a truncated tag.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", category=UserWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+            with open_file(path) as file, Image.open(file, formats=_FORMATS) as image:
                 check_size(
                     f"dataset 'images': {path} of {image.width} x {image.height} pixels",
                     image.width * image.height * _BYTES_PER_PIXEL,
@@ -320,9 +322,7 @@ def _found(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield from [path] if path.suffix.lower() in SUFFIXES else []
         return
-    for file in path.rglob("*"):
-        if file.suffix.lower() in SUFFIXES and file.is_file():
-            yield file
+    yield from files_in(path, lambda file: file.suffix.lower() in SUFFIXES)
 
 
 @hookimpl

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from optvet import InputError, check_size, parse_json
+from optvet import InputError, check_size, parse_json, read_text
 
 FOLDERS = "folders"
 _BYTES_PER_BYTE = 8
@@ -67,7 +67,7 @@ def read_labels(source: str, key: str, names: Iterable[str]) -> Labels:
     path = Path(source).expanduser()
     try:
         check_size(f"dataset 'images': labels {source}", _BYTES_PER_BYTE * path.stat().st_size)
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise _bad(source, f"cannot be read: {error}") from error
     categories: tuple[int, ...] = ()

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import onnx
-
-from optvet import InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl
+from optvet import InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl, load_model
 from optvet_random.graph import Graph
 from optvet_random.search import Config, RandomOptions, Search, feeds_of, roles_of, sizes_from
 from optvet_random.values import FLOATS, Domain, Recipe, numpy_dtype, recipe_from
@@ -87,7 +85,7 @@ class RandomDataset:
             roles_of(model.inputs, options.dims)
             return [Config({}, {i.name: Domain("float") for i in model.inputs})]
         # Weights are not needed: only their shapes, and the values of small constants.
-        graph = Graph.of(onnx.load(str(model.blob), load_external_data=False))
+        graph = Graph.of(load_model(model.blob, weights=False))
         search = Search(model.inputs, graph, options, seed, probe, fixed)
         if plain:
             return [Config({}, search.primary)]

@@ -28,6 +28,7 @@ from optvet.engine.judge.sample import telling_tolerance
 from optvet.engine.vet.explain import divergence_text
 from optvet.engine.work.case import Case
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.foreign import open_file
 from optvet.spec.memory import announced_bytes, check_size
 from optvet.spec.parsing import read_json
 from optvet.spec.records import Reproduction
@@ -186,7 +187,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         InputError: They cannot be read, are too large, or their number differs.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if len(members) != len(names):
                 raise InputError(f"{path}: {len(members)} arrays, expected {len(names)}")

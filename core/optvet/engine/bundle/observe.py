@@ -35,6 +35,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs, Subject, visible
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
+from optvet.spec.foreign import load_model
 from optvet.spec.records import Divergence, Finding, Reproduction
 from optvet.spec.requirement import Tolerance, parse_required
 from optvet.spec.symptoms import Symptom
@@ -140,7 +141,7 @@ def _explained(lab: Lab, culprit: tuple[str, ...], sample: Sample, evidence: Evi
 
 def _text_of(path: Path) -> str:
     enter("load")
-    return graph_text(onnx.load(str(path)))
+    return graph_text(load_model(path))
 
 
 def _text_after(subject: Subject) -> str:

@@ -16,6 +16,7 @@ from optvet.engine.work.preload import preload_for
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InputError, OptvetError
+from optvet.spec.foreign import files_in
 from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproduction
 from optvet.spec.records.error import ErrorSource
 
@@ -85,7 +86,7 @@ def bundles_in(folder: Path) -> list[Path]:
     """
     if (folder / RECORD).is_file() or not folder.is_dir():
         return [folder]
-    inside = sorted(file.parent for file in folder.rglob(RECORD) if file.is_file())
+    inside = sorted(file.parent for file in files_in(folder, lambda path: path.name == RECORD))
     return inside or [folder]
 
 

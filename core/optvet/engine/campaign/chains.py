@@ -20,6 +20,7 @@ from optvet.spec.campaign import JobSet
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import TellsSource
 from optvet.spec.errors import InputError, OptvetError, UsageError
+from optvet.spec.foreign import files_in, matching
 
 _ONNX = ".onnx"
 
@@ -103,7 +104,7 @@ def _expanded(selector: str, folder: Path, suffixes: set[str]) -> list[str]:
     name, function = parts_of(selector)
     path = folder / Path(name).expanduser()
     if not path.exists() and glob.has_magic(name) and not function:
-        files = sorted(p for p in glob.glob(str(path), recursive=True) if _suits(p, suffixes))
+        files = [p for p in matching(str(path)) if _suits(p, suffixes)]
         if not files:
             raise UsageError(f"{path}: no source matches; check the pattern")
         return files
@@ -111,7 +112,7 @@ def _expanded(selector: str, folder: Path, suffixes: set[str]) -> list[str]:
         raise UsageError(f"{path}: no such file or folder")
     if path.is_dir():
         # A folder without files of sources may be a source itself, such as a SavedModel.
-        files = sorted(str(p) for p in path.rglob("*") if _suits(p, suffixes))
+        files = [str(p) for p in files_in(path) if _suits(p, suffixes)]
         return files or [str(path)]
     if path.suffix == ".py" and not function:
         raise UsageError(f"{path} is Python: say which function makes it, as {name}:FUNCTION")

@@ -20,6 +20,7 @@ from optvet.graph.weights import tensors_of
 from optvet.spec.convert import parts_of
 from optvet.spec.errors import OptvetError
 from optvet.spec.files import file_sha256, private_folder
+from optvet.spec.foreign import files_in
 
 _READ_BYTES = 64 << 20
 """Larger data is identified by name, size and time of change."""
@@ -115,7 +116,7 @@ def digest_of_data(argument: str) -> str:
             return ""
         if path.is_file() and path.stat().st_size <= _READ_BYTES:
             return file_sha256(path)
-        files = [path] if path.is_file() else sorted(path.rglob("*"))[:_MOST_FILES]
+        files = [path] if path.is_file() else files_in(path)[:_MOST_FILES]
         return _stamps(path, files)
     except OSError:
         return ""

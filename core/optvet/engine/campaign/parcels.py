@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from optvet.engine.campaign.digests import files_of
 from optvet.spec.campaign import JobRequest
 from optvet.spec.convert import parts_of
+from optvet.spec.foreign import read_file
 from optvet.spec.records import VetResult
 from optvet.spec.records.convert import ConversionResult
 
@@ -34,7 +35,7 @@ def packed(request: JobRequest) -> Parcel | None:
             return None
         beside = [file for file in [path.with_suffix(".toml")] if file.is_file() and file != path]
         files = [*files_of(path), *beside]
-        named = [(file.relative_to(path.parent).as_posix(), file.read_bytes()) for file in files]
+        named = [(file.relative_to(path.parent).as_posix(), read_file(file)) for file in files]
     except (OSError, ValueError):
         return None
     return Parcel(tuple(named))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 from pydantic import BaseModel
 
 from optvet.engine import contract
@@ -19,6 +18,7 @@ from optvet.engine.options import parse_options
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.errors import InputError, UnknownName, UsageError
+from optvet.spec.foreign import load_model, read_file
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Artifact
 
@@ -90,7 +90,7 @@ def _given(request: ConvertRequest, plugins: Plugins) -> Link:
 def _whole(path: Path) -> bytes:
     """The model with its weights in one piece."""
     try:
-        return bytes(onnx.load(path).SerializeToString())
+        return bytes(load_model(path).SerializeToString())
     except Exception as error:
         raise InputError(
             f"--converted {path} cannot be read as an ONNX model: {error}; give a .onnx file"
@@ -145,7 +145,7 @@ def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> l
         )
     ways = runtimes_for(suffix, first, plugins, request.model)
     handle = Factory(function, request.seed) if function else None
-    data = file.read_bytes() if file.is_file() else b""
+    data = read_file(file) if file.is_file() else b""
     digest = hashlib.sha256(data + function.encode()).hexdigest()
     found = []
     for runtime, format in ways:

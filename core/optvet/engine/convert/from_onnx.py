@@ -17,6 +17,7 @@ from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceFacts
 from optvet.spec.errors import UsageError
+from optvet.spec.foreign import read_file
 from optvet.spec.protocols import Feeds
 from optvet.spec.types import Artifact, Failure, Model, Sample
 
@@ -37,7 +38,7 @@ def facts_of_onnx(
     if len(models) != 1:
         raise UsageError(f"{request.model}: {len(models)} models; convert one at a time")
     model = models[0]
-    artifact = Artifact("onnx", model.blob.read_bytes())
+    artifact = Artifact("onnx", read_file(model.blob))
 
     def probe(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 from onnx import ModelProto
 
 from optvet.engine import bundle
@@ -25,6 +24,7 @@ from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.truth import drawn_inputs, scales_of
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
+from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, HuntFinding
 from optvet.spec.request import VetRequest
 
@@ -138,7 +138,7 @@ class Confirmer:
         record = written.record
         # Of a known one the bundle is where it was: its folder may not be this hunt's.
         place = target if target.exists() else written.path
-        model = onnx.load(place / "model.onnx")
+        model = load_model(place / "model.onnx")
         weights = {t.name for t in model.graph.initializer}
         names = [v.name for v in model.graph.input if v.name not in weights]
         feeds = read_arrays(place / "inputs.npz", names)

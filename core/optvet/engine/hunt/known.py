@@ -8,6 +8,7 @@ from pathlib import Path
 from optvet.engine.bundle.files import read_record
 from optvet.engine.campaign.baseline import read_baseline
 from optvet.spec.errors import InputError
+from optvet.spec.foreign import files_in
 
 
 def known_fingerprints(places: Iterable[Path]) -> set[str]:
@@ -21,7 +22,7 @@ def known_fingerprints(places: Iterable[Path]) -> set[str]:
         if not place.is_dir():
             found |= {entry.fingerprint for entry in read_baseline(place).findings}
             continue
-        bundles = sorted({f.parent for f in place.rglob("finding.json")})
+        bundles = sorted({f.parent for f in files_in(place, lambda f: f.name == "finding.json")})
         if not bundles:
             raise InputError(
                 f"--known {place}: the folder has no bundle; give a baseline, a bundle, or a "

@@ -14,6 +14,7 @@ from optvet.engine.hunt.causes import ROUND_TRIP, probable_causes
 from optvet.engine.hunt.run import SUMMARY
 from optvet.engine.hunt.versions import Environment, shown_in
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.foreign import read_text
 from optvet.spec.parsing import read_json
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.records.reading import read_document
@@ -149,6 +150,6 @@ def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iter
     text = place / "model.txt"
     if text.is_file():
         yield "```"
-        yield printable(text.read_text("utf-8").strip())
+        yield printable(read_text(text).strip())
         yield "```"
         yield ""

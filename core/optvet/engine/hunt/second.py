@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 from onnx import ModelProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.version_converter import convert_version
@@ -23,6 +22,7 @@ from optvet.graph.quantized import may_round_to_integers
 from optvet.graph.structure import draws_random
 from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InputError
+from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Optimizer
 from optvet.spec.symptoms import Check, Symptom
 from optvet.spec.types import Artifact
@@ -82,7 +82,7 @@ def is_disputed(
 
 def _rounds_nan(bundle: Path) -> bool:
     """Whether an input or a weight that holds NaN may become an integer."""
-    model = onnx.load(bundle / "model.onnx")
+    model = load_model(bundle / "model.onnx")
     if not may_round_to_integers(node.op_type for node in nodes_of(model.graph)):
         return False
     weights = (numpy_helper.to_array(tensor) for tensor in model.graph.initializer)
@@ -92,7 +92,7 @@ def _rounds_nan(bundle: Path) -> bool:
 
 def _disagrees(bundle: Path) -> bool:
     """Called in a worker; what it raises is no opinion."""
-    model = onnx.load(bundle / "model.onnx")
+    model = load_model(bundle / "model.onnx")
     if draws_random(model):
         return False
     names = [v.name for v in model.graph.output]
@@ -101,7 +101,7 @@ def _disagrees(bundle: Path) -> bool:
 
 def _acquits(bundle: Path, applied: Applied) -> bool:
     """Whether the optimized model gives what was expected; called in a worker."""
-    model = onnx.load(bundle / "model.onnx")
+    model = load_model(bundle / "model.onnx")
     if draws_random(model):
         return False
     source = Artifact("onnx", model.SerializeToString())

@@ -34,6 +34,7 @@ from optvet.graph.walk import node_count, opset_versions
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import private_folder, replacing, sha256_of
+from optvet.spec.foreign import open_file, read_file
 from optvet.spec.types import Model, ModelConfig
 from optvet.spec.words import quoted
 
@@ -106,7 +107,7 @@ def _opened_in_place(path: Path, source: str) -> Model | None:
         size_bytes = _size_of(path)
         if size_bytes < _IN_PLACE_BYTES:
             return None
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        with open_file(path) as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
             proto, message = outline_in(data)
             digest = sha256_of(file)
     except (DecodeError, OSError):
@@ -202,7 +203,7 @@ def _size_of(path: Path) -> int:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise InputError(f"model {path} cannot be read: {error.strerror or error}") from error
 
@@ -362,7 +363,7 @@ def _embed(path: Path, tensors: list[onnx.TensorProto]) -> None:
     """Load the external data into the tensors, after checking all of its positions."""
     for extent in [_extent(path, tensor) for tensor in tensors]:
         try:
-            with extent.file.open("rb") as file:
+            with open_file(extent.file) as file:
                 file.seek(extent.offset)
                 data = file.read(extent.length)
                 if len(data) < extent.length:

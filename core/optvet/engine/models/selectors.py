@@ -13,6 +13,7 @@ from pathlib import Path
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.foreign import matching
 from optvet.spec.types import ModelCard
 
 _ALL, _TAG = "all", "@"
@@ -68,7 +69,7 @@ def _expanded(selector: str, plugins: Plugins, folder: Path | None) -> list[str]
     if folder is not None and not path.is_absolute() and not _looks_foreign(selector):
         path = folder / path
     if not path.exists() and glob.has_magic(selector):
-        files = sorted(p for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        files = [p for p in matching(str(path)) if Path(p).is_file()]
         if not files:
             raise UsageError(f"{path}: no file matches; check the pattern")
         return files

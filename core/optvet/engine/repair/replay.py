@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import onnx
 from onnx import ModelProto
 from pydantic import ValidationError
 
@@ -13,10 +12,12 @@ from optvet.engine.repair.edits import edited
 from optvet.engine.work.checking import check
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.files import write_file
+from optvet.spec.foreign import load_model, read_file
 from optvet.spec.records.repair import Patch
 from optvet.spec.repair import RepairRequest
 
 NAME = "repaired.onnx"
+_MOST_BYTES = 256 << 20
 
 
 def apply_patch(request: RepairRequest) -> str:
@@ -49,7 +50,7 @@ def read_patch(path: Path) -> Patch:
         InputError: It is none.
     """
     try:
-        return Patch.model_validate_json(path.read_bytes())
+        return Patch.model_validate_json(read_file(path, _MOST_BYTES))
     except OSError as error:
         raise InputError(
             f"--apply {path}: {error.strerror}; give a patch.json that optvet repair wrote"
@@ -67,6 +68,6 @@ def _read(path: Path) -> ModelProto:
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file; check the path")
     try:
-        return onnx.load(path)
+        return load_model(path)
     except Exception as error:
         raise InputError(f"{path} cannot be read as an ONNX model: {error}") from error

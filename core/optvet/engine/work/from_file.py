@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
 from onnx import ModelProto
 from pydantic import BaseModel
 
 from optvet.graph.outline import inline_small, is_outside, outline_of, place_of
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError
+from optvet.spec.foreign import load_model, read_file
 from optvet.spec.protocols import Optimizer, TakesFiles
 from optvet.spec.types import Artifact
 
@@ -46,12 +46,12 @@ def applied(
 ) -> Artifact:
     """The optimized model, in ``folder``; as bytes if the optimizer cannot take files."""
     if not isinstance(optimizer, TakesFiles):
-        return optimizer.apply(Artifact("onnx", model.read_bytes()), passes, options)
+        return optimizer.apply(Artifact("onnx", read_file(model)), passes, options)
     artifact = optimizer.apply_file(Artifact("onnx", path=model), passes, options, folder)
     path = artifact.path
     if path is not None and path != model and path.stat().st_size <= _GRAPH_BYTES:
         # Some writers make every tensor external, even shapes, which shape inference needs.
-        proto = onnx.load(str(path), load_external_data=False)
+        proto = load_model(path, weights=False)
         inline_small(proto, path.parent)
         path.write_bytes(proto.SerializeToString())
     return artifact
@@ -74,6 +74,6 @@ def whole(path: Path) -> bytes:
     """The model in a file as one message, for a runtime that cannot load files."""
     outside = [t for t in tensors_of(outline_of(path)) if is_outside(t)]
     if all(place_of(t, path.parent)[0] == path for t in outside):
-        return path.read_bytes()
-    data: bytes = onnx.load(str(path)).SerializeToString()
+        return read_file(path)
+    data: bytes = load_model(path).SerializeToString()
     return data

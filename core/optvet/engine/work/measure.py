@@ -35,6 +35,7 @@ from optvet.engine.work.trial import (
 from optvet.graph import structure
 from optvet.graph.interface import Alignment
 from optvet.graph.outline import digest_of
+from optvet.spec.foreign import read_file
 from optvet.spec.protocols import Feeds, Session
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -199,7 +200,7 @@ def _artifact(product: Product) -> Artifact:
         return build(product.subject)
     if product.subject.scratch is not None:
         return Artifact(product.format, fingerprint=product.fingerprint, path=product.path)
-    return Artifact(product.format, product.path.read_bytes(), None, product.fingerprint)
+    return Artifact(product.format, read_file(product.path), None, product.fingerprint)
 
 
 def _loaded(side: Side) -> tuple[Session, float]:

@@ -33,6 +33,7 @@ from optvet.graph.interface import Alignment, align
 from optvet.graph.outline import Message, digest_of, message_digest, outline_in
 from optvet.spec.errors import ContractError, InfrastructureError, UsageError
 from optvet.spec.files import replacing
+from optvet.spec.foreign import load_model, read_file
 from optvet.spec.protocols import (
     ChecksOptions,
     Decodes,
@@ -132,9 +133,9 @@ def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:
         InfrastructureError: The file does not have this digest, or no longer.
     """
     if private:
-        return blob.read_bytes()
+        return read_file(blob)
     if digest not in _models:
-        data = blob.read_bytes()
+        data = read_file(blob)
         if hashlib.sha256(data).hexdigest() != digest:
             raise InfrastructureError(
                 f"{blob} has changed since it was opened; keep the model as it is while it is "
@@ -253,7 +254,7 @@ def visible(subject: Subject) -> ModelProto | None:
     artifact = build(subject)
     if artifact.format == "onnx":
         path = artifact.path
-        return onnx.load(path) if path else onnx.load_from_string(artifact.data)
+        return load_model(path) if path else onnx.load_from_string(artifact.data)
     saved = saved_artifact(subject)
     return None if saved is None else onnx.load_from_string(saved.data)
 

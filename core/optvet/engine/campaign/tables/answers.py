@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from optvet.spec.errors import InputError, UsageError
+from optvet.spec.foreign import files_in
 from optvet.spec.parsing import read_json
 from optvet.spec.records.convert import ConversionResult
 from optvet.spec.records.reading import read_document
@@ -35,7 +36,7 @@ def read_answers(folders: Iterable[Path]) -> KeptAnswers:
     repairs: list[RepairResult] = []
     for folder in folders:
         before = len(conversions) + len(repairs)
-        for file in sorted(folder.rglob("*.json")):
+        for file in files_in(folder, lambda path: path.suffix == ".json"):
             answer = _answer(file, read_json(file, "annotations"))
             if isinstance(answer, ConversionResult):
                 conversions.append(answer)
