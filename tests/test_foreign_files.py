@@ -30,9 +30,6 @@ READERS = {
     "pyarrow.parquet.read_metadata",
 }
 METHODS = {"open", "read_bytes", "read_text", "glob", "rglob"}
-OPENED = ("open_file(", "open_text(")
-"""What is read from one of these, as its parent says, was opened by the reader."""
-
 OWN = "files that optvet itself made in this run, in a folder of its own"
 CACHE = "files of the user's cache folder, which a digest or a record of the download checks"
 PACKAGE = "files of an installed package"
@@ -104,15 +101,31 @@ def opens(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
-def is_harmless(call: ast.Call, source: str) -> bool:
+def opened(tree: ast.AST) -> set[str]:
+    """Names of files that the one reader has opened."""
+    bound = [
+        (item.context_expr, item.optional_vars)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        for item in node.items
+    ]
+    bound += [(n.value, n.targets[0]) for n in ast.walk(tree) if isinstance(n, ast.Assign)]
+    return {
+        name.id
+        for value, name in bound
+        if "open_file(" in ast.unparse(value) and isinstance(name, ast.Name)
+    }
+
+
+def is_harmless(call: ast.Call, names: set[str]) -> bool:
     """Of a file that is opened already, of the kernel, or of an installed distribution."""
     text = ast.unparse(call)
-    line = source.splitlines()[call.lineno - 1]
+    given = call.args[0] if call.args else None
     receiver = text.partition("(")[0]
     return (
         "/proc/" in text
         or "'/sys/" in text
-        or any(opened in line for opened in OPENED)
+        or (isinstance(given, ast.Name) and given.id in names)
         or receiver.startswith(("distribution.", "found.read_text", "ours.read_text"))
         or receiver in ("archive.open", "self.open", "oracle.open", "self._opener.open")
         or (receiver == "os.open" and "O_WRONLY" in text)
@@ -120,8 +133,9 @@ def is_harmless(call: ast.Call, source: str) -> bool:
 
 
 def found_in(file: Path) -> list[str]:
-    source = file.read_text()
-    calls = (call for call in opens(ast.parse(source)) if not is_harmless(call, source))
+    tree = ast.parse(file.read_text())
+    names = opened(tree)
+    calls = (call for call in opens(tree) if not is_harmless(call, names))
     return [f"{call.lineno}: {ast.unparse(call)[:90]}" for call in calls]
 
 
@@ -164,7 +178,7 @@ def test_every_exception_is_one() -> None:
 )
 def test_what_opens_a_file_is_seen(code: str) -> None:
     (call,) = opens(ast.parse(code))
-    assert not is_harmless(call, code)
+    assert not is_harmless(call, set())
 
 
 @pytest.mark.parametrize("code", ["open(path, 'wb')", "path.open('a')", "path.open(mode='x')"])

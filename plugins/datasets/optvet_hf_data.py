@@ -34,6 +34,7 @@ from optvet import (
     UnknownName,
     UsageError,
     ValueInfo,
+    check_file,
     check_size,
     hookimpl,
     open_file,
@@ -146,6 +147,7 @@ def _check_file(path: Path) -> None:
 
     Parquet is read by groups of rows, whose sizes stand at its end; the others by lines.
     """
+    check_file(path)
     if path.suffix != ".parquet":
         return
     import pyarrow.parquet

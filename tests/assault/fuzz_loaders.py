@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import functools
 import io
+import itertools
 import json
 import resource
 import signal
+import sqlite3
 import struct
 import sys
 import tempfile
@@ -22,7 +24,7 @@ import time
 import wave
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -37,9 +39,26 @@ from onnx import TensorProto, helper
 
 from optvet import Deferred, Model, OptvetError
 from optvet.engine.bundle import read_arrays, read_record
+from optvet.engine.campaign import (
+    export,
+    find_campaign,
+    metrics,
+    open_store,
+    read_campaign,
+    requests_of,
+    rescue_store,
+    status_of,
+    stored_requests,
+    summary_of,
+)
+from optvet.engine.campaign.baseline import read_baseline
+from optvet.engine.campaign.report import report_of
+from optvet.engine.campaign.store import DATABASE
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sidecar import config_for
+from optvet.engine.repair.edits import edited
+from optvet.engine.repair.replay import read_patch
 from optvet.engine.work.arrays import dump_arrays
 from optvet.engine.work.facts import run_from_bytes
 from optvet.engine.work.trial import Outputs
@@ -163,6 +182,57 @@ def _findings() -> list[bytes]:
     return [json.dumps(record).encode()]
 
 
+CAMPAIGN = b"""name = "small"
+models = ["net.onnx", "*.onnx"]
+optimizers = ["onnxoptimizer"]
+pipelines = ["default", "eliminate_identity"]
+baseline = "known.json"
+store_size = "5G"
+[vet]
+limit = 2
+rtol = ["y:0.1"]
+optimizer_options = {}
+"""
+_TABLES = [
+    b'[[jobs]]\nmodels = ["net.onnx"]\nexclude = ["x*"]\n[[jobs]]\nmodels = ["**/*.onnx"]\n',
+    b'models = ["net.onnx"]\nvia = ["onnx_version"]\n[convert]\nseed = 3\n',
+]
+
+
+@functools.cache
+def _stores() -> list[bytes]:
+    script = (Path(__file__).parents[1] / "campaign" / "store-1.sql").read_text()
+    with tempfile.TemporaryDirectory(prefix="optvet-fuzz-") as name:
+        file = Path(name) / DATABASE
+        with closing(sqlite3.connect(file)) as database:
+            database.executescript(script)
+        old = file.read_bytes()
+        open_store(Path(name)).close()
+        return [file.read_bytes(), old]
+
+
+def _patches() -> list[bytes]:
+    tensor = {"type": "float32", "shape": [2], "data": "AACAPwAAAEA="}
+    operations = [
+        {"operation": "set-weight", "name": "w", "tensor": tensor},
+        {"operation": "set-attribute", "node": "a", "name": "axis", "value": [1, 2]},
+        {"operation": "set-input", "node": "a", "index": 1, "value": "x"},
+        {"operation": "remove-node", "node": "a", "value": "x"},
+    ]
+    edits = [{"kind": "parameter", "about": "w", "operations": operations[:n]} for n in (1, 4)]
+    whole = {"schema": "optvet.patch/1", "digest": "d", "edits": edits}
+    return [json.dumps(whole).encode()]
+
+
+def _baselines() -> list[bytes]:
+    finding = {
+        **{"fingerprint": "f", "optimizer": "o", "symptom": "wrong-output", "culprit": ["p"]},
+        "models": ["m.onnx"],
+    }
+    whole = {"schema": "optvet.baseline/1", "campaign": "c", "findings": [finding]}
+    return [json.dumps(whole).encode()]
+
+
 def _archives() -> list[bytes]:
     found = []
     for array in (np.ones((2, 2), np.float32), np.array(["a", "b"])):
@@ -248,6 +318,44 @@ def _load_bundle_arrays(folder: Path, data: bytes) -> None:
     read_arrays(folder / "inputs.npz", ["x"])
 
 
+def _load_store(folder: Path, data: bytes) -> None:
+    """What every command does that reads a store, and what repairs one."""
+    store = folder / "s"
+    store.mkdir()
+    (store / DATABASE).write_bytes(data)
+    try:
+        with open_store(store, to_read=True) as opened:
+            status_of(opened)
+            campaign = find_campaign(opened)
+            list(metrics(opened, campaign))
+            report_of(opened, campaign)
+            stored_requests(opened, campaign, _plugins(), cache_dir=folder)
+            export(opened, campaign, "json", folder / "out.json")
+    except OptvetError as error:
+        if len(str(error)) > 4000:
+            raise
+    rescue_store(store, folder / "new")
+    with open_store(folder / "new") as opened:
+        summary_of(opened, find_campaign(opened))
+
+
+def _load_campaign(folder: Path, data: bytes) -> None:
+    (folder / "net.onnx").write_bytes(_model_bytes())
+    (folder / "c.toml").write_bytes(data)
+    source = read_campaign(folder / "c.toml", _plugins())
+    list(itertools.islice(requests_of(source, _plugins()), 3))
+
+
+def _load_patch(folder: Path, data: bytes) -> None:
+    (folder / "patch.json").write_bytes(data)
+    edited(onnx.parser.parse_model(MODEL), read_patch(folder / "patch.json").edits)
+
+
+def _load_baseline(folder: Path, data: bytes) -> None:
+    (folder / "known.json").write_bytes(data)
+    read_baseline(folder / "known.json")
+
+
 def _load_kept(folder: Path, data: bytes) -> None:
     try:
         run_from_bytes(data)
@@ -300,6 +408,10 @@ TARGETS = {
     "record": Target(lambda: [RECORD], _load_record),
     "catalogue": Target(_catalogues, _load_catalogue),
     "bundle": Target(_findings, _load_bundle),
+    "store": Target(lambda: _stores(), _load_store),
+    "campaign": Target(lambda: [CAMPAIGN, *_TABLES], _load_campaign),
+    "patch": Target(lambda: _patches(), _load_patch),
+    "baseline": Target(lambda: _baselines(), _load_baseline),
     "bundle-arrays": Target(_archives, _load_bundle_arrays),
     "cache": Target(_kept, _load_kept),
     "npz": Target(_archives, lambda f, d: _samples(f, "x.npz", d, "files", PLAIN)),
