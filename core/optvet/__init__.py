@@ -315,6 +315,7 @@ _HOMES = (
     "optvet.spec.errors",
     "optvet.spec.symptoms",
     "optvet.spec.files",
+    "optvet.spec.foreign",
     "optvet.spec.memory",
     "optvet.spec.parsing",
     "optvet.spec.versions",
