@@ -28,6 +28,8 @@ _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 _OF_THE_MACHINE = frozenset(
     {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_NOLFS}
 )
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises; its messages may quote a damaged file, which cannot always be decoded."""
 _MAGIC = b"SQLite format 3\0"
 _END_OF_TIME = 253_402_300_800
 """The year 10000, in seconds since 1970."""
@@ -55,7 +57,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise damaged(path, f"{what}: {reason}") from error
 
 
-def explained(path: Path, error: sqlite3.Error | OverflowError) -> OptvetError:
+def explained(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> OptvetError:
     """The error of optvet's for one of SQLite's: a lock, no right to write, a full disk, damage."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in BUSY:

@@ -23,7 +23,13 @@ from typing import Any
 
 from optvet.engine.campaign.answers import record
 from optvet.engine.campaign.artifacts import Artifact, NewArtifact, content_of, keep, place_of
-from optvet.engine.campaign.damage import DATABASE, MOST_VALUE_BYTES, check_tables, of_folder
+from optvet.engine.campaign.damage import (
+    DATABASE,
+    DATABASE_ERRORS,
+    MOST_VALUE_BYTES,
+    check_tables,
+    of_folder,
+)
 from optvet.engine.campaign.leases import Owner, join, leave, this_process
 from optvet.engine.campaign.results import campaign_from, trial_from
 from optvet.engine.campaign.schema import MIGRATIONS
@@ -132,7 +138,7 @@ class _Source:
 
     def _until_damage(self, query: str, *given: Any) -> Iterator[Row]:
         self._deadline = time.monotonic() + _QUERY_S
-        with suppress(sqlite3.Error):
+        with suppress(*DATABASE_ERRORS):
             for row in self._database.execute(query, given):
                 yield dict(row)
 

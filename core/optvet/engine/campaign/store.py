@@ -25,6 +25,7 @@ from urllib.parse import quote
 from optvet.engine.campaign.damage import (
     BUSY,
     DATABASE,
+    DATABASE_ERRORS,
     MOST_VALUE_BYTES,
     check_folder,
     check_tables,
@@ -77,7 +78,7 @@ class Store:
                 with suppress(sqlite3.Error):
                     self.database.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise explained(self.path, error) from error
 
     def close(self) -> None:
@@ -98,7 +99,7 @@ class Store:
         """Close; an error of the database is told in words."""
         with suppress(sqlite3.Error):
             self.close()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, DATABASE_ERRORS):
             raise explained(self.path, error) from error
 
 
@@ -160,7 +161,7 @@ def _attached(path: Path, *, create: bool) -> Store:
     """A store to be read and written."""
     try:
         database = _connect(path / DATABASE)
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise explained(path, error) from error
     return _prepared(path, database, ExitStack(), create=create)
 
@@ -188,7 +189,7 @@ def _detached(path: Path) -> Store:
                     database.close()
                     database = migrated
                 _settle(database)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise explained(path, error) from error
         return _prepared(path, database, stack.pop_all(), create=False)
 
@@ -201,7 +202,7 @@ def _prepared(path: Path, database: sqlite3.Connection, more: ExitStack, *, crea
         check_tables(path, database, len(MIGRATIONS))
     except BaseException as error:
         store.close()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, DATABASE_ERRORS):
             raise explained(path, error) from error
         raise
     return store
