@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SourceValue,
         SplitsSource,
         TellsSource,
+        TellsSourceRisks,
     )
     from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
     from optvet.spec.environment import Collision, Installation, Ran, Unmet
@@ -267,6 +268,7 @@ __all__ = [
     "TellsMetrics",
     "TellsProvenance",
     "TellsSource",
+    "TellsSourceRisks",
     "Traits",
     "UnknownName",
     "Unmet",

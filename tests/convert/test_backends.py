@@ -98,7 +98,7 @@ def test_an_exported_program_stays_what_it_is(via: str, tmp_path: Path) -> None:
     made = runpy.run_path(str(tmp_path / "source.py"))
     program = torch.export.export(made["net"]().eval(), made["example_inputs"])
     torch.export.save(program, str(tmp_path / "net.pt2"))
-    result = convert(str(tmp_path / "net.pt2"), via)
+    result = convert(str(tmp_path / "net.pt2"), via, trust=True)
     assert result.verdict == "right", (result.findings, result.reason)
     assert result.source.format == "torch-program"
 

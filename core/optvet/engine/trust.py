@@ -7,7 +7,7 @@ or write elsewhere, or use a network, unless the user gives ``--trust``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from pydantic import BaseModel
 
 from optvet.engine.discovery import Family, Plugins
 from optvet.spec.convert import parts_of
+from optvet.spec.converters import TellsSourceRisks
 from optvet.spec.errors import InputError
+from optvet.spec.protocols import Runtime
 from optvet.spec.sensitive import sensitive_options
 from optvet.spec.types import ModelConfig
 from optvet.spec.words import shown
@@ -93,6 +95,34 @@ def check_request(file: str, request: Mapping[str, Any], plugins: Plugins) -> No
             marks = sensitive_options(type(options))
             named = {k: v for k, v in given.items() if k in marks and not marks[k].reads_data}
             options_from(file, table, options, named, folder=None, trust=False)
+
+
+def check_source(model: str, suffix: str, runtimes: Iterable[Runtime], *, trust: bool) -> None:
+    """Refuse a source that may run code as it is loaded, unless the user trusts it.
+
+    A file of ONNX is read as data. A Python file is code, and the user names a function of it.
+
+    Args:
+        model: The source, for the message.
+        suffix: That of its file, in lower case; empty for a folder.
+        runtimes: Those that may load it.
+        trust: Whether the user trusts it.
+
+    Raises:
+        InputError: It is not trusted, and a runtime does not say that such files hold data alone.
+    """
+    if trust or suffix in (".onnx", ".py"):
+        return
+    for runtime in runtimes:
+        risks = runtime.source_risks if isinstance(runtime, TellsSourceRisks) else {}
+        if risk := risks.get(suffix, _UNKNOWN_RISK):
+            raise InputError(
+                f"{model}: loading it may run code: it {risk}; say --trust (in Python trust=True) "
+                "if you trust who made it, or give a model in ONNX"
+            )
+
+
+_UNKNOWN_RISK = "has a format that no plugin declares to hold data alone"
 
 
 def dataset_from(config: ModelConfig, *, trust: bool) -> str | None:

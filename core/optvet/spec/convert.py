@@ -73,6 +73,8 @@ class ConvertRequest(BaseModel):
         8 << 30, group=_LIMITS, metavar="SIZE", shown="8G"
     )
     """Memory that one step may add, such as 512M."""
+    trust: bool = option(False, group=_LIMITS)
+    """Load a source whose format may hold code, such as a pickle."""
 
     out: Path | None = option(None, group=_ANSWER, metavar="DIR")
     """Keep the artifact of every stage in this folder."""

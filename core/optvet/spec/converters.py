@@ -135,6 +135,21 @@ class TellsSource(Protocol[OptionsT_contra]):
 
 
 @runtime_checkable
+class TellsSourceRisks(Protocol):
+    """Optional part of a runtime: which files of sources hold data alone, and which may hold code.
+
+    A file whose suffix is not listed may hold code, and needs ``--trust``; a ``.py`` file is code,
+    and is executed since the user names a function of it.
+
+    Attributes:
+        source_risks: By suffix, what loading such a file may do, as the end of a sentence "it …";
+            empty where the file holds data alone.
+    """
+
+    source_risks: Mapping[str, str]
+
+
+@runtime_checkable
 class Perturbs(Protocol[OptionsT_contra]):
     """Optional part of a runtime: it measures what rounding may change of a source's outputs."""
 

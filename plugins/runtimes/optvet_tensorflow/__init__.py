@@ -47,6 +47,12 @@ class TensorFlowRuntime:
     name = "tensorflow"
     accepts = frozenset({TF, GRAPH})
     source_formats: Mapping[str, str] = {".py": TF, ".keras": TF, ".h5": TF, "": TF}
+    source_risks: Mapping[str, str] = {
+        # Keras' safe mode is on as well; it has been evaded before, and .h5 files never had it.
+        ".keras": "may hold lambdas, and names classes that Keras imports and calls",
+        ".h5": "may hold pickled functions, for which Keras has no safe mode",
+        "": "may hold operators of TensorFlow that read and write files and call Python",
+    }
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"tensorflow": "tensorflow"}
     python_environment = ENVIRONMENT
@@ -114,6 +120,7 @@ class LiteRuntime:
     plain = False
     accepts = frozenset({TFLITE})
     source_formats: Mapping[str, str] = {".tflite": TFLITE, ".py": TFLITE}
+    source_risks: Mapping[str, str] = {".tflite": ""}
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"ai-edge-litert": "ai_edge_litert"}
     python_environment = ENVIRONMENT

@@ -231,7 +231,7 @@ def _saved(path: Path) -> Any:
             return tf.saved_model.load(str(path))
         import keras
 
-        return keras.saving.load_model(str(path), compile=False)
+        return keras.saving.load_model(str(path), compile=False, safe_mode=True)
     except Exception as error:
         words = " ".join(str(error).split())[:300]
         raise InputError(

@@ -50,6 +50,12 @@ class TorchProgramRuntime:
     name = "torch_program"
     accepts = frozenset({MODULE, PROGRAM, SCRIPT})
     source_formats: Mapping[str, str] = {".py": MODULE, ".pt2": PROGRAM}
+    source_risks: Mapping[str, str] = {
+        # Reading tensors alone (weights_only) does not help: torch.export.load 2.13 unpickles those
+        # with pickle_protocol and custom constants, and evaluates sizes by sympy.sympify.
+        ".pt2": "is unpickled by PyTorch (weights, constants, sample inputs), which also evaluates "
+        "the sizes in it as Python"
+    }
     preload: Sequence[str] = ("torch", "torch.export")
     libraries: Mapping[str, str] = {"torch": "torch"}
     options: ProgramOptions = ProgramOptions()

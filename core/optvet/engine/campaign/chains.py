@@ -16,6 +16,7 @@ from optvet.engine.campaign.file import CampaignSource, inputs_of
 from optvet.engine.convert.chain import links_of, runtimes_for
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.trust import check_source
 from optvet.spec.campaign import JobSet
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import TellsSource
@@ -26,12 +27,13 @@ _ONNX = ".onnx"
 
 
 def conversions_of(
-    source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins
+    source: CampaignSource, number: int, jobs: JobSet, plugins: Plugins, *, trust: bool
 ) -> Iterator[ConvertRequest]:
     """The conversions of one set of jobs: those sources and chains whose formats meet.
 
     Raises:
-        UsageError: A selector means no source, a chain cannot be used, or none takes a source.
+        UsageError: A selector means no source, a chain cannot be used, or none takes a source; or
+            a source may hold code, and ``trust`` is false.
     """
     general = ConvertRequest.model_validate({"model": "", **_general(jobs)})
     plugins = with_environments(general, plugins)
@@ -53,11 +55,15 @@ def conversions_of(
         for model in models:
             suffix = Path(parts_of(model)[0]).suffix.lower()
             try:
-                runtimes_for(suffix, first, plugins, model)
+                ways = runtimes_for(suffix, first, plugins, model)
             except InputError:
                 continue
+            try:
+                check_source(model, suffix, [runtime for runtime, _ in ways], trust=trust)
+            except InputError as error:
+                raise source.refusal(source.place(number, "models"), str(error)) from error
             taken.add(model)
-            yield whole.model_copy(update={"model": model})
+            yield whole.model_copy(update={"model": model, "trust": trust})
     if left := [model for model in models if model not in taken]:
         words = f"{left[0]}: no chain of 'via' takes it; choose other chains, or leave it out"
         raise source.refusal(source.place(number, "models"), words)

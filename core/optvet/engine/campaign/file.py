@@ -56,6 +56,7 @@ _CONVERT_ELSEWHERE: Mapping[str, str] = {
     "via": "chains are listed by 'via', beside 'models'",
     "converted": "a campaign converts; use `optvet convert --converted` for a single model",
     "out": "say --out to `optvet convert` for a single source",
+    "trust": "no file says that files are trusted; say --trust on the command line",
     "jobs": "say --jobs on the command line",
 }
 

@@ -155,7 +155,8 @@ def requests_of(
     folder = source.path.parent
     for number, jobs in enumerate(source.sets):
         if jobs.via:
-            yield from conversions_of(source, number, jobs, plugins)
+            trust = bool((settled or {}).get("trust"))
+            yield from conversions_of(source, number, jobs, plugins, trust=trust)
             continue
         try:
             models = expand_models(jobs.models, plugins, folder=folder, exclude=jobs.exclude)

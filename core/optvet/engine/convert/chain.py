@@ -15,6 +15,7 @@ from optvet.engine import contract
 from optvet.engine.convert.given import GivenConverter
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
+from optvet.engine.trust import check_source
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.errors import InputError, UnknownName, UsageError
@@ -144,6 +145,7 @@ def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> l
             f"{path} is Python: say which function makes the model, as {path}:FUNCTION"
         )
     ways = runtimes_for(suffix, first, plugins, request.model)
+    check_source(request.model, suffix, [runtime for runtime, _ in ways], trust=request.trust)
     handle = Factory(function, request.seed) if function else None
     data = read_file(file) if file.is_file() else b""
     digest = hashlib.sha256(data + function.encode()).hexdigest()
