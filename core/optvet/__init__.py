@@ -151,6 +151,7 @@ if TYPE_CHECKING:
         ValueInfo,
     )
     from optvet.spec.versions import version_of
+    from optvet.spec.words import markdown_text, printable
 
 __version__ = "0.1.0"
 
@@ -294,11 +295,13 @@ __all__ = [
     "hookimpl",
     "load_factory",
     "load_model",
+    "markdown_text",
     "matching",
     "may_be_rounded",
     "open_file",
     "open_text",
     "parse_json",
+    "printable",
     "read_file",
     "read_json",
     "read_text",
@@ -322,6 +325,7 @@ _HOMES = (
     "optvet.spec.parsing",
     "optvet.spec.versions",
     "optvet.spec.significance",
+    "optvet.spec.words",
     "optvet.spec.types",
     "optvet.spec.sensitive",
     "optvet.spec.protocols",

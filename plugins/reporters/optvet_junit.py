@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from optvet import Reporter, hookimpl
+from optvet import Reporter, hookimpl, printable
 
 if TYPE_CHECKING:
     from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
@@ -34,7 +34,8 @@ class JUnitReporter:
             suite.set("time", f"{sum(t.wall_s or 0.0 for t in trials):.3f}")
         _count(root)
         ET.indent(root)
-        return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+        text = printable(ET.tostring(root, encoding="unicode"))
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
 def _count(parent: ET.Element) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from optvet import Reporter, hookimpl
+from optvet import Reporter, hookimpl, markdown_text
 
 if TYPE_CHECKING:
     from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 _ROWS = 20
 _CHARS = 160
-_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
 
 
 class MarkdownReporter:
@@ -129,11 +126,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield ""
 
 
-def _cell(text: str, limit: int = _CHARS) -> str:
-    """``text`` shortened to one line, with the special characters of Markdown and HTML escaped."""
-    line = " ".join(text.split())
-    cut = line if len(line) <= limit else f"{line[: limit - 1]}…"
-    return _SPECIAL.sub(r"\\\1", html.escape(cut, quote=False)).replace("@", "&#64;")
+def _cell(text: str) -> str:
+    return markdown_text(text, _CHARS)
 
 
 @hookimpl

@@ -6,6 +6,7 @@ Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def _notification(trial: ReportedTrial) -> dict[str, Any]:
     why = trial.why or trial.status
     return {
         "level": "error" if trial.status in ("error", "failed") else "warning",
-        "message": {"text": f"{trial.model}: {trial.question}: {trial.status}: {why}"},
+        "message": _message(f"{trial.model}: {trial.question}: {trial.status}: {why}"),
         "locations": [_location(trial.model)],
     }
 
@@ -94,7 +95,7 @@ def _result(finding: ReportedFinding, sighting: Sighting, rule: int) -> dict[str
         "ruleId": str(finding.symptom),
         "ruleIndex": rule,
         "level": _level(finding),
-        "message": {"text": message},
+        "message": _message(message),
         "locations": [_location(sighting.model)],
         "partialFingerprints": {"optvet/v1": finding.fingerprint},
         "properties": {
@@ -109,6 +110,11 @@ def _result(finding: ReportedFinding, sighting: Sighting, rule: int) -> dict[str
     if finding.known:
         result["baselineState"] = "unchanged"
     return result
+
+
+def _message(text: str) -> dict[str, str]:
+    """A plain text; section 3.11.6 of the standard makes links of ``[text](target)``."""
+    return {"text": re.sub(r"([\\\[\]])", r"\\\1", text)}
 
 
 def _level(finding: ReportedFinding) -> str:

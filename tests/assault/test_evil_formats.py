@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.assault.test_evil_data import Payload
-from tests.commands import Run
+from tests.commands import Run, run
 from tests.convert import plain
 
 from optvet.engine.campaign.file import read_campaign
@@ -27,6 +27,7 @@ from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.repair import RepairRequest
 
+__all__ = ["run"]
 REFUSED = "may run code.* --trust"
 PICKLES = ("net.pt", "net.pth", "net.pkl", "net.pickle", "net.joblib", "net.npy", "net.onnx")
 ELSEWHERE = ("net.keras", "net.h5", "saved")

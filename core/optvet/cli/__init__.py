@@ -16,6 +16,7 @@ from optvet.cli import errors
 from optvet.cli.app import app
 from optvet.cli.errors import ERROR, INTERRUPTED, Interrupted
 from optvet.cli.terminal import Terminal
+from optvet.spec.scratch import temporary_files_in_one_folder
 
 __all__ = ["app", "main"]
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The arguments after ``optvet``; by default those of the process.
     """
-    with _heeding_termination() as terminated:
+    with temporary_files_in_one_folder(), _heeding_termination() as terminated:
         code = _run(arguments)
     return 128 + signal.SIGTERM if terminated and code == INTERRUPTED else code
 

@@ -21,7 +21,7 @@ from optvet.cli.terminal import Terminal, one_line
 from optvet.spec.errors import UsageError
 from optvet.spec.records.report import ReportTable
 from optvet.spec.records.tables import CampaignTables, Study
-from optvet.spec.words import printable
+from optvet.spec.words import csv_cell, markdown_text
 
 
 class StudyName(StrEnum):
@@ -153,32 +153,19 @@ def _csv(table: ReportTable) -> str:
     """A line with the title, the columns, the rows; numbers as they are."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([f"# {_harmless(table.title)}"])
-    writer.writerow([_harmless(name) for name in table.columns])
+    writer.writerow([f"# {csv_cell(one_line(table.title))}"])
+    writer.writerow([csv_cell(one_line(name)) for name in table.columns])
     for row in table.rows:
-        writer.writerow([_harmless(v) if isinstance(v, str) else v for v in row])
+        writer.writerow([csv_cell(one_line(v)) if isinstance(v, str) else v for v in row])
     return out.getvalue()
-
-
-def _harmless(value: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    line = one_line(printable(value))
-    return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
-
-
-_MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#!"})
 
 
 def _markdown(table: ReportTable) -> str:
     """A heading, a table and the remark; what models contain is escaped."""
-    lines = [f"## {_escaped(table.title)}", ""]
-    cells = [[_escaped(name) for name in table.columns], ["---"] * len(table.columns)]
-    cells += [[_escaped(cell_text(value)) for value in row] for row in table.rows]
+    lines = [f"## {markdown_text(table.title)}", ""]
+    cells = [[markdown_text(name) for name in table.columns], ["---"] * len(table.columns)]
+    cells += [[markdown_text(cell_text(value)) for value in row] for row in table.rows]
     lines += [f"| {' | '.join(row)} |" for row in cells]
     if table.note:
-        lines += ["", _escaped(table.note)]
+        lines += ["", markdown_text(table.note)]
     return "\n".join([*lines, ""])
-
-
-def _escaped(words: str) -> str:
-    return one_line(printable(words)).translate(_MARKUP)

@@ -13,14 +13,30 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, cast
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from optvet.spec.errors import InfrastructureError
-from optvet.spec.words import printable
+from optvet.spec.words import printable, without_commands
 
 _ASCII = str.maketrans({"→": "->", "–": "-", "…": "..."})
+
+
+class _Screen(Console):
+    """Shows what is no control sequence of rich's own as text: names of models are data.
+
+    This is the one place that all of the screen goes through; what builds a text need not know.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """The segments of ``renderable``, each of them printable."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
 
 Report = Callable[[str, int, int | None], None]
 
@@ -52,8 +68,8 @@ class Terminal:
     def __init__(self) -> None:
         self.debug = False
         self.keeps = True
-        self._out = Console(highlight=False, emoji=False, markup=False)
-        self._err = Console(stderr=True, highlight=False, emoji=False, markup=False)
+        self._out = _Screen(highlight=False, emoji=False, markup=False)
+        self._err = _Screen(stderr=True, highlight=False, emoji=False, markup=False)
 
     @property
     def width(self) -> int:
@@ -134,7 +150,7 @@ class Terminal:
 
 def plain(*parts: RenderableType, width: int = 80, soft_wrap: bool = False) -> str:
     """``parts`` as text without colours, for what is no terminal."""
-    like = Console(file=io.StringIO(), width=width, color_system=None)
+    like = _Screen(file=io.StringIO(), width=width, color_system=None)
     return _rendered(like, parts, soft_wrap)
 
 
@@ -144,7 +160,7 @@ def _rendered(like: Console, parts: Iterable[RenderableType], soft_wrap: bool) -
     ``Console.capture`` will not do: it writes nothing, but flushes the stream, which may fail.
     """
     text = io.StringIO()
-    console = Console(
+    console = _Screen(
         file=text,
         width=like.width,
         force_terminal=like.is_terminal,
@@ -157,10 +173,11 @@ def _rendered(like: Console, parts: Iterable[RenderableType], soft_wrap: bool) -
     )
     for part in parts:
         console.print(part, soft_wrap=soft_wrap)
+    shown = without_commands(text.getvalue())
     if like.is_terminal:
-        return text.getvalue()
+        return shown
     # Columns are padded to their width; in a file that is only in the way.
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
 
 
 def _encodable(text: str, stream: TextIO) -> str:

@@ -1,7 +1,12 @@
-"""Making text from models, files and libraries safe to print."""
+"""Making text from models, files and libraries safe to print: one function per medium.
+
+A name in a model is data wherever it is shown. It may hold control sequences of terminals, commands
+that CI systems look for in logs, Markdown, HTML, and formulas of spreadsheets.
+"""
 
 from __future__ import annotations
 
+import html
 import re
 
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
@@ -18,13 +23,79 @@ def printable(text: str, kept: str = "\n\t") -> str:
     return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+_COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*):(?=:)|(?<=#)#(?=\w*\[)", re.MULTILINE)
+
+
+def without_commands(text: str) -> str:
+    r"""Text for a log, in which CI systems find no command of theirs.
+
+    GitHub executes ``::name`` at the start of a line, and ``##[name`` anywhere; Azure ``##vso[``.
+
+    >>> without_commands("::error::a")
+    '\\::error::a'
+    """
+    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\{found[0][-1]}", text)
+
+
 def printable_json(text: str) -> str:
     r"""A JSON document with control characters escaped; its parsed value is the same.
 
     >>> printable_json('{"a": "\x9b"}')
     '{"a": "\\u009b"}'
     """
-    return _UNPRINTABLE.sub(_escaped, text)
+    # A "#" stands in strings alone; see ``without_commands``.
+    return _UNPRINTABLE.sub(_escaped, _MARKED.sub(r"\\u0023", text))
+
+
+_MARKED = re.compile(r"(?<=#)#(?=\w*\[)")
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def csv_cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: one that looks like it gets an apostrophe.
+
+    >>> csv_cell("=cmd()"), csv_cell("a=b")
+    ("'=cmd()", 'a=b')
+    """
+    clean = printable(text)
+    return (
+        f"'{clean}" if text.startswith(_FORMULA) or clean.lstrip().startswith(_FORMULA) else clean
+    )
+
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]|~#!])")
+
+
+def markdown_text(text: str, limit: int = 0) -> str:
+    """One line of Markdown that shows ``text``: no markup, HTML, link, mention or reference.
+
+    Args:
+        text: Anything.
+        limit: How many of its characters are kept; 0 for all.
+    """
+    line = " ".join(printable(text).split())
+    cut = f"{line[: limit - 1]}…" if 0 < limit < len(line) else line
+    marked = _MARKDOWN.sub(r"\\\1", html.escape(cut, quote=False))
+    marked = marked.replace("@", "&#64;").replace("://", "&#58;//")
+    marked = re.sub(r"(?i)(www)\.", r"\1&#46;", marked)
+    # What would begin a list, a heading's underline or a table.
+    return re.sub(r"^([-+=:]|\d+(?=[.)]))", lambda m: f"&#{ord(m[0][0])};{m[0][1:]}", marked)
+
+
+def markdown_code(text: str) -> str:
+    """``text`` as code within a line of Markdown, also within a table."""
+    line = " ".join(printable(text).split()).replace("`", "'").replace("|", "\N{BROKEN BAR}")
+    return f"`{line or ' '}`"
+
+
+def markdown_block(text: str, language: str = "") -> str:
+    """``text`` in a Markdown code block with a fence longer than any in ``text``."""
+    clean = printable(text)
+    longest = max((len(run) for run in re.findall("`+", clean)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{clean.rstrip()}\n{fence}\n"
 
 
 def _escaped(match: re.Match[str]) -> str:

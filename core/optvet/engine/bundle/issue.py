@@ -13,13 +13,12 @@ from collections.abc import Iterable
 from optvet.engine.bundle.repro import (
     ReproContext,
     carried,
-    line,
     optimize_by_plugin,
     title,
 )
 from optvet.engine.bundle.standalone import Standalone
 from optvet.spec.protocols import Explains
-from optvet.spec.words import printable
+from optvet.spec.words import markdown_block, markdown_code, markdown_text
 
 _ISSUE_CHARS = 12_000
 _MESSAGE_CHARS = 2_000
@@ -27,25 +26,36 @@ _MESSAGE_CHARS = 2_000
 
 def issue(context: ReproContext, shown: Standalone | None) -> str:
     """The text of ``ISSUE.md``: title, script or steps, expected, actual, graphs, versions."""
-    passes = ", ".join(f"`{_code(p)}`" for p in context.culprit) or "none (import and export alone)"
-    versions = "\n".join(f"- {line(n)} {line(v)}" for n, v in context.versions.items())
+    passes = (
+        ", ".join(markdown_code(p) for p in context.culprit) or "none (import and export alone)"
+    )
+    versions = "\n".join(
+        f"- {markdown_text(n)} {markdown_text(v)}" for n, v in context.versions.items()
+    )
     options = json.dumps(context.options.model_dump(mode="json"))
     options = without_folders(options, carried(context))
     info = context.symptom.info
     parts = [
-        f"# {_plain(title(context))}\n",
-        f"Passes: {passes}. Options of the optimizer: `{_code(options)}`.\n",
+        f"# {markdown_text(title(context))}\n",
+        f"Passes: {passes}. Options of the optimizer: {markdown_code(options)}.\n",
         *_steps(context, shown),
         f"## Expected\n\n{info.expected}\n",
         f"## Actual\n\n{info.headline[0].upper()}{info.headline[1:]}:\n",
-        fenced(_cut(_folded(context.message), _MESSAGE_CHARS)),
+        markdown_block(_cut(_folded(context.message), _MESSAGE_CHARS)),
         f"## Versions\n\n{versions}\n",
-        *(["## Where\n", fenced(_cut(context.where, _ISSUE_CHARS))] if context.where else []),
+        *(
+            ["## Where\n", markdown_block(_cut(context.where, _ISSUE_CHARS))]
+            if context.where
+            else []
+        ),
         "## The model\n",
-        fenced(_cut(context.before, _ISSUE_CHARS)),
+        markdown_block(_cut(context.before, _ISSUE_CHARS)),
     ]
     if context.after:
-        parts += ["What the optimizer makes of it:\n", fenced(_cut(context.after, _ISSUE_CHARS))]
+        parts += [
+            "What the optimizer makes of it:\n",
+            markdown_block(_cut(context.after, _ISSUE_CHARS)),
+        ]
     return "\n".join(parts)
 
 
@@ -60,12 +70,12 @@ def without_folders(text: str, files: Iterable[str]) -> str:
 def _steps(context: ReproContext, shown: Standalone | None) -> list[str]:
     if shown is None:
         words = "Run `python repro.py` in this folder; it exits with 1 while this is so. The call:"
-        return [f"## To reproduce\n\n{words}\n", fenced(_call(context), "python")]
+        return [f"## To reproduce\n\n{words}\n", markdown_block(_call(context), "python")]
     return [
         "## To reproduce\n",
-        fenced(shown.script, "python"),
+        markdown_block(shown.script, "python"),
         "This prints, and exits with 1:\n",
-        fenced(_cut(_folded(shown.printed), _MESSAGE_CHARS)),
+        markdown_block(_cut(_folded(shown.printed), _MESSAGE_CHARS)),
     ]
 
 
@@ -73,23 +83,6 @@ def _call(context: ReproContext) -> str:
     if not isinstance(context.optimizer, Explains):
         return optimize_by_plugin(context).strip()
     return textwrap.dedent(context.optimizer.snippet(context.passes, context.options)).strip()
-
-
-def fenced(text: str, language: str = "") -> str:
-    """``text`` in a Markdown code block with a fence longer than any in ``text``."""
-    clean = printable(text)
-    longest = max((len(run) for run in re.findall("`+", clean)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{clean.rstrip()}\n{fence}\n"
-
-
-def _code(text: str) -> str:
-    return line(text).replace("`", "'")
-
-
-def _plain(text: str) -> str:
-    """``text`` with the characters escaped that Markdown or HTML would interpret."""
-    return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", text)
 
 
 def _folded(text: str) -> str:

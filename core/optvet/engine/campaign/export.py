@@ -18,6 +18,7 @@ from optvet.engine.campaign.store import Store
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.spec.files import replacing, write_file
 from optvet.spec.records.campaign import CampaignExport, TrialExport
+from optvet.spec.words import csv_cell
 
 Row = Mapping[str, Any]
 
@@ -172,7 +173,8 @@ def write_csv(store: Store, campaign: Campaign, folder: Path) -> list[Path]:
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table_rows(store, campaign, table))
+        for row in table_rows(store, campaign, table):
+            writer.writerow({n: csv_cell(v) if isinstance(v, str) else v for n, v in row.items()})
         path = folder / f"{table}.csv"
         write_file(path, text.getvalue(), advice="choose another folder")
         written.append(path)

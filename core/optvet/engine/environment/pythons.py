@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from optvet.engine.work.sandbox import Interpreter
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.pythons import NeedsPython, PythonEnvironment
 from optvet.spec.records import EnvironmentEntry
+from optvet.spec.scratch import is_left, mark
 
 WORKER_LIBRARIES = ("numpy", "onnx", "pluggy", "pydantic", "scipy")
 """What the modules import that worker processes execute."""
@@ -231,7 +233,8 @@ def make(environment: PythonEnvironment, target: Path, *, force: bool, say: Say)
     _refuse_to_replace(environment.name, target, force)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        _clear_beside(target)
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-{mark()}-", dir=target.parent))
     except OSError as error:
         raise InfrastructureError(
             f"cannot write {target.parent}: {error.strerror}; choose another folder with --into"
@@ -257,6 +260,45 @@ def make(environment: PythonEnvironment, target: Path, *, force: bool, say: Say)
     return target / "bin" / "python"
 
 
+def _clear_beside(target: Path) -> None:
+    """Remove what a run that was killed has left beside ``target``."""
+    prefix = f".{target.name}-"
+    for left in target.parent.glob(f"{prefix}*-*-*"):
+        pid, ticks, *_ = left.name.removeprefix(prefix).split("-")
+        if is_left(f"{pid}-{ticks}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+_DIES_WITH_PARENT = """\
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+os.getppid() == int(sys.argv[1]) or sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the command in its arguments, which is killed when the process ends that started it."""
+
+
+def _run_below(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Exit status and stderr of a command that ends with this process, with all of its group."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(environment),
+        start_new_session=True,
+    )
+    try:
+        _, words = process.communicate()
+    finally:
+        # What it started is of its group; after a Ctrl-C it goes on otherwise.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode, words
+
+
 def _refuse_to_replace(name: str, target: Path, force: bool) -> None:
     if not target.exists():
         return
@@ -272,15 +314,12 @@ def _refuse_to_replace(name: str, target: Path, force: bool) -> None:
 
 def _install(python: Path, wanted: Iterable[str]) -> None:
     quiet = ("--disable-pip-version-check", "--no-input", "--quiet")
-    done = subprocess.run(
+    status, words = _run_below(
         [str(python), "-m", "pip", "install", *quiet, *wanted],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")},
+        {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")},
     )
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+    if status:
+        lines = [line for line in words.splitlines() if line.strip()]
         raise InfrastructureError(
             f"pip cannot install {' '.join(wanted)}: {' '.join(lines[-_LOG_LINES:])}; check the "
             "network and pip's configuration, then run again"

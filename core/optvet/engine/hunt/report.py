@@ -18,7 +18,7 @@ from optvet.spec.foreign import read_text
 from optvet.spec.parsing import read_json
 from optvet.spec.records import HuntFinding, HuntSummary
 from optvet.spec.records.reading import read_document
-from optvet.spec.words import printable
+from optvet.spec.words import markdown_block, markdown_code, markdown_text
 
 
 def read_summary(folder: Path) -> HuntSummary:
@@ -52,7 +52,8 @@ def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environ
     notes = [f for f in summary.findings if f.severity != "fault"]
     causes = len(probable_causes(faults))
     lines = [
-        f"# {summary.optimizer} {summary.version}: {len(faults)} faults, {len(notes)} notes",
+        f"# {markdown_text(f'{summary.optimizer} {summary.version}')}: {len(faults)} faults, "
+        f"{len(notes)} notes",
         "",
         f"The faults have probably {causes} {'cause' if causes == 1 else 'causes'}. "
         f"{summary.candidates:,} models, {summary.valid:,} of them valid; seed {summary.seed}. "
@@ -67,7 +68,7 @@ def report_of(summary: HuntSummary, folder: Path, environments: Sequence[Environ
             lines += [f"## {title}", ""]
             lines += list(_by_cause(found, folder))
     if summary.unfired:
-        names = ", ".join(f"`{name}`" for name in summary.unfired)
+        names = ", ".join(map(markdown_code, summary.unfired))
         lines += ["## Passes that changed no model", "", names, ""]
     return "\n".join(lines)
 
@@ -88,14 +89,14 @@ def _by_version(
     yield "## Where they show"
     yield ""
     for number, environment in enumerate(environments, 1):
-        yield f"{number}. {printable(environment.label)}"
+        yield f"{number}. {markdown_text(environment.label)}"
     yield ""
     numbers = [str(number) for number in range(1, len(environments) + 1)]
     yield f"| finding | when hunted | {' | '.join(numbers)} |"
     yield "|---" * (len(environments) + 2) + "|"
     for finding in summary.findings:
         cells = [shown_in(folder / finding.bundle, e) for e in environments]
-        yield f"| `{finding.bundle}` | shows | {' | '.join(cells)} |"
+        yield f"| {markdown_code(finding.bundle)} | shows | {' | '.join(cells)} |"
     yield ""
 
 
@@ -108,9 +109,9 @@ def _by_cause(findings: list[HuntFinding], folder: Path) -> Iterator[str]:
 
     shared = [(c, g) for c, g in causes if len({_culprit(f) for f in g}) > 1]
     for cause, group in shared:
-        yield f"### Several passes: {printable(cause.title)}"
+        yield f"### Several passes: {markdown_text(cause.title)}"
         yield ""
-        yield f"Probably one cause: {printable(cause.why)}. Passes: {passes(group)}."
+        yield f"Probably one cause: {markdown_text(cause.why)}. Passes: {passes(group)}."
         yield ""
         for finding in sorted(group, key=_culprit):
             yield from _finding(finding, folder, named=True)
@@ -120,20 +121,21 @@ def _by_cause(findings: list[HuntFinding], folder: Path) -> Iterator[str]:
         yield ""
         for cause, group in group_of_pass:
             if len(group) > 1:
-                yield f"Probably one cause, {len(group)} findings: {printable(cause.why)}."
+                yield f"Probably one cause, {len(group)} findings: {markdown_text(cause.why)}."
                 yield ""
             for finding in group:
                 yield from _finding(finding, folder)
 
 
 def _culprit(finding: HuntFinding) -> str:
-    return ", ".join(finding.culprit) or ROUND_TRIP
+    return ", ".join(map(markdown_text, finding.culprit)) or ROUND_TRIP
 
 
 def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iterator[str]:
-    message = " ".join(printable(finding.message).split())[:300].replace("`", "'")
+    message = markdown_code(" ".join(finding.message.split())[:300])
     of = f" of {_culprit(finding)}" if named else ""
-    yield f"**{finding.symptom}**{of}, {finding.nodes} nodes, `{finding.bundle}`: `{message}`"
+    where = markdown_code(finding.bundle)
+    yield f"**{finding.symptom}**{of}, {finding.nodes} nodes, {where}: {message}"
     yield ""
     place = folder / finding.bundle
     try:
@@ -142,14 +144,14 @@ def _finding(finding: HuntFinding, folder: Path, *, named: bool = False) -> Iter
         yield "(its bundle is gone)"
         yield ""
         return
-    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    versions = ", ".join(
+        f"{markdown_text(name)} {markdown_text(version)}"
+        for name, version in record.versions.items()
+    )
     yield f"Shown with {versions}; by {finding.models:,} models of the hunt."
     if finding.needs:
-        yield f"It does not show without {', '.join(map(printable, finding.needs))}."
+        yield f"It does not show without {', '.join(map(markdown_text, finding.needs))}."
     yield ""
     text = place / "model.txt"
     if text.is_file():
-        yield "```"
-        yield printable(read_text(text).strip())
-        yield "```"
-        yield ""
+        yield markdown_block(read_text(text).strip())
