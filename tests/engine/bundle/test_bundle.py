@@ -24,7 +24,7 @@ from optvet.engine.bundle import (
     write_arrays,
     write_bundles,
 )
-from optvet.engine.bundle.issue import fenced, without_folders
+from optvet.engine.bundle.issue import markdown_block, without_folders
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.fingerprints import fingerprint
@@ -508,7 +508,7 @@ def test_a_file_that_a_bundle_carries_is_called_by_its_name_in_an_issue() -> Non
 
 
 def test_nothing_in_a_text_ends_its_code_block() -> None:
-    assert fenced("a ``` b\x1b") == "````\na ``` b\N{REPLACEMENT CHARACTER}\n````\n"
+    assert markdown_block("a ``` b\x1b") == "````\na ``` b\N{REPLACEMENT CHARACTER}\n````\n"
 
 
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:

@@ -103,6 +103,25 @@ def calls_itself(model: ModelProto) -> None:
         model.functions.append(helper.make_function("d", name, ["x"], ["y"], body, opsets))
 
 
+def doubling(model: ModelProto, functions: int = 2000) -> None:
+    """Each function calls the one before twice."""
+    opsets = [helper.make_opsetid("d", 1), helper.make_opsetid("", 17)]
+    model.opset_import.append(opsets[0])
+    for number in range(functions):
+        call = (f"F{number - 1}", "d") if number else ("Relu", "")
+        body = [
+            helper.make_node(call[0], [a], [b], domain=call[1]) for a, b in (("x", "t"), ("t", "y"))
+        ]
+        model.functions.append(helper.make_function("d", f"F{number}", ["x"], ["y"], body, opsets))
+    model.graph.node[0].CopyFrom(helper.make_node(f"F{functions - 1}", ["x"], ["y"], domain="d"))
+
+
+def test_functions_that_call_each_other_a_little_are_opened(tmp_path: Path) -> None:
+    model = sound()
+    doubling(model, 12)
+    opened(tmp_path, model)
+
+
 def strings_as_bytes(model: ModelProto) -> None:
     weight(model).data_type = TensorProto.STRING
 
@@ -139,6 +158,7 @@ def loop_of_links(model: ModelProto) -> None:
         (nameless_operator, "of graph 'g' has no operator"),
         (constant_of_nothing, "attribute 'value' of node 'c' has no value"),
         (calls_itself, "calls itself, directly or through others"),
+        (doubling, "has more than 250,000 nodes once they are inlined"),
         (strings_as_bytes, "has data for 0 elements, but string[2] has 2"),
         (long_location, "which has 5,000 bytes, and a path at most 4,095"),
         (long_part, "which is not in the model's folder"),

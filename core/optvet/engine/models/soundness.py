@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import graphlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,12 +22,17 @@ from onnx import (
 )
 
 from optvet.graph.types import dtype_name, element_bits
-from optvet.graph.walk import domain_of, graphs, inner_nodes, operator_of, qualified
+from optvet.graph.walk import domain_of, graphs, inner_nodes, nodes_of, operator_of, qualified
 from optvet.spec.errors import InputError
 from optvet.spec.words import quoted
 
 MAX_RANK = 64
 """Maximal number of dimensions of a numpy array."""
+MAX_INLINED = 250_000
+"""Maximal number of nodes once functions are inlined, which each step of a vet does anew.
+
+Twenty functions of two calls each are a file of a kilobyte and a million nodes.
+"""
 _AGAIN = "export or download the model again"
 # Types whose elements are in a typed field, with the name of the field and entries per element.
 _FIELDS: dict[int, tuple[str, int]] = {
@@ -102,7 +108,7 @@ def check_model(path: Path, proto: ModelProto) -> None:
     Raises:
         InputError: A type is unknown, or that of an input left out, a shape has too many
             dimensions, a node has no operator or an attribute no value, or functions call each
-            other in a circle.
+            other in a circle or too often.
     """
     for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for value in values:
@@ -119,11 +125,26 @@ def check_model(path: Path, proto: ModelProto) -> None:
                 if field is not None and not attribute.HasField(field):
                     where = f"attribute {quoted(attribute.name)} of node {quoted(node.name)}"
                     raise InputError(f"model {path}: {where} has no value; {_AGAIN}")
-    circle = _circle(proto.functions)
-    if circle:
+    if not proto.functions:
+        return
+    calls = _calls(proto.functions)
+    try:
+        order = list(graphlib.TopologicalSorter(calls).static_order())
+    except graphlib.CycleError as error:
         raise InputError(
-            f"model {path}: function {quoted(qualified(*circle))} calls itself, directly or "
-            "through others, which ONNX does not allow"
+            f"model {path}: function {quoted(qualified(*error.args[1][0]))} calls itself, directly "
+            "or through others, which ONNX does not allow"
+        ) from error
+    sizes: dict[tuple[str, str], int] = {}
+    for name in order:
+        size = sum(n * sizes[called] for called, n in calls.get(name, {}).items())
+        # Bounded: of a thousand functions it would have a thousand bits.
+        sizes[name] = max(1, min(size, MAX_INLINED + 1))
+    count = sum(sizes.get(operator_of(node), 1) for node in nodes_of(proto.graph))
+    if count > MAX_INLINED:
+        raise InputError(
+            f"model {path}: its functions call each other so often that it has more than "
+            f"{MAX_INLINED:,} nodes once they are inlined; export it with fewer calls"
         )
 
 
@@ -162,17 +183,11 @@ def _tensors(kind: TypeProto) -> Iterator[TypeProto.Tensor | TypeProto.SparseTen
         yield from _tensors(kind.map_type.value_type)
 
 
-def _circle(functions: Sequence[FunctionProto]) -> tuple[str, str] | None:
-    """A function that calls itself, directly or not; None if there is none."""
-    calls = {
-        (domain_of(function), function.name): {
+def _calls(functions: Sequence[FunctionProto]) -> dict[tuple[str, str], Counter[tuple[str, str]]]:
+    """How often each function calls each operator, by name."""
+    return {
+        (domain_of(function), function.name): Counter(
             operator_of(inner) for node in function.node for inner in (node, *inner_nodes(node))
-        }
+        )
         for function in functions
     }
-    try:
-        graphlib.TopologicalSorter(calls).prepare()
-    except graphlib.CycleError as error:
-        found: tuple[str, str] = error.args[1][0]
-        return found
-    return None
