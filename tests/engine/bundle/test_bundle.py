@@ -24,7 +24,7 @@ from optvet.engine.bundle import (
     write_arrays,
     write_bundles,
 )
-from optvet.engine.bundle.issue import markdown_block, without_folders
+from optvet.engine.bundle.issue import without_folders
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.fingerprints import fingerprint
@@ -36,6 +36,7 @@ from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import Finding
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Symptom
+from optvet.spec.words import markdown_block
 from optvet.testing import Planted
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
