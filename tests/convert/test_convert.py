@@ -285,3 +285,28 @@ def test_the_document_is_plain_json(convert: Convert) -> None:
     assert document["schema"] == "optvet.convert/1"
     assert ConversionResult.model_validate(document).verdict == "faulty"
     assert np.isfinite(document["wall_s"])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "g () => (float[2,3] y) <float[2,3] c = {1, 0, 3, 0, 5, 0}> { y = Relu(c) }",
+        "g (float[2,3] x, float[2,3] k) => (float[2,3] y) { y = Relu(x) }",
+        "g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }",
+    ],
+)
+def test_what_cannot_be_called_as_its_source_is_has_another_interface(
+    convert: Convert, made: str
+) -> None:
+    result = convert(GOOD, made)
+    assert result.verdict == "faulty"
+    assert told(result) == [("interface-change", "convert", ("rewrite",))]
+
+
+def test_a_failure_behind_wrong_values_is_the_later_stages_own_fault(convert: Convert) -> None:
+    broken = "g (float[n,3] x) => (float[n,3] y) { y = Nowhere(x) }"
+    result = convert(BAD, broken)
+    assert [(s, at) for s, _, at in told(result)] == [
+        ("wrong-output", ("read",)),
+        ("invalid-model", ("rewrite",)),
+    ]

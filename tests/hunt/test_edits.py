@@ -22,9 +22,10 @@ from optvet.engine.hunt.make import Made, complete
 from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.subject import subject_of
-from optvet.engine.hunt.truth import interface_of, outputs_of
+from optvet.engine.hunt.truth import outputs_of
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
+from optvet.graph.interface import interface_of
 from optvet.spec.hunt import HuntRequest
 
 PLUGINS = Plugins()

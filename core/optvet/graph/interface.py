@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 from onnx import ModelProto
 
 from optvet.graph.types import value_info
@@ -51,11 +52,39 @@ def graph_outputs(model: ModelProto) -> tuple[ValueInfo, ...]:
     return tuple(value_info(o) for o in model.graph.output)
 
 
+Shape = tuple[int | str | None, ...] | None
+"""A declared shape; None if even the rank is unknown."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a caller of a model sees of it."""
+
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    optional: tuple[ValueInfo, ...] = ()
+
+
+def interface_of(model: ModelProto, *, by_habit: bool = True) -> Interface:
+    """The interface of a model.
+
+    Args:
+        model: The model.
+        by_habit: Whether weights that it lists among its inputs by habit are optional inputs: of
+            the original of a comparison, they are none that a caller would miss.
+    """
+    listed = by_habit or not lists_weights(model)
+    optional = optional_inputs(model) if listed else ()
+    return Interface(graph_inputs(model), graph_outputs(model), optional)
+
+
 @dataclass(frozen=True)
 class Alignment:
     """How inputs and outputs of a candidate map to the reference's, or why they cannot.
 
-    ``lost`` are optional inputs that the candidate does not have any more.
+    ``lost`` are optional inputs that the candidate does not have any more. ``disputed`` are the
+    outputs whose declared shapes contradict each other, with the reference's declaration and the
+    candidate's: which of the two is wrong, only a run tells; see ``misdeclared``.
     """
 
     inputs: Mapping[str, str]
@@ -63,6 +92,12 @@ class Alignment:
     outputs: Mapping[str, str]
     problem: str = ""
     lost: tuple[str, ...] = ()
+    disputed: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> str:
+        """What a caller can no longer do, in words; empty if nothing."""
+        return self.problem or (f"optional inputs are gone: {self.lost}" if self.lost else "")
 
 
 class HasInterface(Protocol):
@@ -89,9 +124,11 @@ def align(
 ) -> Alignment:
     """Match the interface of a candidate with the reference's.
 
-    Names, order, element types and static dimensions must agree, except for changes in ``allowed``,
-    which the applied passes declare. A dimension that became unknown, or an output dimension that
-    became known, does not count as a change; ``shape_changes`` returns these.
+    Names, order, element types and static dimensions of inputs must agree, except for changes in
+    ``allowed``, which the applied passes declare. A dimension that became unknown, or an output
+    dimension that became known, does not count as a change; ``shape_changes`` returns these.
+    Shapes of outputs that contradict each other are ``disputed``: one of the two models declares
+    what it does not compute, and that may be the reference.
     """
     problems = _align_values("input", before.inputs, after.inputs, allowed)
     problems += _align_values("output", before.outputs, after.outputs, allowed)
@@ -102,7 +139,27 @@ def align(
     casts = {was.name: now.dtype for was, now in pairs if was.dtype != now.dtype}
     outputs = {n.name: w.name for w, n in zip(before.outputs, after.outputs, strict=True)}
     lost = () if "names" in allowed else lost_inputs(before, after)
-    return Alignment(inputs, casts, outputs, lost=lost)
+    disputed = {
+        was.name: (was.shape, now.shape)
+        for was, now in zip(before.outputs, after.outputs, strict=True)
+        if not _shapes_agree("output", was.shape, now.shape)
+    }
+    return Alignment(inputs, casts, outputs, lost=lost, disputed=disputed)
+
+
+def misdeclared(alignment: Alignment, computed: Mapping[str, np.ndarray]) -> str:
+    """Which disputed outputs the candidate declares otherwise than it computes them, in words.
+
+    Args:
+        alignment: Of the candidate.
+        computed: Outputs that the candidate gave, by the reference's names. One that is not among
+            them proves nothing, so the reference's declaration holds.
+    """
+    return "; ".join(
+        f"output {name!r}: shape {was} became {now}"
+        for name, (was, now) in alignment.disputed.items()
+        if name not in computed or not _shapes_agree("output", now, computed[name].shape)
+    )
 
 
 def lost_inputs(before: HasInterface, after: HasInterface) -> tuple[str, ...]:
@@ -122,9 +179,10 @@ def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[s
 
     Returns:
         Under "weaker" and "stronger", by input or output, what became what. A size that became
-        open, or the other way round, counts; the name of an open size does not.
+        open, or the other way round, counts; the name of an open size does not. Under "corrected"
+        outputs whose shapes contradict each other; ``misdeclared`` tells where that is a fault.
     """
-    found: dict[str, dict[str, str]] = {"weaker": {}, "stronger": {}}
+    found: dict[str, dict[str, str]] = {"weaker": {}, "stronger": {}, "corrected": {}}
     for what, was, now in (
         ("input", before.inputs, after.inputs),
         ("output", before.outputs, after.outputs),
@@ -132,17 +190,28 @@ def shape_changes(before: HasInterface, after: HasInterface) -> dict[str, dict[s
         by_name = {v.name: v.shape for v in now}
         for old in was:
             new = by_name.get(old.name, old.shape)
-            if not _shapes_agree(what, old.shape, new):
-                continue  # more than a note
-            known, still = _sizes(old.shape), _sizes(new)
             words = f"{_shape_text(old.shape)} became {_shape_text(new)}"
+            if not _shapes_agree(what, old.shape, new):
+                if what == "output":  # of an input it is more than a note
+                    found["corrected"][f"{what} {old.name!r}"] = words
+                continue
+            known, still = _sizes(old.shape), _sizes(new)
             for direction, changed in (("weaker", known - still), ("stronger", still - known)):
                 if changed:
                     found[direction][f"{what} {old.name!r}"] = words
     return found
 
 
-def _sizes(shape: tuple[int | str | None, ...] | None) -> set[tuple[int, int | None]]:
+def weakened(before: HasInterface, after: HasInterface) -> dict[str, tuple[str, str]]:
+    """Whether inputs, or outputs, declare less of their shapes, as a change of metadata.
+
+    That they declare more is what shape inference is for.
+    """
+    changed = shape_changes(before, after)["weaker"]
+    return {f"shape of {k.split()[0]}s": ("declared", words) for k, words in changed.items()}
+
+
+def _sizes(shape: Shape) -> set[tuple[int, int | None]]:
     """What a shape says: its rank, and the sizes that are fixed."""
     if shape is None:
         return set()
@@ -150,7 +219,7 @@ def _sizes(shape: tuple[int | str | None, ...] | None) -> set[tuple[int, int | N
     return fixed | {(i, d) for i, d in enumerate(shape) if isinstance(d, int)}
 
 
-def _shape_text(shape: tuple[int | str | None, ...] | None) -> str:
+def _shape_text(shape: Shape) -> str:
     if shape is None:
         return "unknown rank"
     return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
@@ -163,25 +232,23 @@ def _align_values(
     allowed: frozenset[InterfaceChange],
 ) -> list[str]:
     was, now = [v.name for v in before], [v.name for v in after]
-    if len(was) != len(now) or len(set(now)) != len(now):
-        return [f"{what}s {was} became {now}"]
-    if was != now and "names" not in allowed:
+    if was != now and ("names" not in allowed or len(was) != len(now) or _repeats(now)):
         return [f"{what}s {was} became {now}"]
     problems = []
     for old, new in zip(before, after, strict=True):
         legal = what == "input" and "input-dtypes" in allowed
         if old.dtype != new.dtype and not (legal and (old.dtype, new.dtype) == ("int64", "int32")):
             problems.append(f"{what} {old.name!r}: {old.dtype} became {new.dtype}")
-        elif not _shapes_agree(what, old.shape, new.shape):
+        elif what == "input" and not _shapes_agree(what, old.shape, new.shape):
             problems.append(f"{what} {old.name!r}: shape {old.shape} became {new.shape}")
     return problems
 
 
-def _shapes_agree(
-    what: str,
-    old: tuple[int | str | None, ...] | None,
-    new: tuple[int | str | None, ...] | None,
-) -> bool:
+def _repeats(names: Sequence[str]) -> bool:
+    return len(set(names)) != len(names)
+
+
+def _shapes_agree(what: str, old: Shape, new: Shape) -> bool:
     if old is None or new is None:
         return True
     if len(old) != len(new):

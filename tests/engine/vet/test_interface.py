@@ -172,3 +172,70 @@ def test_before_ir_version_4_a_listed_weight_is_no_optional_input(tmp_path: Path
     assert "interface-change" not in {f.symptom for f in result.findings}
     opened = open_model(tmp_path / "model.onnx", "model", tmp_path / "cache")
     assert ([i.name for i in opened.inputs], opened.optional) == (["x"], ())
+
+
+class Declarer(Shaper):
+    """Declares for ``y`` the shape that it has, or another one."""
+
+    name = "declarer"
+
+    def passes(self) -> Sequence[Pass]:
+        return [Pass(n) for n in ("correct", "falsify")]
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        model = onnx.load_from_string(source.data)
+        (y,) = model.graph.output
+        if passes:
+            shape = [2, 3] if "correct" in passes else [3, 2]
+            y.CopyFrom(onnx.helper.make_tensor_value_info("y", 1, shape))
+        return Artifact("onnx", model.SerializeToString())
+
+
+@pytest.mark.parametrize("declared", ["float y", "float[3] y", "float[4,3] y"])
+def test_a_declaration_that_the_original_does_not_keep_is_corrected_without_blame(
+    tmp_path: Path, declared: str
+) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => ({declared})'
+    model = text + " { y = Relu(x) }"
+    right = vetted(tmp_path, model, Declarer(), pipeline="correct")
+    assert (right.verdict, told(right)) == ("clean", [("metadata-change", "note", ["correct"])])
+    wrong = vetted(tmp_path, model, Declarer(), pipeline="falsify")
+    assert ("interface-change", "fault", ["falsify"]) in told(wrong)
+
+
+def test_a_model_that_lists_an_output_twice_keeps_its_interface(tmp_path: Path) -> None:
+    model = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,3] x) => (float[2,3] y, float[2,3] y) { y = Relu(x) }"""
+    assert vetted(tmp_path, model, Shaper(), pipeline="nothing").verdict == "clean"
+
+
+class Patcher(Shaper):
+    """A pass that breaks the checker of its process, and one that is wrong."""
+
+    name = "patcher"
+
+    def passes(self) -> Sequence[Pass]:
+        return [Pass(n) for n in ("nothing", "patch", "tanh")]
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        model = onnx.load_from_string(source.data)
+        if "patch" in passes:
+            onnx.checker.check_model = _refuse
+        if "tanh" in passes:
+            model.graph.node[0].op_type = "Tanh"
+        return Artifact("onnx", model.SerializeToString())
+
+
+def _refuse(*args: Any, **more: Any) -> None:
+    raise ValueError("no model is valid here")
+
+
+def test_a_suspicion_in_a_spoilt_process_is_looked_at_again_in_one_of_its_own(
+    tmp_path: Path,
+) -> None:
+    model = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"""
+    options = {"pipeline": "nothing", "strategy": "each", "pairs": False, "jobs": 1}
+    result = vetted(tmp_path, model, Patcher(), **options)
+    assert ("wrong-output", "fault", ["tanh"]) in told(result)
+    assert {p.name: p.effect for p in result.passes}["tanh"] == "failed"

@@ -126,7 +126,10 @@ def _source(conversion: Conversion, answer: Answer) -> SourceRecord:
 def _finding(answer: Answer, found: Found) -> ConversionFinding:
     blame, confirmed, checks, place = found
     witness = blame.drawn[0]
-    seen = answer.seen[witness.sample.id]
+    seen = answer.stations[blame.last].seen[witness.sample.id]
+    if seen.symptom == answer.seen[witness.sample.id].symptom:
+        # What the model that one gets does, if it is that.
+        seen = answer.seen[witness.sample.id]
     guilty = answer.stations[blame.first : blame.last + 1]
     names = [station.name for station in guilty]
     kind: StageKind | Literal["target-runtime"] = guilty[0].stage.kind

@@ -14,6 +14,8 @@ from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom
 
+_VALUES = (Symptom.INTERFACE_CHANGE, Symptom.WRONG_OUTPUT)
+
 
 @dataclass(frozen=True)
 class Station:
@@ -40,7 +42,7 @@ class Blame:
     Attributes:
         first: Index of the first stage to blame.
         last: Index of the last one; its artifact is the first that is known to be wrong.
-        symptom: What is wrong with the last artifact of the chain.
+        symptom: What is wrong with it.
         drawn: The inputs that show it, the plainest first.
         lossy: Whether other values are what a stage declares to lose on inputs that the source is
             meant for; it says nothing of edge values.
@@ -65,11 +67,8 @@ def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
     """One blame for each pair of stages and symptom, in order of stages."""
     groups: dict[tuple[int, int, Symptom], list[Drawn]] = {}
     for each in drawn:
-        seen = stations[-1].seen.get(each.sample.id)
-        if seen is None or seen.symptom is None or seen.right:
-            continue
-        first, last = _guilty(stations, each.sample.id, seen.symptom)
-        groups.setdefault((first, last, seen.symptom), []).append(each)
+        for key in _guilty([s.seen.get(each.sample.id) for s in stations]):
+            groups.setdefault(key, []).append(each)
     order = {id(d): i for i, d in enumerate(drawn)}
     return [
         Blame(
@@ -81,22 +80,50 @@ def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
     ]
 
 
-def _guilty(stations: Sequence[Station], sample: str, symptom: Symptom) -> tuple[int, int]:
-    """The stages after the last right artifact, up to the first wrong one."""
-    right = -1
-    for i, station in enumerate(stations):
-        if (seen := station.seen.get(sample)) is not None and seen.right:
-            right = i
-    wrong = next(
-        i
-        for i in range(right + 1, len(stations))
-        if _is_wrong(stations[i].seen.get(sample), symptom) or i == len(stations) - 1
+def _guilty(seen: Sequence[SampleVerdict | None]) -> list[tuple[int, int, Symptom]]:
+    """What is wrong on one sample in the end, each with the stages that may have caused it.
+
+    A symptom belongs to the first stage that shows it. What a later artifact refutes is mended:
+    one that is right mends everything, one whose values were compared runs. What hides another
+    symptom does not mend it: of a model that does not run, the values that were wrong before stay
+    wrong. So does an artifact that the checker refuses, whatever fails behind it.
+    """
+    if not seen or (end := seen[-1]) is None or end.right:
+        return []
+    opened: dict[Symptom, tuple[int, int]] = {}
+    for i, each in enumerate(seen):
+        if each is None or each.unexplained:
+            continue
+        if each.right or each.symptom is None:
+            opened.clear()
+            continue
+        if each.symptom in _VALUES:
+            opened = {s: at for s, at in opened.items() if s in _VALUES}
+        if each.symptom == Symptom.WRONG_OUTPUT:
+            opened.pop(Symptom.INTERFACE_CHANGE, None)
+        if each.symptom not in opened:
+            opened[each.symptom] = (_first_suspect(seen[:i], each.symptom), i)
+    return [
+        (first, last, symptom)
+        for symptom, (first, last) in opened.items()
+        if symptom in (end.symptom, Symptom.INVALID_MODEL, *_VALUES)
+    ]
+
+
+def _first_suspect(before: Sequence[SampleVerdict | None], symptom: Symptom) -> int:
+    """The stage behind the last artifact that is known not to have shown ``symptom``."""
+    known = (
+        i + 1
+        for i, each in enumerate(before)
+        if each is not None and (each.right or _tells_apart(each.symptom, symptom))
     )
-    return right + 1, wrong
+    return max(known, default=0)
 
 
-def _is_wrong(seen: SampleVerdict | None, symptom: Symptom) -> bool:
-    """Whether an artifact shows the fault: one that does not run shows no wrong value."""
-    if seen is None or seen.right:
-        return False
-    return symptom.info.failed or not seen.failed
+def _tells_apart(shown: Symptom | None, symptom: Symptom) -> bool:
+    """Whether an artifact with one symptom is known not to have another."""
+    if symptom == Symptom.WRONG_OUTPUT:
+        return False  # nothing else lets values be compared
+    if symptom == Symptom.INTERFACE_CHANGE:
+        return shown == Symptom.WRONG_OUTPUT
+    return True

@@ -2,22 +2,25 @@
 
 Inputs are found by name, else by their place. Outputs are found by their place. The width of
 integers and of floats may change; it is noted, and values are compared in the narrower float, or in
-the source's integers. Everything else is a change of the interface.
+the source's integers. Everything else is a change of the interface: whoever calls the source could
+not call the artifact so. Between two ONNX models, names, order and defaults count too, as for
+optimizers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.trial import Outputs
-from optvet.graph.interface import graph_inputs
+from optvet.graph.interface import Interface, align, graph_inputs
 from optvet.graph.types import dtype_name
-from optvet.spec.types import Artifact
+from optvet.spec.types import Artifact, ValueInfo
 
 
 def fed_to(artifact: Artifact, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -44,6 +47,68 @@ def fed_to(artifact: Artifact, feeds: Mapping[str, np.ndarray]) -> dict[str, np.
         for name, source in found.items()
         if source is not None
     }
+
+
+def unfit(source: Interface | None, artifact: Interface, feeds: Mapping[str, np.ndarray]) -> str:
+    """Why an artifact cannot be called as its source is, in words; empty if it can.
+
+    Args:
+        source: The interface of the source, if it is an ONNX model.
+        artifact: The interface of what was made of it.
+        feeds: What the source is called with.
+    """
+    if source is not None:
+        changed = align(_with_widths_of(artifact, source), artifact, frozenset()).changed
+        if changed:
+            return changed
+    names = {v.name for v in artifact.inputs}
+    if len(names) != len(feeds) and not names <= feeds.keys():
+        added = ", ".join(sorted(names - feeds.keys()))
+        return f"the model asks for {added}, which the source does not have"
+    by_name = names <= feeds.keys()
+    taken = names | {v.name for v in artifact.optional} if by_name else feeds.keys()
+    lost = [name for name in feeds if name not in taken]
+    if lost:
+        return f"the model does not take {', '.join(lost)}, which the source takes"
+    places = dict(zip((v.name for v in artifact.inputs), feeds, strict=False))
+    wrong = (
+        _misfit(v, feeds[v.name if v.name in feeds else places[v.name]]) for v in artifact.inputs
+    )
+    return next((words for words in wrong if words), "")
+
+
+def _with_widths_of(artifact: Interface, source: Interface) -> Interface:
+    """The interface of ``source``, with the widths of numbers that ``artifact`` has."""
+
+    def widened(old: tuple[ValueInfo, ...], new: tuple[ValueInfo, ...]) -> tuple[ValueInfo, ...]:
+        by_name = {v.name: v.dtype for v in new}
+        kinds = ((v, by_name.get(v.name, v.dtype)) for v in old)
+        return tuple(
+            replace(v, dtype=dtype) if _KIND.sub("", v.dtype) == _KIND.sub("", dtype) else v
+            for v, dtype in kinds
+        )
+
+    return Interface(
+        widened(source.inputs, artifact.inputs),
+        widened(source.outputs, artifact.outputs),
+        widened(source.optional, (*artifact.optional, *artifact.inputs)),
+    )
+
+
+_KIND = re.compile(r"^b(?=float)|^u(?=int)|\d.*$")
+"""What to leave out of the name of an element type to get the kind of number."""
+
+
+def _misfit(declared: ValueInfo, given: np.ndarray) -> str:
+    """Why a value cannot be fed to an input; empty if it can."""
+    shape = declared.shape
+    if shape is None or (
+        len(shape) == given.ndim
+        and all(not isinstance(d, int) or d == n for d, n in zip(shape, given.shape, strict=True))
+    ):
+        return ""
+    taken = ", ".join("?" if d is None else str(d) for d in shape)
+    return f"input {declared.name!r} takes [{taken}], and the source also {list(given.shape)}"
 
 
 def _as_declared(value: np.ndarray, kind: int) -> np.ndarray:

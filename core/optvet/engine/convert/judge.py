@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from optvet.engine.convert.interface import Matched, matched
+from optvet.engine.convert.interface import Matched, matched, unfit
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.steps import Observed
 from optvet.engine.judge.failures import CONVERTER
@@ -22,6 +22,7 @@ from optvet.engine.judge.sample import (
 )
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trial import Outputs
+from optvet.graph.interface import Interface
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure, Sample
 
@@ -41,12 +42,14 @@ class Judge:
         reference: Outputs of the source by sample, without those that are random.
         meter: Measures the noise where it matters.
         usual: Samples that the source is meant for: no edge values.
+        source: The interface of a source that is an ONNX model.
     """
 
     reference: Mapping[str, Outputs]
     random: frozenset[str]
     meter: NoiseMeter
     usual: frozenset[str] = frozenset()
+    source: Interface | None = None
 
     def see(
         self, observed: Observed, samples: Sequence[Sample], tolerance: float | None = None
@@ -64,7 +67,12 @@ class Judge:
                 stage: Stage = "check" if observed.complaint else "load"
                 told = observed.complaint
                 seen[s.id] = judge_failure(observed.load, CONVERTER, stage, told=told)
-            elif isinstance(run := observed.runs[s.id], Failure):
+                continue
+            run, inputs = observed.runs[s.id], observed.interface
+            words = "" if inputs is None else unfit(self.source, inputs, s.feeds)
+            if words:
+                seen[s.id] = _changed(InterfaceProblem(words))
+            elif isinstance(run, Failure):
                 seen[s.id] = judge_failure(run, CONVERTER, "run")
             else:
                 pairs[s.id] = self._matched(s.id, run)
@@ -126,7 +134,10 @@ def judge_matched(
 ) -> SampleVerdict:
     """The verdict on outputs of both sides, as they were matched."""
     if pair.problem:
-        problem = InterfaceProblem(pair.problem, (pair.place,) if pair.place else ())
-        return replace(judge_sample({}, problem, setting=setting), stage="compare")
+        return _changed(InterfaceProblem(pair.problem, (pair.place,) if pair.place else ()))
     found = judge_sample(pair.reference, pair.candidate, noise, setting)
     return replace(found, notes=pair.notes)
+
+
+def _changed(problem: InterfaceProblem) -> SampleVerdict:
+    return replace(judge_sample({}, problem, setting=SETTING), stage="compare")

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
+
 from optvet.engine.convert.answer import Answer, result_of
 from optvet.engine.convert.blame import Blame, Station, blamed
 from optvet.engine.convert.chain import Link, links_of, sources_of
@@ -30,6 +32,7 @@ from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
+from optvet.graph.interface import Interface, interface_of
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested, OptvetError
@@ -153,7 +156,14 @@ def prepared(
     kept = [d for d in drawn if d.sample.id in outputs]
     conversion.output_names.extend(outputs[samples[0].id])
     usual = frozenset(d.sample.id for d in kept if d.origin != "edge")
-    return kept, Judge(outputs, random, meter, usual), failed
+    return kept, Judge(outputs, random, meter, usual, _interface_of(conversion)), failed
+
+
+def _interface_of(conversion: Conversion) -> Interface | None:
+    artifact = conversion.source.artifact
+    if artifact.format != "onnx":
+        return None
+    return interface_of(onnx.load_from_string(artifact.data), by_habit=False)
 
 
 @dataclass(frozen=True)

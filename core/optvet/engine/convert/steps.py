@@ -20,6 +20,7 @@ from optvet.engine.work.sandbox import enter, poison_memory
 from optvet.engine.work.sandbox.messages import cut, text_of, type_name
 from optvet.engine.work.trial import Outputs, RuntimeConfig, failure_of, infer, load
 from optvet.graph.cost import longest_reduction
+from optvet.graph.interface import Interface, interface_of
 from optvet.graph.quantized import quantized_operators
 from optvet.graph.tidy import tidied
 from optvet.graph.walk import is_onnx, nodes_of
@@ -55,11 +56,15 @@ class Converted:
 
 @dataclass(frozen=True)
 class Observed:
-    """What an artifact does: the checker's complaint, and outputs or a failure per sample."""
+    """What an artifact does: the checker's complaint, and outputs or a failure per sample.
+
+    ``interface`` is that of an ONNX model which loads; other formats hide theirs.
+    """
 
     complaint: str = ""
     load: Failure | None = None
     runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
+    interface: Interface | None = None
 
 
 def version(plugin: Converter | Runtime) -> str:
@@ -165,7 +170,10 @@ def observe(
         return Observed(complaint, failure_of(error))
     enter("run")
     runs = {s.id: _run(config, artifact, session, s) for s in samples}
-    return Observed(complaint, None, runs)
+    interface = None
+    if artifact.format == "onnx" and artifact.data:
+        interface = interface_of(onnx.load_from_string(artifact.data))
+    return Observed(complaint, None, runs, interface)
 
 
 def quantized_nodes(before: Artifact | None, after: Artifact) -> int:

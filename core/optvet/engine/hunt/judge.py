@@ -16,18 +16,18 @@ from random import Random
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
-from onnx import GraphProto, ModelProto
+from onnx import ModelProto
 
 from optvet.engine.hunt.look import QUICK, QUICK_ELSEWHERE, Look, failed, look
 from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.truth import (
     Truth,
     Values,
-    interface_of,
     is_repeated,
     outputs_of,
     truth_of,
 )
+from optvet.engine.judge.interface import changes_interface
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trial import normalized_message
 from optvet.graph.digest import canonical_digest
@@ -351,7 +351,7 @@ class _Trial:
             return _compared(label, self._operators, Counter())
         names = [*(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
         self.invented.update(dict.fromkeys(n for n in names if n and n not in self._truth.names))
-        return _compared(label, self._operators, _types(graph))
+        return _compared(label, self._operators, Counter([n.op_type for n in nodes_of(graph)]))
 
     def _made(self, passes: tuple[str, ...]) -> Artifact | None:
         subject = self._subject
@@ -401,10 +401,7 @@ class _Trial:
             Symptom.INTERFACE_CHANGE in excused.get(name, ()) for name in passes
         ):
             return False
-        try:
-            return interface_of(ModelProto.FromString(made.data)) != self._truth.interface
-        except DecodeError:
-            return False  # the checker will say what is wrong with it
+        return changes_interface(self._truth.interface, made.data)
 
     def _suspect(
         self, passes: tuple[str, ...], verdict: SampleVerdict, firing: Firing | None
@@ -463,13 +460,9 @@ def _compared(label: str, was: Counter[str], now: Counter[str]) -> Firing:
 def _operators(data: bytes) -> Counter[str]:
     """Types of operators, those of nested graphs too; none if it is no model."""
     try:
-        return _types(ModelProto.FromString(data).graph)
+        return Counter([n.op_type for n in nodes_of(ModelProto.FromString(data).graph)])
     except DecodeError:
         return Counter()
-
-
-def _types(graph: GraphProto) -> Counter[str]:
-    return Counter([n.op_type for n in nodes_of(graph)])
 
 
 def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:

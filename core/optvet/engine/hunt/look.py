@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto
 
 from optvet.engine.hunt.tried import Subject
-from optvet.engine.hunt.truth import Truth, Values, chance_of, interface_of, outputs_of
+from optvet.engine.hunt.truth import Truth, Values, chance_of, outputs_of
 from optvet.engine.judge.outputs import Judgement
 from optvet.engine.judge.sample import (
     InterfaceProblem,
@@ -22,6 +22,7 @@ from optvet.engine.judge.sample import (
     judge_sample,
 )
 from optvet.graph import structure
+from optvet.graph.interface import Alignment, align, interface_of, misdeclared, weakened
 from optvet.spec.errors import REFUSALS
 from optvet.spec.symptoms import Stage, Symptom
 from optvet.spec.types import Artifact, Failure
@@ -38,6 +39,7 @@ class Look:
 
     verdict: SampleVerdict
     lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    alignment: Alignment | None = None
 
 
 def look(subject: Subject, made: Artifact, truth: Truth, setting: Setting = QUICK) -> Look:
@@ -51,7 +53,8 @@ def look(subject: Subject, made: Artifact, truth: Truth, setting: Setting = QUIC
         graph = _look_at_graph(subject, made.data, truth)
     if not graph.verdict.right:
         return graph
-    return replace(graph, verdict=_look_at_outputs(subject, made, truth, setting))
+    verdict = _look_at_outputs(subject, made, truth, setting, graph.alignment)
+    return replace(graph, verdict=verdict)
 
 
 def failed(stage: Stage, error: Exception) -> SampleVerdict:
@@ -60,7 +63,11 @@ def failed(stage: Stage, error: Exception) -> SampleVerdict:
 
 
 def _look_at_outputs(
-    subject: Subject, made: Artifact, truth: Truth, setting: Setting
+    subject: Subject,
+    made: Artifact,
+    truth: Truth,
+    setting: Setting,
+    alignment: Alignment | None,
 ) -> SampleVerdict:
     try:
         session = subject.candidate.runtime.load(made, subject.candidate.options)
@@ -82,6 +89,8 @@ def _look_at_outputs(
             return replace(verdict, message=_kind(verdict.faults[0], fixed))
         if again is not None and chance_of(outputs, again) != chance:
             return SampleVerdict("fault", Symptom.WRONG_OUTPUT, message="draws")
+        if alignment is not None and (words := misdeclared(alignment, outputs)):
+            return judge_sample({}, InterfaceProblem(words))
     return verdict
 
 
@@ -99,12 +108,12 @@ def _look_at_graph(subject: Subject, data: bytes, truth: Truth) -> Look:
     except Exception as error:
         return Look(failed("check", error))
     interface = interface_of(proto)
-    if interface != truth.interface:
-        changed = sorted(set(truth.interface) ^ set(interface))
-        problem = InterfaceProblem(f"{len(changed)} entries differ")
-        return Look(judge_sample({}, problem))
+    alignment = align(truth.interface, interface, frozenset())
+    if alignment.changed:
+        return Look(judge_sample({}, InterfaceProblem(alignment.changed)))
     facts = structure.brief_facts(proto, len(data))
     if structure.is_bloated(truth.facts, facts):
         words = structure.growth(truth.facts, facts)
         return Look(SampleVerdict("fault", Symptom.BLOAT, "build", words))
-    return Look(SampleVerdict("same"), dict(structure.lost_metadata(truth.facts, facts)))
+    lost = structure.lost_metadata(truth.facts, facts)
+    return Look(SampleVerdict("same"), {**lost, **weakened(truth.interface, interface)}, alignment)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TypeProto, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from optvet.engine.judge.sample import unlike
 from optvet.engine.work.trial import RuntimeConfig, flatten
 from optvet.graph import structure
+from optvet.graph.interface import Interface, interface_of
 from optvet.graph.walk import all_names, nodes_of
 from optvet.spec.protocols import Session
 from optvet.spec.types import Artifact
@@ -20,7 +21,6 @@ ELEMENTS = 20_000
 """Limit of one output."""
 
 Values = Mapping[str, np.ndarray]
-Interface = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Truth:
         original: Outputs of the original.
         outputs: Outputs that are expected.
         feeds: The inputs of each.
-        interface: Names and types of inputs and outputs.
+        interface: What a caller sees.
         facts: Of the original.
         names: All names of the original.
         chance: What is drawn at random.
@@ -131,7 +131,9 @@ def truth_of(
     names = all_names(proto.graph.node) | {v.name for v in proto.graph.input}
     facts = structure.brief_facts(proto, len(data))
     known = frozenset(names | {t.name for t in proto.graph.initializer} - {""})
-    return Truth(outputs, outputs, several, interface_of(proto), facts, known, chance)
+    return Truth(
+        outputs, outputs, several, interface_of(proto, by_habit=False), facts, known, chance
+    )
 
 
 def drawn_inputs(feeds: Values, scales: Set[str] = frozenset()) -> dict[str, np.ndarray]:
@@ -188,22 +190,6 @@ def _is_defined(model: ModelProto, feeds: Values, scales: Set[str]) -> bool:
         good = [(v > 0) & np.isfinite(v.astype(float)) for n, v in known.items() if n in scales]
         good += [(v >= 0) & (v < 8 * v.itemsize) for n, v in known.items() if n in shifts]
     return all(np.all(g) for g in good)
-
-
-def interface_of(model: ModelProto) -> Interface:
-    """Names and types of inputs, in any order, and of outputs."""
-    weights = {t.name for t in model.graph.initializer}
-    inputs = sorted((v.name, _kind(v.type)) for v in model.graph.input if v.name not in weights)
-    return (*inputs, ("", ()), *((v.name, _kind(v.type)) for v in model.graph.output))
-
-
-def _kind(type: TypeProto) -> tuple[int, ...]:
-    """The element type, behind a number below 0 for each type around the tensor."""
-    if type.HasField("sequence_type"):
-        return (-1, *_kind(type.sequence_type.elem_type))
-    if type.HasField("optional_type"):
-        return (-2, *_kind(type.optional_type.elem_type))
-    return (type.tensor_type.elem_type,)
 
 
 def is_repeated(config: RuntimeConfig, data: bytes, truth: Truth) -> bool:

@@ -50,6 +50,7 @@ from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
+from optvet.graph.interface import misdeclared
 from optvet.spec.records import OutputRecord
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
@@ -125,7 +126,7 @@ class Examiner:
             return Examination(observation_of(judge_sample({}, problem), first))
         found = self._compare(trial, samples)
         if found.observation is None:
-            found.observation = self._lost(trial, samples)
+            found.observation = self._lost(trial, samples) or misdeclared_in(trial, samples)
         return found
 
     def _failed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
@@ -413,6 +414,23 @@ class Examiner:
             else:
                 records.append(OutputRecord(name=name, verdict="not-judged"))
         return records
+
+
+def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+    """That the candidate declares shapes which contradict the reference's, and not what it gives.
+
+    Where it gives what it declares, the declaration of the original was wrong.
+    """
+    if trial.alignment is None or not trial.alignment.disputed:
+        return None
+    for sample in samples:
+        run = trial.runs.get(sample.id)
+        if isinstance(run, Failure):
+            continue
+        words = misdeclared(trial.alignment, run or {})
+        if words:
+            return observation_of(judge_sample({}, InterfaceProblem(words)), sample)
+    return None
 
 
 def _is_nan(value: np.ndarray) -> bool:

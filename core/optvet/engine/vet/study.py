@@ -9,14 +9,16 @@ from optvet.engine.judge.outputs import judge
 from optvet.engine.pipelines import names_passes
 from optvet.engine.vet.blame import search
 from optvet.engine.vet.detect import Detected
+from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.observation import Observation, same_fault
 from optvet.engine.vet.properties import Bloat, Fault
-from optvet.engine.vet.report import report_fault
+from optvet.engine.vet.report import report_fault, unrepeated
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial
-from optvet.spec.records import PassRecord
+from optvet.engine.work.lab import isolated
+from optvet.spec.records import Finding, PassRecord
 from optvet.spec.records.vet import Effect
-from optvet.spec.types import Failure
+from optvet.spec.types import Failure, Sample
 
 PAIR_BYTES = 64 << 20
 PAIR_NODES = 200_000
@@ -89,8 +91,11 @@ def _each(
         if effect in ("changed", "unknown"):
             alone.changed.append(name)
         if observation is not None and explained and judgeable and _counts(session, name):
-            finding = report_fault(session, Fault(examiner, observation), (name,))
-            if not finding.confirmed:
+            finding = _reported(session, examiner, observation, name, samples)
+            if finding.confirmed:
+                symptom = {"symptom": finding.symptom}  # another one, where it was isolated
+                alone.records[-1] = alone.records[-1].model_copy(update=symptom)
+            else:
                 alone.seen[name] = None
                 effect = _effect(session, detected, trial, empty)
                 alone.records[-1] = _record(session, name, effect, None, explained=False)
@@ -130,6 +135,31 @@ def _moves(detected: Detected, trial: Trial, empty: Trial) -> bool:
         if any(j.call != "same" for j in judge(kept, after)):
             return True
     return False
+
+
+def _reported(
+    session: Session,
+    examiner: Examiner,
+    observation: Observation,
+    name: str,
+    samples: Sequence[Sample],
+) -> Finding:
+    """Report the fault of one pass; one that is not confirmed is looked for in isolation.
+
+    An earlier pass may have spoilt the process in which it showed, and hidden another fault.
+    """
+    fault = Fault(examiner, observation)
+    finding = report_fault(session, fault, (name,), undecided=session.lab.isolated)
+    if finding.confirmed or session.lab.isolated:
+        return finding
+    session.ledger.control("isolation", "limited", "unconfirmed suspicions tried in own processes")
+    alone = session.at(isolated(session.lab))
+    trial = alone.lab.trial(session.case.passes.complete((name,)), samples, "verify")
+    again = examiner.examine(trial, samples).observation
+    if again is None:
+        session.ledger.undecided(unrepeated(finding))
+        return finding
+    return report_fault(alone, Fault(examiner, again), (name,))
 
 
 def _record(

@@ -20,7 +20,11 @@ from optvet.spec.types import Pass
 
 _LISTED = 6
 _TRIED = 2
-_SAYS = {"weaker": "less than they did", "stronger": "more than they did"}
+_SAYS = {
+    "weaker": "less than they did",
+    "stronger": "more than they did",
+    "corrected": "what the original computes and does not declare",
+}
 
 
 @dataclass(frozen=True)
