@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -75,7 +75,13 @@ def interface_of(model: ModelProto, *, by_habit: bool = True) -> Interface:
     """
     listed = by_habit or not lists_weights(model)
     optional = optional_inputs(model) if listed else ()
-    return Interface(graph_inputs(model), graph_outputs(model), optional)
+    outputs = tuple(
+        replace(value, dtype=f"optional({value.dtype})")
+        if o.type.HasField("optional_type")
+        else value
+        for value, o in zip(graph_outputs(model), model.graph.output, strict=True)
+    )
+    return Interface(graph_inputs(model), outputs, optional)
 
 
 @dataclass(frozen=True)
