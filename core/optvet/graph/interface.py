@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TypeProto
 
-from optvet.graph.types import value_info
+from optvet.graph.types import dtype_name, value_info
 from optvet.spec.types import InterfaceChange, ValueInfo
 
 
@@ -75,13 +75,18 @@ def interface_of(model: ModelProto, *, by_habit: bool = True) -> Interface:
     """
     listed = by_habit or not lists_weights(model)
     optional = optional_inputs(model) if listed else ()
-    outputs = tuple(
-        replace(value, dtype=f"optional({value.dtype})")
-        if o.type.HasField("optional_type")
-        else value
-        for value, o in zip(graph_outputs(model), model.graph.output, strict=True)
-    )
+    given = zip(graph_outputs(model), model.graph.output, strict=True)
+    outputs = tuple(replace(v, dtype=_nested(o.type) or v.dtype) for v, o in given)
     return Interface(graph_inputs(model), outputs, optional)
+
+
+def _nested(kind: TypeProto) -> str:
+    """The element type of a tensor, inside the types around it; empty for other types."""
+    if kind.HasField("sequence_type"):
+        return f"sequence({_nested(kind.sequence_type.elem_type)})"
+    if kind.HasField("optional_type"):
+        return f"optional({_nested(kind.optional_type.elem_type)})"
+    return dtype_name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else ""
 
 
 @dataclass(frozen=True)
