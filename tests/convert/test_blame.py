@@ -7,18 +7,25 @@ import pytest
 
 from optvet.engine.convert.blame import Station, blamed
 from optvet.engine.convert.inputs import Drawn
-from optvet.engine.convert.judge import Seen
+from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
+from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
 _STATES = {
-    "right": Seen("same"),
-    "wrong-output": Seen("fault", "wrong-output"),
-    "interface-change": Seen("fault", "interface-change"),
-    "run-failure": Seen("fails", "run-failure"),
-    "load-failure": Seen("fails", "load-failure"),
-    "invalid-model": Seen("fails", "invalid-model"),
-    "crash": Seen("fails", "crash"),
+    "right": SampleVerdict("same"),
+    **{
+        str(symptom): SampleVerdict("fault", symptom)
+        for symptom in (
+            Symptom.WRONG_OUTPUT,
+            Symptom.INTERFACE_CHANGE,
+            Symptom.RUN_FAILURE,
+            Symptom.LOAD_FAILURE,
+            Symptom.INVALID_MODEL,
+            Symptom.CRASH,
+        )
+    },
+    "killed": SampleVerdict("undecided", Symptom.CRASH, unexplained=True),
 }
 
 
@@ -38,6 +45,7 @@ _STATES = {
         ("interface-change wrong-output", [("wrong-output", 0, 1)]),
         ("wrong-output run-failure wrong-output", [("wrong-output", 0, 0)]),
         ("wrong-output right", []),
+        ("wrong-output killed wrong-output", [("wrong-output", 0, 0)]),
     ],
 )
 def test_each_symptom_is_blamed_on_the_stage_that_first_shows_it(
