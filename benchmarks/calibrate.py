@@ -38,8 +38,9 @@ import plants
 
 from optvet import Failure, Sample
 from optvet.engine.discovery import Plugins
-from optvet.engine.judge import outputs
-from optvet.engine.judge.outputs import THRESHOLDS, Noise
+from optvet.engine.judge import outputs, sizes
+from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.thresholds import THRESHOLDS
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.numerics.floats import unit_roundoff
 from optvet.engine.vet.examine import Examiner
@@ -229,8 +230,8 @@ def _roundings(was: np.ndarray, now: np.ndarray) -> float:
     if bool(np.all(d <= 4 * u * np.abs(y))):
         return float(np.max(np.divide(d, u * np.abs(y), out=np.zeros_like(d), where=d > 0)))
     worst = 0.0
-    for axes in outputs._slices(d.shape):
-        for size in (lambda a, x: np.max(np.abs(a), axis=x, keepdims=True), outputs._rms):
+    for axes in sizes.slices(d.shape):
+        for size in (lambda a, x: np.max(np.abs(a), axis=x, keepdims=True), sizes.rms):
             top, bottom = size(d, axes), size(y, axes)
             ratio = np.divide(top, u * bottom, out=np.full_like(top, np.inf), where=bottom > 0)
             worst = max(worst, float(np.max(np.where(top > 0, ratio, 0.0), initial=0.0)))

@@ -10,7 +10,7 @@ import pytest
 from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.steps import Observed
-from optvet.engine.judge.outputs import Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.types import Failure, FailureKind, Sample
 

@@ -18,7 +18,7 @@ from optvet.engine.convert.run import convert_model
 from optvet.engine.convert.steps import GraphFacts
 from optvet.engine.convert.undefined import undefined_in
 from optvet.engine.discovery import Plugins
-from optvet.engine.judge.outputs import Noise
+from optvet.engine.judge.noise import Noise
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 from optvet.spec.types import Sample

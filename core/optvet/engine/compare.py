@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.judge.outputs import OTHER_KERNELS
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.divergence import compare_models, compare_with_file
 from optvet.engine.work.inputs import Inputs, Slice

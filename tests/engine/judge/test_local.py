@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, ValueInfoProto
 
 from optvet.engine.judge.local import Layer, LocalAnswer, check
-from optvet.engine.judge.outputs import Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.numerics.forced import cut, plain, regions
 from optvet.engine.numerics.matching import Inner, Values, match
 from optvet.graph.quantized import integer_tensors, opened, quantizers

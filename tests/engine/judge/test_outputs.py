@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from optvet.engine.judge.outputs import (
-    OTHER_KERNELS,
-    Call,
-    Judgement,
-    Noise,
-    judge,
-    uncertainty,
-)
+from optvet.engine.judge.judgement import Call, Judgement
+from optvet.engine.judge.noise import Noise, uncertainty
+from optvet.engine.judge.outputs import judge
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import unit_roundoff
 
 F32, F16 = np.float32, np.float16
@@ -143,6 +139,14 @@ def test_a_shape_that_varies_under_jitter_too_is_sensitivity() -> None:
     assert call(ref, cand, flipping) == "sensitivity"
     steady = noise(jitters=[{"y": f32(1, 2, 3)}], discontinuous=frozenset({"y"}))
     assert call(ref, cand, steady) == "fault"
+
+
+def test_an_output_that_loses_all_elements_is_not_explained_by_one_that_flips() -> None:
+    ref = f32(*range(10))
+    flipping = noise(jitters=[{"y": f32(*range(9))}], discontinuous=frozenset({"y"}))
+    assert call(ref, f32(*range(8)), flipping) == "sensitivity"
+    assert call(ref, f32(), flipping) == "fault"
+    assert call(ref, f32(1, 2, 3), flipping) == "fault"
 
 
 # NaN and infinity

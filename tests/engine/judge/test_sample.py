@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optvet.engine.judge.outputs import OTHER_KERNELS, Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.judge.sample import (
     InterfaceProblem,
     Setting,
@@ -18,6 +18,7 @@ from optvet.engine.judge.sample import (
     telling_tolerance,
     unlike,
 )
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.spec.types import Failure
 
 Y = np.array([1.0, 2.0, 4.0], np.float32)
@@ -75,7 +76,7 @@ def test_a_declared_tolerance_is_a_share_of_the_usual_range() -> None:
     wide = replace(declared, ranges={"y": 40.0})
     verdict = judge_sample({"y": Y}, off(0.05), setting=wide)
     assert verdict.state == "drift"
-    assert verdict.noise == pytest.approx(0.1)
+    assert verdict.noise == pytest.approx(0.01)
 
 
 def test_the_worst_output_decides() -> None:

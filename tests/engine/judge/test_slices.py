@@ -1,6 +1,7 @@
 import numpy as np
 
-from optvet.engine.judge.outputs import Noise, judge
+from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.outputs import judge
 
 
 def test_a_slice_of_zeros_may_hold_what_is_nothing_beside_the_rest() -> None:

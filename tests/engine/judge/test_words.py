@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from optvet.engine.judge.outputs import Noise, judge
+from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.outputs import judge
 from optvet.engine.judge.words import difference
 
 NAN, INF = float("nan"), float("inf")

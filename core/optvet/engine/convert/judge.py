@@ -10,7 +10,7 @@ from optvet.engine.convert.interface import Matched, matched, unfit
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.steps import Observed
 from optvet.engine.judge.failures import CONVERTER
-from optvet.engine.judge.outputs import OTHER_KERNELS, Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.judge.sample import (
     InterfaceProblem,
     SampleVerdict,
@@ -20,6 +20,7 @@ from optvet.engine.judge.sample import (
     magnitude,
     refine,
 )
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trial import Outputs
 from optvet.graph.interface import Interface

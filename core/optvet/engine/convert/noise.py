@@ -16,7 +16,7 @@ import numpy as np
 from optvet.engine.convert import steps
 from optvet.engine.convert.inputs import is_finite
 from optvet.engine.convert.interface import matched
-from optvet.engine.judge.outputs import Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe

@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.truth import Truth, Values, chance_of, outputs_of
-from optvet.engine.judge.outputs import Judgement
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.sample import (
     InterfaceProblem,
     SampleVerdict,

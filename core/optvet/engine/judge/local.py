@@ -18,7 +18,8 @@ from typing import Literal
 import numpy as np
 from onnx import ModelProto
 
-from optvet.engine.judge.outputs import Noise, judge
+from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.outputs import judge
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import Plain, Region, alike, can_skip, cut, regions
 from optvet.engine.numerics.matching import Inner, Match, Run, Values, forced_inputs

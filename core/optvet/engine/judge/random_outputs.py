@@ -16,7 +16,8 @@ import numpy as np
 
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.distribution import Unlike, most_unlike
-from optvet.engine.judge.outputs import Judgement, judge
+from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.outputs import judge
 from optvet.graph.randomness import SeedBy
 
 FIRST_PAIRS = 2

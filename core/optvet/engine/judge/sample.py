@@ -14,8 +14,10 @@ from typing import Literal
 import numpy as np
 
 from optvet.engine.judge.failures import OPTIMIZER, Maker, in_words, symptom_of
-from optvet.engine.judge.outputs import OTHER_PLACES, THRESHOLDS, Judgement, Noise, Thresholds
+from optvet.engine.judge.judgement import OTHER_PLACES, Judgement
+from optvet.engine.judge.noise import Noise
 from optvet.engine.judge.outputs import judge as judge_values
+from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.judge.words import wrong_output
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.spec.symptoms import Stage, Symptom

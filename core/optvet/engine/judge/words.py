@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from optvet.engine.judge.outputs import DECLARED, OTHER_PLACES, Judgement
+from optvet.engine.judge.judgement import DECLARED, OTHER_PLACES, Judgement
 from optvet.engine.numerics.floats import is_float
 
 _ELEMENT_CHARS = 60

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.judge.outputs import OTHER_KERNELS
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import model_of
 from optvet.engine.reduce.search import (
     Budget,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from optvet.engine.judge.outputs import Judgement
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examiner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optvet.engine.judge.outputs import OTHER_KERNELS
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.session import Session
 from optvet.engine.work.facts import Trial

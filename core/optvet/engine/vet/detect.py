@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optvet.engine.judge.outputs import OTHER_KERNELS
+from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.assess import Assessor
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.observation import Examination, Observation

@@ -21,7 +21,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
-from optvet.engine.judge.outputs import THRESHOLDS, Judgement, Noise, Thresholds, judge, noise_level
+from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.noise import Noise, noise_level
+from optvet.engine.judge.outputs import judge
+from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.observation import finite

@@ -15,15 +15,9 @@ import numpy as np
 
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.failures import OPTIMIZER, OPTIMIZER_ON_LOAD
-from optvet.engine.judge.outputs import (
-    THRESHOLDS,
-    Judgement,
-    Noise,
-    Thresholds,
-    judge,
-    largest_difference,
-    uncertainty,
-)
+from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.noise import Noise, uncertainty
+from optvet.engine.judge.outputs import judge
 from optvet.engine.judge.sample import (
     InterfaceProblem,
     Review,
@@ -35,6 +29,8 @@ from optvet.engine.judge.sample import (
     refine,
     unlike,
 )
+from optvet.engine.judge.sizes import largest_difference
+from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.vet.layers import Layers
 from optvet.engine.vet.observation import (

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.local import HALF, WRONG, Layer, LocalAnswer
-from optvet.engine.judge.outputs import Judgement, Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.work import noise as measuring
 from optvet.engine.work import quantized
 from optvet.engine.work.facts import Trial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from optvet.engine.judge.outputs import Judgement
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.work.trial import normalized_message
 from optvet.spec.symptoms import Symptom

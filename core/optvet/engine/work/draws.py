@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 
 from optvet.engine.judge import random_outputs
 from optvet.engine.judge.dependence import Runs
-from optvet.engine.judge.outputs import Judgement
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import basis

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import numpy_helper
 from pydantic import TypeAdapter
 
-from optvet.engine.judge.outputs import Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.numerics import perturb, rounding
 from optvet.engine.numerics.forced import plain
 from optvet.engine.numerics.inject import injected_bytes

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from optvet.engine import contract
 from optvet.engine.judge import local
 from optvet.engine.judge.local import LocalAnswer
-from optvet.engine.judge.outputs import Noise
+from optvet.engine.judge.noise import Noise
 from optvet.engine.numerics.forced import alike, plain
 from optvet.engine.numerics.matching import Inner, Values, match
 from optvet.engine.work import cache as caching

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optvet.engine.judge.outputs import Judgement
+from optvet.engine.judge.judgement import Judgement
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.localize import Answer
 from optvet.engine.vet.observation import finite

@@ -1,0 +1,320 @@
+"""Whether rounding explains a difference of floats: by jitter, injected noise and float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from optvet.engine.judge.judgement import OTHER_PLACES, Call, Judgement
+from optvet.engine.judge.noise import (
+    Noise,
+    bound_of_sums,
+    most_believable,
+    moved_runs,
+    runs_of,
+)
+from optvet.engine.judge.sizes import (
+    beyond_allowed,
+    other_places,
+    ratio_to_allowed,
+    rms_of_all,
+    spread_of,
+    wide,
+)
+from optvet.engine.judge.thresholds import Thresholds
+from optvet.engine.numerics.floats import is_float, unit_roundoff
+
+_DRAWS = 10
+"""Fewest draws of noise by which a gross difference is judged: of fewer the largest says little."""
+_FLIP = 1024
+"""Downstream of a discrete decision, a change by so many roundoffs counts as a flip."""
+
+
+@dataclass
+class Difference:
+    """Two float arrays of one shape that differ, beside what is known of the noise.
+
+    Attributes:
+        name: The output.
+        ref: What the reference gave, in its own type.
+        y: The same in float64.
+        z: What the candidate gave.
+        d: ``abs(y - z)``, 0 where either is not finite.
+        pattern: Where NaN or an infinity is in one of the two alone.
+        finite: Where both are finite.
+        error: The largest difference, relative to the reference's largest magnitude.
+        noise: Of the reference on this sample.
+        limits: What may pass for rounding.
+    """
+
+    name: str
+    ref: np.ndarray
+    y: np.ndarray
+    z: np.ndarray
+    d: np.ndarray
+    pattern: np.ndarray
+    finite: np.ndarray
+    error: float
+    noise: Noise
+    limits: Thresholds
+    jitters: list[np.ndarray] = field(init=False)
+    truth: np.ndarray | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        name, ref, noise = self.name, self.ref, self.noise
+        self.u = unit_roundoff(ref.dtype)
+        self.floor = bound_of_sums(self.u, noise, self.limits)
+        self.jitters = runs_of(name, ref, moved_runs(noise, self.limits))
+        self.clean = np.where(self.finite, self.y, 0.0)
+        self.scale = float(np.max(np.abs(self.clean), initial=0.0))
+        most = most_believable(name, ref, noise)
+        self.inside = np.minimum(spread_of(self.y, runs_of(name, ref, noise.injected)), most)
+        spread = np.minimum(spread_of(self.y, runs_of(name, ref, noise.jitters)), most)
+        if self.limits.other_kernels:
+            spread = np.maximum(spread, self.inside)
+        self.level = float(spread.max(initial=0.0)) / self.scale if self.scale else math.inf
+        # A slice of zeros has no scale: some Sigmoid kernels give 0 where others give 1e-12. So
+        # every slice may differ by one roundoff of the tensor's largest value.
+        self.spread = np.maximum(spread, self.u * self.scale / self.limits.jitter_max)
+        self.exceeds = self.ratio(self.spread)
+        truth = noise.truth.get(name)
+        trusted = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
+        self.truth = truth if trusted else None
+
+    def ratio(self, spread: np.ndarray) -> float:
+        """Ratio of the difference to what ``spread`` allows."""
+        return ratio_to_allowed(self.d, spread, self.clean, self.floor, self.limits)
+
+    @property
+    def told(self) -> float:
+        """The noise that decides: the jitters', or the bound for sums where that is larger."""
+        return max(self.level, self.floor)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the output lies behind a discrete decision on rounded values."""
+        return self.name in self.noise.discontinuous
+
+    def judged(self, call: Call, exceeds: float, detail: str = "") -> Judgement:
+        """A judgement with the numbers of this difference."""
+        return Judgement(self.name, call, self.error, self.told, exceeds, detail)
+
+
+def judge_against_noise(found: Difference) -> Judgement:
+    """Whether what is known of the noise explains a difference."""
+    noise = found.noise
+    judged = _by_places(found) or _by_noise(found)
+    if judged is not None:
+        return judged
+    if not noise.measured:
+        detail = _places(found) if found.pattern.any() else ""
+        return replace(found.judged("unsure", found.exceeds, detail), noise=None)
+    judged = _by_truth(found) or _by_flips(found)
+    if judged is not None:
+        return judged
+    believable = found.exceeds <= found.limits.believable and not found.pattern.any()
+    if noise.missing and (not found.jitters or believable):
+        unsure = found.judged("unsure", found.exceeds, noise.missing)
+        return unsure if found.jitters else replace(unsure, noise=None)
+    if found.pattern.any():
+        return found.judged("fault", found.exceeds, OTHER_PLACES)
+    # Whoever reports it must know whether kernels lose accuracy or compute something else.
+    less = _less_exact(found) if found.limits.other_kernels else None
+    detail = f"{less:.2g} times as far from the exact result as the original" if less else ""
+    return found.judged("fault", found.exceeds, detail)
+
+
+def _places(found: Difference) -> str:
+    share = f"{int(found.pattern.sum())} of {found.pattern.size}"
+    return f"NaN or infinity in {share} elements of one"
+
+
+def _by_places(found: Difference) -> Judgement | None:
+    """What follows from NaN and infinities in other places; those that overflow are left out."""
+    y, z, pattern = found.y, found.z, found.pattern
+    if not pattern.any():
+        return None
+    # If the reference overflows on finite inputs and the candidate does not (a fused
+    # log(softmax(x)), say), the float range was exceeded: reported, but not as a fault.
+    outgrown = pattern & np.isinf(y) & np.isfinite(z) & found.noise.finite_inputs
+    # An overflowed value is larger than all finite ones; 1/Relu(x) is infinite without overflow.
+    outgrown &= (np.sign(z) == np.sign(y)) & (np.abs(z) >= found.scale)
+    found.pattern = pattern = pattern & ~outgrown
+    if not pattern.any():
+        if found.exceeds > 1:
+            return None
+        share = f"{int(outgrown.sum())} of {outgrown.size} elements are finite now"
+        return found.judged("sensitivity", 1.0, share + ", infinite before")
+    flipped = [other_places(y, wide(j)) for j in found.jitters]
+    explained = bool(flipped) and not np.any(pattern & ~np.logical_or.reduce(flipped))
+    if explained and found.exceeds <= 1:
+        return found.judged("sensitivity", 1.0, _places(found) + ", as under jitter")
+    found.exceeds = found.exceeds if explained else math.inf
+    return None
+
+
+def _by_noise(found: Difference) -> Judgement | None:
+    """Drift or sensitivity that jitters explain; None if they do not."""
+    if found.exceeds > 1:
+        return None
+    noise, limits = found.noise, found.limits
+    if found.decided and min(found.error, found.level) > _FLIP * found.u:
+        return found.judged("sensitivity", found.exceeds, "flips as under jitter")
+    if noise.measured and found.error > limits.unmeasured:
+        if not noise.checked:
+            return found.judged("unsure", found.exceeds, "not compared with float64")
+        if not limits.other_kernels:
+            found.limits = limits.for_gross()
+            found.exceeds = found.ratio(np.maximum(found.spread, found.inside))
+            if found.exceeds > 1 and len(noise.jitters) < _DRAWS:
+                return found.judged("unsure", found.exceeds, "too few draws of noise")
+    return _explained(found.judged("drift", found.exceeds), found) if found.exceeds <= 1 else None
+
+
+def _by_truth(found: Difference) -> Judgement | None:
+    """What float64 acquits; None if it does not, or there is none."""
+    if found.truth is None:
+        return None
+    own = np.maximum(found.spread, found.inside)
+    verdict = _against_truth(found, own)
+    if verdict is not None:
+        words, off = verdict
+        moved = float(own.max(initial=0.0)) / found.scale if found.scale else 0.0
+        right = replace(found.judged("drift", 0.9, words), noise=max(off, moved))
+        return _explained(right, found)
+    if not found.decided or found.pattern.any():
+        return None
+    # Exact ties (k + 1/2 into a quantizer) may be rounded either way, and scales are not
+    # jittered. So the reference's distance from the float64 result counts as noise too.
+    own_error = np.where(np.isfinite(found.truth), np.abs(found.y - found.truth), 0.0)
+    unmoved = all(np.array_equal(wide(j), found.y, equal_nan=True) for j in found.jitters)
+    if not unmoved or rms_of_all(found.d) > 2 * rms_of_all(own_error):
+        return None
+    words = "no further from the reference than the reference from the exact result"
+    return found.judged("sensitivity", 1.0, words)
+
+
+def _by_flips(found: Difference) -> Judgement | None:
+    """Elements behind a decision that flip as those of the perturbed reference do."""
+    name, noise = found.name, found.noise
+    if not found.decided and name not in noise.steps:
+        return None
+    allowed = (found.spread, found.clean, found.floor, found.limits)
+    wrong = beyond_allowed(found.d, *allowed) | found.pattern
+    given = found.z.astype(found.ref.dtype)
+    if not flips_explain(name, found.ref, given, wrong, noise, found.limits):
+        return None
+    share = f"{int(wrong.sum())} of {wrong.size} elements flip, as they do under jitter"
+    return found.judged("sensitivity", 1.0, share)
+
+
+def _explained(judged: Judgement, found: Difference) -> Judgement:
+    """Drift, or if it is a large difference that noise explains, how sensitive the model is."""
+    if not found.noise.measured:
+        return replace(judged, noise=None)
+    assert judged.error is not None
+    if judged.error <= found.limits.plain or judged.noise is None:
+        return judged
+    words = f"differs by {judged.error:.2g} of its largest value, and rounding alone may move it so"
+    words += f" far: by {judged.noise:.2g} in one draw"
+    return replace(judged, call="sensitivity", detail=f"{words}; {judged.detail}".rstrip("; "))
+
+
+def _against_truth(found: Difference, spread: np.ndarray) -> tuple[str, float] | None:
+    """(reason, the reference's error) if float64 shows that the candidate is right, else None.
+
+    A difference from float64 alone never makes a fault. The candidate may differ from it by a
+    constant factor more than the reference does, or than its operators resolve. If both outputs
+    differ from it beyond their noise, the evaluator is not evidence: one of the two must agree.
+    """
+    y, z, truth, floor, limits = found.y, found.z, found.truth, found.floor, found.limits
+    assert truth is not None
+    with np.errstate(over="ignore", invalid="ignore"):
+        t = wide(truth.astype(found.ref.dtype))
+    if other_places(t, z).any():
+        return None
+    finite = np.isfinite(t)
+    clean = np.where(finite, t, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        of_candidate = np.where(finite, np.abs(z - truth), 0.0)
+        of_reference = np.where(finite & np.isfinite(y), np.abs(y - truth), 0.0)
+    scale = float(np.max(np.abs(clean), initial=0.0))
+    own = float(of_reference.max(initial=0.0)) / scale if scale else 0.0
+    plausible = replace(limits, jitter_rms=limits.truth, jitter_max=limits.truth)
+    own_noise = np.maximum(spread, found.u * np.abs(clean))
+    if ratio_to_allowed(of_candidate, own_noise, clean, floor, plausible) <= 1:
+        return "as close to the exact result as rounding allows", own
+    if other_places(t, y).any():
+        return None
+    allowed = np.maximum(of_reference, own_noise)
+    if ratio_to_allowed(of_candidate, allowed, clean, floor, plausible) <= 1:
+        # Both far from float64: an error of the reference itself, unless the evaluator is wrong.
+        if ratio_to_allowed(of_reference, own_noise, clean, floor, limits) <= limits.believable:
+            return "no further from the exact result than the reference", own
+    return None
+
+
+def _less_exact(found: Difference) -> float | None:
+    """The candidate's RMS error against float64 over the reference's; None if either has none."""
+    y, z, truth = found.y, found.z, found.truth
+    if truth is None:
+        return None
+    known = np.isfinite(truth) & np.isfinite(y) & np.isfinite(z)
+    ours, theirs = (rms_of_all(np.where(known, v - truth, 0.0)) for v in (y, z))
+    return theirs / ours if ours and math.isfinite(theirs / ours) else None
+
+
+def flips_explain(
+    name: str,
+    ref: np.ndarray,
+    cand: np.ndarray,
+    wrong: np.ndarray,
+    noise: Noise,
+    limits: Thresholds,
+) -> bool:
+    """Whether as many elements as in ``wrong`` change when the reference is perturbed."""
+    if ref.dtype.kind in "iuf" or is_float(ref.dtype):
+        size = np.abs(wide(ref)[wrong] - wide(cand)[wrong])
+        step = noise.steps.get(name)
+        if step is not None and bool(np.all(size <= 1.01 * step)):
+            return True
+    jitters = [j[name] for j in moved_runs(noise, limits) if name in j]
+    if any(j.shape != ref.shape for j in jitters):
+        return True
+    truth = noise.truth.get(name)
+    if truth is not None and truth.shape == ref.shape and not is_float(truth.dtype):
+        # Where the float64 evaluation decides differently, the reference is close to a threshold.
+        # Jitter hardly changes a model of integers, so for these this is the only measure.
+        jitters.append(truth)
+    flips = [np.asarray(_differs(ref, j)) for j in jitters]
+    if not flips:
+        return False
+    ever = np.logical_or.reduce(flips)
+    if not np.any(wrong & ~ever):
+        return True
+    if wrong.size < 64 or ref.dtype.kind not in "iuf":
+        return False
+    # With enough elements, compare rates: no more flips, and no larger ones, than under jitter.
+    rate = max(int(f.sum()) for f in flips)
+    largest = max(
+        (
+            float(np.max(np.abs(wide(ref)[f] - wide(j)[f])))
+            for f, j in zip(flips, jitters, strict=True)
+            if f.any()
+        ),
+        default=0.0,
+    )
+    worst = float(np.max(np.abs(wide(ref)[wrong] - wide(cand)[wrong])))
+    return bool(wrong.sum() <= limits.flips * rate and worst <= 2 * largest)
+
+
+def _differs(ref: np.ndarray, other: np.ndarray) -> np.ndarray:
+    if is_float(ref.dtype):
+        a, b = wide(ref), wide(other)
+        scale = 64 * unit_roundoff(ref.dtype) * np.maximum(np.abs(a), np.abs(b))
+        with np.errstate(invalid="ignore"):
+            near = np.abs(a - b) <= scale
+        return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))
+    return np.asarray(ref != other)

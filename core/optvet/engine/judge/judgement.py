@@ -1,0 +1,31 @@
+"""The verdict on one output of one sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Call = Literal["same", "drift", "sensitivity", "fault", "unsure"]
+DECLARED = "declared tolerance"
+OTHER_PLACES = "NaN or infinity in other places"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Verdict on one output of one sample.
+
+    ``error`` is the largest difference relative to the reference's largest magnitude; ``noise``
+    the same for the reference's own spread. ``exceeds`` is the ratio of the error to the allowed
+    error (above 1: more than drift). ``structural``: the answer does not depend on noise, since
+    dtype or shape differ, or nothing in the graph can round. ``layered``: it rests on the
+    layers of a quantized model, one by one, and not on the noise of the whole.
+    """
+
+    output: str
+    call: Call
+    error: float | None = None
+    noise: float | None = None
+    exceeds: float = 0.0
+    detail: str = ""
+    structural: bool = False
+    layered: bool = False

@@ -1,0 +1,122 @@
+"""What is known of the rounding of a reference on one sample, and how far it is believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from optvet.engine.judge.sizes import spread_of, wide
+from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
+from optvet.engine.numerics.floats import is_float, unit_roundoff
+
+_REFUTED = 1000.0
+"""How many times the largest error that was measured an estimate of noise may be."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Numerical uncertainty of the reference on one sample.
+
+    Attributes:
+        jitters: Outputs of the reference under perturbations of one roundoff; by output name.
+        injected: The same with every operator inside the graph moved by its own rounding, and by
+            what it can resolve: noise that a saturated value hides from the jitters.
+        truth: float64 outputs, if they are available and trustworthy.
+        longest_reduction: Number of terms of the longest sum in the graph.
+        exact: Outputs that no operation in the graph can round.
+        discontinuous: Outputs that depend on a discrete decision (ArgMax, Floor, quantization, …)
+            on rounded values.
+        steps: Step of the quantization grid, for outputs that lie on one.
+        tolerance: Relative error that a lossy pass declares.
+        measured: Whether ``jitters`` were measured. If not, only the bound for re-ordered sums is
+            available, and a difference beyond it is "unsure".
+        finite_inputs: The sample has no NaN and no infinity, so those in outputs were computed.
+        checked: Whether float64 was asked for ``truth``, in vain or not. If not, a gross difference
+            is "unsure" even if the jitters explain it, since they may be wrong by any factor.
+        missing: Why something that could acquit was not measured, a limit of time or memory; what
+            it might have explained is "unsure", since the answer must not depend on a slow machine.
+    """
+
+    jitters: Sequence[Mapping[str, np.ndarray]] = ()
+    injected: Sequence[Mapping[str, np.ndarray]] = ()
+    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
+    longest_reduction: int = 1
+    exact: frozenset[str] = frozenset()
+    discontinuous: frozenset[str] = frozenset()
+    steps: Mapping[str, float] = field(default_factory=dict)
+    tolerance: float | None = None
+    finite_inputs: bool = False
+    measured: bool = True
+    checked: bool = True
+    missing: str = ""
+
+
+def moved_runs(noise: Noise, limits: Thresholds) -> Sequence[Mapping[str, np.ndarray]]:
+    """Outputs of the reference, moved by what may pass for rounding."""
+    return (*noise.jitters, *noise.injected) if limits.other_kernels else noise.jitters
+
+
+def bound_of_sums(u: float, noise: Noise, limits: Thresholds) -> float:
+    """Bound for re-ordered sums, relative to the size of the output.
+
+    It follows from the graph alone, so it explains no more than ``limits.unmeasured``: of a sum of
+    thousands of terms in half precision it allows for 3 %, and most kernels do not add in halves.
+    """
+    return min(limits.reduction * u * math.sqrt(noise.longest_reduction), limits.unmeasured)
+
+
+def most_believable(name: str, ref: np.ndarray, noise: Noise) -> float:
+    """The largest noise that the reference's own error against float64 does not refute.
+
+    If rounding moved the output by a thousand times what the reference is off by on every one of
+    its elements, that error would be a chance of less than 1 in 1,000, even if the elements moved
+    together. Behind a decision an output that is not moved is no such chance.
+    """
+    truth = noise.truth.get(name)
+    known = truth is not None and truth.shape == ref.shape and is_float(truth.dtype)
+    if truth is None or not known or name in noise.discontinuous or name in noise.steps:
+        return math.inf
+    y = wide(ref)
+    finite = np.isfinite(y) & np.isfinite(truth)
+    if not finite.any():
+        return math.inf
+    with np.errstate(invalid="ignore", over="ignore"):
+        own = float(np.max(np.abs(y - truth), where=finite, initial=0.0))
+    scale = float(np.max(np.abs(y), where=finite, initial=0.0))
+    return _REFUTED * max(own, unit_roundoff(ref.dtype) * scale)
+
+
+def runs_of(
+    name: str, ref: np.ndarray, runs: Sequence[Mapping[str, np.ndarray]]
+) -> list[np.ndarray]:
+    """What ``runs`` gave for an output, where that has the reference's shape."""
+    return [run[name] for run in runs if name in run and run[name].shape == ref.shape]
+
+
+def noise_level(name: str, reference: np.ndarray, noise: Noise) -> float | None:
+    """Largest allowed change of an output, from its change under jitter; None if unknown."""
+    jitters = runs_of(name, reference, noise.jitters)
+    if not jitters or not is_float(reference.dtype):
+        return None
+    moved = float(spread_of(wide(reference), jitters).max(initial=0.0))
+    return THRESHOLDS.jitter_max * min(moved, most_believable(name, reference, noise))
+
+
+def uncertainty(name: str, reference: np.ndarray, noise: Noise) -> float | None:
+    """Largest difference of one element that counts as rounding; None if nothing is rounded.
+
+    In units of the output. Comparators use it, so that drift is not reported as a changed answer.
+    Without jitters it is the bound for re-ordered sums.
+    """
+    if not is_float(reference.dtype):
+        return None
+    if name in noise.exact:
+        return 0.0
+    values, u = wide(reference), unit_roundoff(reference.dtype)
+    top = float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
+    floor = bound_of_sums(u, noise, THRESHOLDS)
+    sums = (floor + u) * top
+    return max(THRESHOLDS.rounding * u * top, sums + (noise_level(name, reference, noise) or 0.0))

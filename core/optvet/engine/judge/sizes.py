@@ -1,0 +1,121 @@
+"""Sizes of differences between arrays, over whole tensors and their slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from optvet.engine.judge.thresholds import Thresholds
+
+_SLICE_ELEMENTS = 16
+
+
+def wide(array: np.ndarray) -> np.ndarray:
+    """``array`` in float64, in which differences neither overflow nor round."""
+    return array.astype(np.float64)
+
+
+# --- floating-point outputs ---------------------------------------------------------------------
+
+
+def largest_difference(y: np.ndarray, z: np.ndarray) -> float:
+    """Largest difference of two elements of float arrays of one shape; of finite ones only."""
+    a, b = wide(y), wide(z)
+    both = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore"):
+        return float(np.max(np.abs(a - b), where=both, initial=0.0))
+
+
+def other_places(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Where exactly one of the two is NaN, or has an infinity that the other has not."""
+    with np.errstate(invalid="ignore"):
+        same = (np.isfinite(y) & np.isfinite(z)) | (np.isnan(y) & np.isnan(z)) | (y == z)
+    return np.asarray(~same)
+
+
+def spread_of(y: np.ndarray, jitters: Sequence[np.ndarray]) -> np.ndarray:
+    """Elementwise RMS change of the reference under jitter; 0 for elements that are not finite."""
+    if not jitters:
+        return np.zeros_like(y)
+    squares = np.zeros_like(y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        # One at a time: in double, all runs of a large output at once would take gigabytes.
+        for jitter in jitters:
+            squares += np.square(wide(jitter) - y)
+    squares /= len(jitters)
+    return np.sqrt(np.where(np.isfinite(squares), squares, 0.0))
+
+
+def slices(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Axes to reduce: all axes, and all but one axis if enough elements are left.
+
+    A tensor may hold quantities of different size (box coordinates and scores, say); one bound from
+    the largest values would hide faults in the small ones.
+    """
+    axes = tuple(range(len(shape)))
+    yield axes
+    size = math.prod(shape)
+    for axis in axes:
+        if 1 < shape[axis] and size // shape[axis] >= _SLICE_ELEMENTS:
+            yield tuple(a for a in axes if a != axis)
+
+
+def rms(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Root of the mean square over ``axes``, which are kept."""
+    if x.size == 0:
+        return np.zeros(1)
+    # Scaled first: squares of huge values overflow even float64, those of tiny ones underflow.
+    top = np.max(np.abs(x), axis=axes, keepdims=True)
+    safe = np.where(top > 0, top, 1.0)
+    return np.asarray(np.sqrt(np.mean(np.square(x / safe), axis=axes, keepdims=True)) * top)
+
+
+def rms_of_all(x: np.ndarray) -> float:
+    """Root of the mean square of all elements."""
+    return float(rms(x, tuple(range(x.ndim))).max(initial=0.0))
+
+
+def is_rounding(d: np.ndarray, y: np.ndarray, u: float, limits: Thresholds) -> bool:
+    """Whether differences ``d`` from ``y`` are a few roundoffs ``u``, in every slice."""
+    if bool(np.all(d <= 4 * u * np.abs(y))):
+        return True
+    bound = limits.rounding * u
+    for axes in slices(d.shape):
+        top = np.max(np.abs(y), axis=axes, keepdims=True, initial=0.0)
+        if np.any(np.max(d, axis=axes, keepdims=True, initial=0.0) > bound * top):
+            return False
+        if np.any(rms(d, axes) > bound * rms(y, axes)):
+            return False
+    return True
+
+
+def ratio_to_allowed(
+    d: np.ndarray, spread: np.ndarray, y: np.ndarray, floor: float, limits: Thresholds
+) -> float:
+    """Largest ratio of difference to allowance, over the whole tensor and its slices."""
+    worst = 0.0
+    for axes in slices(d.shape):
+        # A slice of few elements is a poor estimate of its noise: add a share of the tensor's.
+        mean = limits.jitter_rms * rms(spread, axes) + floor * rms(y, axes)
+        top = limits.jitter_max * np.max(spread, axis=axes, keepdims=True, initial=0.0)
+        top = top + floor * np.max(np.abs(y), axis=axes, keepdims=True, initial=0.0)
+        largest = np.max(d, axis=axes, keepdims=True, initial=0.0)
+        worst = max(worst, _ratio(rms(d, axes), mean), _ratio(largest, top))
+    return worst
+
+
+def _ratio(value: np.ndarray, allowed: np.ndarray) -> float:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(value > 0, value / allowed, 0.0)
+    return float(np.max(ratio, initial=0.0))
+
+
+def beyond_allowed(
+    d: np.ndarray, spread: np.ndarray, y: np.ndarray, floor: float, limits: Thresholds
+) -> np.ndarray:
+    """Which of the differences ``d`` from ``y`` are larger than the noise allows."""
+    quiet = np.median(spread) if spread.size else 0.0
+    allowed = limits.jitter_max * np.maximum(spread, quiet) + 4 * floor * np.abs(y)
+    return np.asarray(d > allowed)
