@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto
 
 from optvet.engine.discovery import Plugins
+from optvet.engine.judge.defined import undefined_in
 from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import Shrunk, reduce_finding
 from optvet.engine.reduce.search import Budget
@@ -272,3 +273,33 @@ def test_a_pair_of_which_one_pass_is_enough_is_refused(tmp_path: Path, sandbox: 
     who = accused(OnnxOptimizer(), "eliminate_identity", "fuse_transpose_into_gemm")
     with pytest.raises(UsageError, match="does not satisfy the condition"):
         shrunk(proto, who, tmp_path, sandbox)
+
+
+QUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,4] x) => (float[1,4] y)
+<float scale = {0.05}, uint8 zero = {128}, float bias = {-0.3}> {
+    moved = Add(x, bias)
+    whole = QuantizeLinear(moved, scale, zero)
+    back = DequantizeLinear(whole, scale, zero)
+    y = Relu(back)
+}"""
+DIVIDED = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,4] x) => (float[1,4] y) <int32[4] five = {5, 6, 7, 8}, int32[4] nine = {9, 9, 9, 9}> {
+    ratio = Div(nine, five)
+    floats = Cast<to = 1>(ratio)
+    both = Mul(floats, x)
+    y = Relu(both)
+}"""
+
+
+@pytest.mark.parametrize("text", [QUANTIZED, DIVIDED])
+def test_the_standard_has_an_answer_for_what_a_reduction_leaves(
+    text: str, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    who = accused(Planted(default=("drop_relu",)), "drop_relu")
+    result = shrunk(onnx.parser.parse_model(text), who, tmp_path, sandbox)
+    model, feeds = result.reduction.model, result.reduction.feeds
+    assert feeds is not None
+    assert undefined_in(model, feeds) == []
+    assert result.signature.kind == "value"
+    assert all(np.isfinite(value).all() for value in feeds.values())

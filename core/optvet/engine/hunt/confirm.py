@@ -21,7 +21,7 @@ from optvet.engine.hunt.causes import needs, operators_that_matter
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.tried import Subject
-from optvet.engine.hunt.truth import drawn_inputs, scales_of
+from optvet.engine.hunt.truth import several_inputs
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.foreign import load_model
@@ -70,8 +70,7 @@ class Confirmer:
         with tempfile.TemporaryDirectory(prefix=".confirm-", dir=self.out) as name:
             folder = Path(name)
             (folder / "hunted.onnx").write_bytes(suspect.model)
-            scales = scales_of(ModelProto.FromString(suspect.model))
-            feeds = (suspect.feeds, drawn_inputs(suspect.feeds, scales))
+            feeds = several_inputs(ModelProto.FromString(suspect.model), suspect.feeds)
             inputs = GivenInputs(feeds if suspect.feeds else ({},))
             plugins = self.plugins.extended("dataset", inputs)
             request = VetRequest(

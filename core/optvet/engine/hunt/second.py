@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.version_converter import convert_version
 from pydantic import BaseModel
@@ -14,13 +15,12 @@ from pydantic import BaseModel
 from optvet.engine.bundle.files import read_arrays
 from optvet.engine.hunt.look import QUICK_ELSEWHERE
 from optvet.engine.hunt.truth import Values
+from optvet.engine.judge.defined import needs_inner_values, undefined_in
 from optvet.engine.judge.sample import judge_sample
 from optvet.engine.numerics.float64 import taken_out
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trial import flatten
-from optvet.graph.quantized import may_round_to_integers
 from optvet.graph.structure import draws_random
-from optvet.graph.walk import nodes_of
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Optimizer
@@ -56,7 +56,7 @@ def is_disputed(
     Then it is not known who is wrong, and the optimizer is not accused: the evaluator gives other
     outputs of the original; or of the optimized model what was expected, so that only the runtime
     reads it as wrong; or it refuses a model that the import refuses too, which the runtime only
-    tolerates. Nor is it where the original rounds NaN to an integer, which nobody defines.
+    tolerates. Nor is it where the standard says nothing of the original on these inputs.
 
     Args:
         symptom: Of the finding.
@@ -67,10 +67,10 @@ def is_disputed(
     refused = by_import and symptom.info.check is Check.ERROR and symptom.info.stages != ("check",)
     if not symptom.info.of_values and not refused:
         return False
-    if not refused and _rounds_nan(bundle):
-        return True
     preload = ("onnx.reference", *applied.optimizer.preload)
     with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
+        if not refused and box.call(_is_undefined, bundle, fresh=True).value:
+            return True
         outcome = box.call(_disagrees, bundle, fresh=True)
         if outcome.failure is not None:
             # Operators that it lacks are RuntimeErrors.
@@ -80,14 +80,23 @@ def is_disputed(
         return bool(box.call(_acquits, bundle, applied, fresh=True).value)
 
 
-def _rounds_nan(bundle: Path) -> bool:
-    """Whether an input or a weight that holds NaN may become an integer."""
+def _is_undefined(bundle: Path) -> bool:
+    """Whether the standard leaves something open of the reduced model; called in a worker.
+
+    Values inside of the graph are the evaluator's; where it lacks an operator, they stay unknown.
+    """
     model = load_model(bundle / "model.onnx")
-    if not may_round_to_integers(node.op_type for node in nodes_of(model.graph)):
-        return False
-    weights = (numpy_helper.to_array(tensor) for tensor in model.graph.initializer)
-    given = (*_feeds(bundle, model).values(), *weights)
-    return any(value.dtype.kind == "f" and bool(np.isnan(value).any()) for value in given)
+    feeds = _feeds(bundle, model)
+    inner: Any = {}
+    if needs_inner_values(model, feeds):
+        try:
+            with np.errstate(all="ignore"):
+                inner = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
+        except Exception as error:  # it raises what it likes of operators that it lacks
+            if isinstance(error, MemoryError):
+                raise
+    arrays = {n: v for n, v in inner.items() if isinstance(v, np.ndarray)}
+    return bool(undefined_in(model, feeds, arrays))
 
 
 def _disagrees(bundle: Path) -> bool:

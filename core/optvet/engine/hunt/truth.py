@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 
+from optvet.engine.judge.defined import undefined_in
+from optvet.engine.judge.defined_rules import SCALE_PLACES
 from optvet.engine.judge.sample import unlike
 from optvet.engine.work.trial import RuntimeConfig, flatten
+from optvet.engine.work.undefined import undefined_on
 from optvet.graph import structure
 from optvet.graph.interface import Interface, interface_of
 from optvet.graph.walk import all_names, nodes_of
@@ -112,10 +115,9 @@ def truth_of(
     random = structure.draws_random(proto)
     if random and not with_chance:
         return None
-    scales = scales_of(proto)
-    if not _is_defined(proto, feeds, scales):
+    if undefined_in(proto, feeds):
         return None
-    several = (feeds, drawn_inputs(feeds, scales))
+    several = several_inputs(proto, feeds)
     try:
         onnx.checker.check_model(data, full_check=True)
         session = config.runtime.load(Artifact("onnx", data), config.options)
@@ -123,6 +125,9 @@ def truth_of(
     except Exception:  # whatever the checker and a runtime raise, it is no model to hunt with
         return None
     outputs = tuple(first for first, _ in runs)
+    for given, made in zip(several, outputs, strict=True):
+        if undefined_on(config, proto, given, made):
+            return None
     chance = chance_of(*runs[0]) if random else Chance()
     if any(unlike(chance.fixed(first), second) for first, second in runs):
         return None
@@ -136,60 +141,30 @@ def truth_of(
     )
 
 
-def drawn_inputs(feeds: Values, scales: Set[str] = frozenset()) -> dict[str, np.ndarray]:
-    """Other inputs of the same kind: numbers with a point are drawn, all else stays.
+def several_inputs(model: ModelProto, feeds: Values) -> tuple[Values, ...]:
+    """``feeds``, and others drawn like them, if the standard has an answer for these too.
 
-    ``scales`` are drawn as positive numbers.
+    Numbers with a point are drawn, and all else stays; scales of quantizers are positive.
     """
     generator = np.random.default_rng(0)
+    scales = _scales_of(model)
     drawn: dict[str, np.ndarray] = {}
     for name, value in feeds.items():
         drawn[name] = value
         if value.dtype.kind == "f":
             made = generator.normal(size=value.shape)
             drawn[name] = np.asarray(abs(made) + 0.01 if name in scales else made, value.dtype)
-    return drawn
+    return (feeds,) if undefined_in(model, drawn) else (feeds, drawn)
 
 
-_SCALES = {
-    "QuantizeLinear": (1,),
-    "DequantizeLinear": (1,),
-    "QLinearConv": (1, 4, 6),
-    "QLinearMatMul": (1, 4, 6),
-}
-"""Places of the scales among the inputs of operators that quantize."""
-
-
-def scales_of(model: ModelProto) -> frozenset[str]:
+def _scales_of(model: ModelProto) -> frozenset[str]:
     """Names of the values by which operators of a model quantize."""
     return frozenset(
         node.input[place]
         for node in nodes_of(model.graph)
-        for place in _SCALES.get(node.op_type, ())
+        for place in SCALE_PLACES.get(node.op_type, ())
         if place < len(node.input)
     )
-
-
-def _is_defined(model: ModelProto, feeds: Values, scales: Set[str]) -> bool:
-    """Whether it is defined what the model computes, as far as its constants and inputs tell.
-
-    Scales must be positive, and bits be shifted by 0 up to one less than there are.
-    """
-    shifts = {n.input[1] for n in nodes_of(model.graph) if n.op_type == "BitShift"}
-    if not (scales or shifts):
-        return True
-    known = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    for node in nodes_of(model.graph):
-        for given in node.attribute if node.op_type == "Constant" else ():
-            if given.HasField("t"):
-                known[node.output[0]] = numpy_helper.to_array(given.t)
-            elif given.name == "value_float":
-                known[node.output[0]] = np.array(given.f)
-    known |= feeds
-    with np.errstate(all="ignore"):
-        good = [(v > 0) & np.isfinite(v.astype(float)) for n, v in known.items() if n in scales]
-        good += [(v >= 0) & (v < 8 * v.itemsize) for n, v in known.items() if n in shifts]
-    return all(np.all(g) for g in good)
 
 
 def is_repeated(config: RuntimeConfig, data: bytes, truth: Truth) -> bool:

@@ -25,6 +25,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TypeProto
 
+from optvet.engine.judge.defined import needs_inner_values, undefined_in
+from optvet.engine.judge.judgement import OTHER_PLACES
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import model_of
 from optvet.engine.reduce.search import (
@@ -45,6 +47,7 @@ from optvet.engine.work.facts import Ledger, Trial
 from optvet.engine.work.lab import Lab, Progress
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trial import Outputs, RuntimeConfig
+from optvet.engine.work.undefined import undefined_kinds
 from optvet.engine.work.values import infer, record_values
 from optvet.graph import structure
 from optvet.graph.interface import shape_changes
@@ -62,9 +65,10 @@ Sought = Symptom | Yardstick | None
 class Signature:
     """What two observations of one fault share.
 
-    ``kind`` of wrong output is "form", "value", "layer" where a layer of a quantized model is wrong
-    on its own inputs, or "draw" where the values are random and every second draw tells the two
-    models apart.
+    ``kind`` of wrong output is "form"; "value"; "places" where NaN or infinity is in other places,
+    since a wrong number must not be reduced to one that is none; "layer" where a layer of a
+    quantized model is wrong on its own inputs; or "draw" where the values are random and every
+    second draw tells the two models apart.
     """
 
     symptom: Symptom
@@ -176,6 +180,7 @@ class ReductionOracle:
         self.case, self.culprit, self.sandbox, self.folder = case, culprit, sandbox, folder
         self.jobs, self.sought, self.ledger = max(1, jobs), sought, ledger
         self.target: Signature | None = None
+        self._open_kinds: frozenset[str] = frozenset()
         self._pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="optvet-shrink")
         self._cache = Cache(None)
         self._lock = threading.Lock()
@@ -217,6 +222,7 @@ class ReductionOracle:
                 opened = self._open(model, feeds)
         if opened is None:
             raise UsageError("the model itself is not valid, or does not run on the witness")
+        self._open_kinds = self._undefined(model, feeds)
         self.target = self._observed(opened, self.culprit)
         if self.target is None:
             what = "no fault"
@@ -228,15 +234,31 @@ class ReductionOracle:
             )
 
     def is_interesting(self, candidate: Candidate) -> bool:
-        """Whether culprit and signature are those of the whole model."""
+        """Whether culprit and signature are those of the whole model.
+
+        And the standard leaves nothing open of it that it does not of the whole: a scale of 0 or an
+        integer that overflows would show the fault too, and would be no fault.
+        """
         assert candidate.feeds is not None
+        known = {u.kind for u in undefined_in(candidate.model, candidate.feeds)}
+        if known - self._open_kinds:
+            return False
         opened = self._open(candidate.model, candidate.feeds)
         if opened is None:
             return False
         try:
-            return self._same(opened)
+            if not self._same(opened):
+                return False
+            return self._undefined(candidate.model, candidate.feeds) <= self._open_kinds
         finally:
             opened.lab.model.blob.unlink(missing_ok=True)
+
+    def _undefined(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> frozenset[str]:
+        """In which ways the standard leaves the model open, by values inside of it too."""
+        if not needs_inner_values(model, feeds):
+            return frozenset(u.kind for u in undefined_in(model, feeds))
+        data, config = model.SerializeToString(), self.case.reference
+        return self.sandbox.call(undefined_kinds, data, dict(feeds), config).value or frozenset()
 
     def _same(self, opened: _Candidate) -> bool:
         culprit = self.culprit
@@ -381,7 +403,8 @@ def _signature(observation: Observation) -> Signature:
     kind = ""
     if observation.stage == "compare":
         form = any(j.structural and j.error is None for j in observation.faults)
-        kind = "form" if form else "value"
+        places = any(j.detail == OTHER_PLACES for j in observation.faults)
+        kind = "form" if form else "places" if places else "value"
         if any(j.layered for j in observation.faults):
             # The whole run alone would no longer tell a wrong layer from one that nothing defines.
             kind = "layer"

@@ -1,0 +1,166 @@
+"""Whether the ONNX standard says what a model computes on given inputs.
+
+Integer overflow, a scale of 0, a shift by more bits than there are, NaN cast to an integer: kernels
+answer as their processor does, and no two of them need to agree. What an optimizer makes of such a
+model is no fault. Each rule looks at one node, and at those of its operands whose values are known:
+weights, constants and inputs always, inner values where the caller has recorded them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from optvet.engine.judge.defined_rules import RULES, Given, wanted_values
+from optvet.graph.types import element_types
+from optvet.graph.walk import ONNX_DOMAIN, attribute_of, bodies_of, domain_of, opset_versions
+
+Values = Mapping[str, np.ndarray]
+_MASKS = frozenset(
+    """
+    Add Cast CastLike Clip Concat ConstantOfShape Equal Expand Gather Greater GreaterOrEqual
+    Identity IsInf Less LessOrEqual LogSoftmax Max Min Mul Neg Pad ReduceMax ReduceMin Reshape
+    ScatterElements ScatterND Slice Softmax Squeeze Sub Tile Transpose Trilu Unsqueeze Where
+    """.split()
+)
+"""Operators that masks of infinity are made with, and read by."""
+_PLAIN = "biuf"
+"""Kinds of numbers that numpy has itself."""
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """Something that the standard does not say.
+
+    Attributes:
+        kind: Equal for what is undefined in one way: operator and rule, or what declares it.
+        where: The node, weight or output.
+        what: Why, in words.
+    """
+
+    kind: str
+    where: str
+    what: str
+
+    def words(self) -> str:
+        """The sentence for people."""
+        return f"{self.where}: {self.what}"
+
+
+def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) -> list[Undefined]:
+    """What the standard leaves open of ``model`` on ``feeds``; empty if it is all defined.
+
+    Args:
+        model: A model that the checker accepts.
+        feeds: Its inputs.
+        inner: Values inside of the graph and its outputs, as far as they were recorded.
+    """
+    known = {**_constants(model), **feeds, **(inner or {})}
+    versions = opset_versions(model)
+    found = [*_weights(model), *_declared(model, inner or {})]
+    for node in model.graph.node:
+        found += _of_node(node, known, versions)
+    return found
+
+
+def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
+    """Whether some rule asks for a value that neither a weight nor an input is."""
+    known: Set[str] = {*_constants(model), *feeds, ""}
+    nodes = [node for node in model.graph.node if node.op_type in RULES]
+    if all(name in known for node in nodes for name in node.input):
+        return False
+    types = element_types(model)
+    return any(name not in known for node in nodes for name in wanted_values(node, types))
+
+
+def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Iterator[Undefined]:
+    for body in bodies_of(node):
+        constants = {t.name: _array(t) for t in body.initializer}
+        for inner in body.node:
+            yield from _of_node(inner, {**known, **constants}, versions)
+    if domain_of(node) not in (ONNX_DOMAIN, "com.microsoft"):
+        return
+    operands = [known.get(name) if name else None for name in node.input]
+    results = [known.get(name) if name else None for name in node.output]
+    given = Given(node, operands, results, versions.get(ONNX_DOMAIN, 1))
+    for rule in RULES.get(node.op_type, ()):
+        words = rule(given)
+        if words:
+            name = rule.__name__.strip("_").replace("_", " ")
+            where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
+            yield Undefined(f"{node.op_type}: {name}", where, words)
+
+
+def _constants(model: ModelProto) -> dict[str, np.ndarray]:
+    known = {t.name: _array(t) for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type != "Constant" or not node.output:
+            continue
+        value = attribute_of(node, "value")
+        if isinstance(value, TensorProto):
+            known[node.output[0]] = _array(value)
+            continue
+        for name, kind in (("value_float", np.float32), ("value_int", np.int64)):
+            if (number := attribute_of(node, name)) is not None:
+                known[node.output[0]] = np.array(number, kind)
+        for name, kind in (("value_floats", np.float32), ("value_ints", np.int64)):
+            if (numbers := attribute_of(node, name)) is not None:
+                known[node.output[0]] = np.array(list(numbers), kind)
+    return known
+
+
+def _array(tensor: TensorProto) -> np.ndarray:
+    """The values of a tensor; none of one whose data lie elsewhere."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return np.zeros(0, np.float32)
+    return np.asarray(numpy_helper.to_array(tensor))
+
+
+def _weights(model: ModelProto) -> Iterator[Undefined]:
+    """Weights that are no numbers; infinity is what masks are made of."""
+    readers: dict[str, set[str]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.op_type)
+    for name, value in _constants(model).items():
+        if value.dtype.kind != "f" or not value.size:
+            continue
+        if bool(np.isnan(value).any()):
+            yield Undefined("weight: NaN", f"weight {name!r}", "holds NaN")
+        elif bool(np.isinf(value).any()) and not readers.get(name, set()) <= _MASKS:
+            yield Undefined("weight: infinity", f"weight {name!r}", "holds infinity and is no mask")
+
+
+def _declared(model: ModelProto, values: Values) -> Iterator[Undefined]:
+    """Outputs and inner values whose declared type or shape is not what the graph computes."""
+    names = [info.name for info in model.graph.output]
+    for name in {n for n in names if names.count(n) > 1}:
+        yield Undefined("output: listed twice", f"output {name!r}", "is listed twice")
+    for info in (*model.graph.output, *model.graph.value_info):
+        value = values.get(info.name)
+        words = "" if value is None else _contradiction(info, value)
+        if words:
+            yield Undefined("declaration: contradicted", f"value {info.name!r}", words)
+
+
+def _contradiction(info: ValueInfoProto, value: np.ndarray) -> str:
+    if info.type.WhichOneof("value") != "tensor_type":
+        return ""
+    kind = info.type.tensor_type
+    if kind.elem_type:
+        declared = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        if value.dtype.kind in _PLAIN and declared.kind in _PLAIN and value.dtype != declared:
+            return f"is declared as {declared} and is {value.dtype}"
+    if not kind.HasField("shape"):
+        return ""
+    sizes: Sequence[int | None] = [
+        d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim
+    ]
+    fits = len(sizes) == value.ndim and all(
+        a is None or a == b for a, b in zip(sizes, value.shape, strict=False)
+    )
+    shown = ["?" if s is None else s for s in sizes]
+    return "" if fits else f"is declared as {shown} and has the shape {list(value.shape)}"

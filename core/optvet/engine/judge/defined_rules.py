@@ -1,0 +1,419 @@
+"""Rules by operator: on which values of its operands the ONNX standard gives no answer.
+
+A rule returns why, in words, or nothing. An operand whose value is not known breaks no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto
+
+from optvet.graph.walk import attribute_of
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Given:
+    """A node with what is known of its operands and results, and its operator set."""
+
+    node: NodeProto
+    operands: Sequence[Array | None]
+    results: Sequence[Array | None]
+    opset: int
+
+    def operand(self, place: int) -> Array | None:
+        """The operand at ``place``; None if it is left out or not known."""
+        return self.operands[place] if place < len(self.operands) else None
+
+    def known(self) -> Iterator[Array]:
+        """The operands that are known."""
+        yield from (value for value in self.operands if value is not None)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute of the node."""
+        return attribute_of(self.node, name, default)
+
+
+Rule = Callable[[Given], str]
+_SAYS_MORE = 28
+"""The operator set from which on BitShift has an answer for any shift, and Mod for any floats."""
+
+
+# --- quantization, casts, shifts ------------------------------------------------------------------
+
+_SCALES: Mapping[str, tuple[int, ...]] = {
+    "QuantizeLinear": (1,),
+    "DequantizeLinear": (1,),
+    "QLinearConv": (1, 4, 6),
+    "QLinearMatMul": (1, 4, 6),
+    "QLinearAdd": (1, 4, 6),
+    "QLinearMul": (1, 4, 6),
+    "QLinearSigmoid": (1, 3),
+    "QLinearLeakyRelu": (1, 3),
+    "QLinearAveragePool": (1, 3),
+    "QLinearGlobalAveragePool": (1, 3),
+    "QGemm": (1, 4, 7),
+    "MatMulNBits": (2,),
+}
+SCALE_PLACES = _SCALES
+"""Places of the scales among the inputs of operators that quantize."""
+
+
+def _scale(given: Given) -> str:
+    for place in _SCALES[given.node.op_type]:
+        value = given.operand(place)
+        if value is not None and value.dtype.kind == "f" and not _are_positive(value):
+            return "a scale is not a positive number"
+    return ""
+
+
+def _are_positive(value: Array) -> bool:
+    with np.errstate(invalid="ignore"):
+        return bool(np.all(np.isfinite(value) & (value > 0)))
+
+
+def _number_to_quantize(given: Given) -> str:
+    value = given.operand(0)
+    if value is not None and value.dtype.kind == "f" and bool(np.isnan(value).any()):
+        return "NaN has no integer"
+    return ""
+
+
+def _zero_point_of_wide(given: Given) -> str:
+    value, zero = given.operand(0), given.operand(2)
+    wide = value is not None and value.dtype == np.int32
+    return "int32 has no zero point but 0" if wide and zero is not None and zero.any() else ""
+
+
+def _cast(given: Given) -> str:
+    value, to = given.operand(0), given.attribute("to")
+    if value is None or value.dtype.kind != "f" or not _is_integer(to):
+        return ""
+    return outside_of(value, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)))
+
+
+def _cast_like(given: Given) -> str:
+    value, like = given.operand(0), given.operand(1)
+    if value is None or like is None or value.dtype.kind != "f" or like.dtype.kind not in "iu":
+        return ""
+    return outside_of(value, like.dtype)
+
+
+def _is_integer(kind: object) -> bool:
+    if not isinstance(kind, int):
+        return False
+    names = "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
+    return kind in {TensorProto.DataType.Value(name) for name in names}
+
+
+def outside_of(value: Array, kind: np.dtype) -> str:
+    """Why floats cannot become integers of type ``kind``; empty if they can."""
+    limits = np.iinfo(kind)
+    with np.errstate(invalid="ignore"):
+        whole = np.trunc(value.astype(np.float64))
+        # As floats: the largest int64 is none, and rounds to one that is too large.
+        fits = (whole >= float(limits.min)) & (whole < float(limits.max) + 1)
+    return "" if bool(np.all(fits)) else f"a float that is no {kind}"
+
+
+def _shift(given: Given) -> str:
+    value, by = given.operand(0), given.operand(1)
+    if by is None or given.opset >= _SAYS_MORE:
+        return ""
+    bits = 8 * (by if value is None else value).dtype.itemsize
+    return shifts_outside(by, bits)
+
+
+def shifts_outside(by: Array, bits: int) -> str:
+    """Why a number of ``bits`` bits cannot be shifted ``by`` so many; empty if it can."""
+    signed = by.astype(np.int64) if by.dtype != np.uint64 else by.astype(np.float64)
+    wrong = bool(np.any((signed < 0) | (signed >= bits)))
+    return f"a shift that is not from 0 to {bits - 1}" if wrong else ""
+
+
+# --- integers -------------------------------------------------------------------------------------
+
+
+def _divisor(given: Given) -> str:
+    over, by = given.operand(0), given.operand(1)
+    if by is None or by.dtype.kind not in "iu":
+        return ""
+    return divides_outside(over, by)
+
+
+def divides_outside(over: Array | None, by: Array) -> str:
+    """Why integers cannot be divided; empty if they can."""
+    if not bool(np.all(by != 0)):
+        return "integers divided by 0"
+    if over is not None and over.dtype.kind == "i" and by.dtype.kind == "i":
+        least = np.iinfo(over.dtype).min
+        if bool(np.any(over == least)) and bool(np.any(by == -1)):
+            return "the least integer divided by -1"
+    return ""
+
+
+def _overflow(given: Given) -> str:
+    """By the same arithmetic in floats, whose rounding is far below the limits of 8 to 32 bits."""
+    values = list(given.known())
+    if len(values) < len([n for n in given.node.input if n]) or not values:
+        return ""
+    kind = values[0].dtype
+    if kind.kind not in "iu" or any(v.dtype != kind for v in values):
+        return ""
+    exact = _in_floats(given.node.op_type, [v.astype(np.float64) for v in values], given)
+    if exact is None or not exact.size:
+        return ""
+    limits = np.iinfo(kind)
+    slack = 2.0**11 if kind.itemsize == 8 else 0.0  # float64 does not hold every int64
+    high, low = float(limits.max) - slack, float(limits.min) + (slack if kind.kind == "i" else 0)
+    wrong = bool(np.any((exact > high) | (exact < low)))
+    return f"the result is no {kind}" if wrong else ""
+
+
+def _in_floats(operator: str, values: Sequence[Array], given: Given) -> Array | None:
+    with np.errstate(all="ignore"):
+        try:
+            if operator in _FOLDS:
+                total = values[0]
+                for value in values[1:]:
+                    total = _FOLDS[operator](total, value)
+                return np.asarray(total)
+            if operator in ("ReduceSum", "ReduceProd", "ReduceSumSquare", "CumSum"):
+                return _reduced(operator, values[0], given)
+            if operator == "MatMul":
+                return np.asarray(np.matmul(values[0], values[1]))
+            if operator == "Neg":
+                return -values[0]
+            return np.abs(values[0]) if operator == "Abs" else None
+        except ValueError:
+            return None  # shapes that do not fit are for the checker to refuse
+
+
+def _reduced(operator: str, value: Array, given: Given) -> Array:
+    if operator == "CumSum":
+        return np.asarray(np.sum(np.abs(value)))  # no partial sum is larger
+    if operator == "ReduceSumSquare":
+        return np.asarray(np.sum(np.square(value)))
+    if operator == "ReduceProd":
+        return np.asarray(np.prod(np.maximum(np.abs(value), 1.0)))
+    return np.asarray(np.sum(np.abs(value)))
+
+
+_FOLDS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "Add": np.add,
+    "Sum": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+}
+
+
+def _power(given: Given) -> str:
+    base, exponent = given.operand(0), given.operand(1)
+    if base is None or exponent is None or base.dtype.kind not in "iu":
+        return ""
+    with np.errstate(all="ignore"):
+        negative = np.broadcast_arrays(base, exponent)
+        if bool(np.any((negative[1] < 0) & (np.abs(negative[0].astype(np.float64)) != 1))):
+            return "an integer to a negative power"
+        exact = np.power(base.astype(np.float64), exponent.astype(np.float64))
+    limits = np.iinfo(base.dtype)
+    wrong = bool(np.any((np.abs(exact) > float(limits.max)) | (exact < float(limits.min))))
+    return f"the result is no {base.dtype}" if wrong else ""
+
+
+def _float_remainder(given: Given) -> str:
+    value = given.operand(0)
+    if value is None or value.dtype.kind != "f" or given.attribute("fmod", 0):
+        return ""
+    if given.opset >= _SAYS_MORE:
+        return ""
+    return "the remainder of floats without fmod"
+
+
+# --- attributes and shapes ------------------------------------------------------------------------
+
+
+def _epsilon(given: Given) -> str:
+    value = given.attribute("epsilon")
+    if value is None or (np.isfinite(value) and value > 0):
+        return ""
+    return f"epsilon is {value:g}, which is not positive"
+
+
+def _scales_of_size(given: Given) -> str:
+    value = given.operand(1 if given.node.op_type == "Upsample" or given.opset < 11 else 2)
+    if value is None or value.dtype.kind != "f" or not value.size:
+        return ""
+    return "" if _are_positive(value) else "a scale is not a positive number"
+
+
+def _negative_axis(given: Given) -> str:
+    for name in ("axis", "axes"):
+        value = given.attribute(name)
+        numbers = [value] if isinstance(value, int) else list(value or ())
+        if any(n < 0 for n in numbers) and not _may_be_negative(
+            given.node.op_type, given.opset, name
+        ):
+            return f"{name} is {value}, and may not be negative in operator set {given.opset}"
+    return ""
+
+
+@cache
+def _may_be_negative(operator: str, opset: int, attribute: str) -> bool:
+    """Whether the standard allows an axis to be counted from the back."""
+    try:
+        schema = onnx.defs.get_schema(operator, opset, "")
+    except onnx.defs.SchemaError:
+        return True
+    found = schema.attributes.get(attribute)
+    texts = [schema.doc or "", found.description if found is not None else ""]
+    words = " ".join(texts).lower()
+    return found is None or "negative" in words or "[-r" in words or "-r," in words
+
+
+def _axes_once(given: Given) -> str:
+    value = given.operand(1)
+    axes = given.attribute("axes") if value is None else value.ravel().tolist()
+    numbers = list(axes or ())
+    return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
+
+
+def _zero_and_rest(given: Given) -> str:
+    shape = given.operand(1)
+    if shape is None or not given.attribute("allowzero", 0):
+        return ""
+    both = bool(np.any(shape == 0)) and bool(np.any(shape == -1))
+    return "sizes of 0 and -1 together with allowzero" if both else ""
+
+
+def _bounds(given: Given) -> str:
+    low, high = given.operand(1), given.operand(2)
+    if given.opset < 11:
+        pair = (given.attribute("min"), given.attribute("max"))
+    else:
+        pair = (
+            None if low is None else low.item(0) if low.size else None,
+            None if high is None else high.item(0) if high.size else None,
+        )
+    if given.opset >= 13 or None in pair or pair[0] <= pair[1]:
+        return ""
+    return "the lower bound is above the upper one"
+
+
+def _padding(given: Given) -> str:
+    pads, kernel = given.attribute("pads"), given.attribute("kernel_shape")
+    if not pads or not kernel or len(pads) != 2 * len(kernel):
+        return ""
+    dilations = list(given.attribute("dilations") or [1] * len(kernel))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)] * 2
+    wide = any(p >= r for p, r in zip(pads, reach, strict=False))
+    return "a window lies in the padding alone" if wide else ""
+
+
+def _unique_places(given: Given) -> str:
+    places = given.operand(1)
+    reduction = given.attribute("reduction", b"none")
+    if places is None or reduction not in (b"none", "none") or not places.size:
+        return ""
+    if given.node.op_type == "ScatterND":
+        rows = places.reshape(-1, places.shape[-1]) if places.ndim else places.reshape(1, -1)
+        return _twice(np.unique(rows, axis=0).shape[0] < rows.shape[0])
+    axis, size = given.attribute("axis", 0), given.operand(0)
+    if size is not None and size.ndim:
+        places = np.where(places < 0, places + size.shape[axis], places)
+    lines = np.moveaxis(places, axis, -1).reshape(-1, places.shape[axis]) if places.ndim else None
+    if lines is None:
+        return ""
+    return _twice(any(len(set(line.tolist())) < len(line) for line in lines))
+
+
+def _twice(found: bool) -> str:
+    return "an element is written twice" if found else ""
+
+
+def _depth(given: Given) -> str:
+    value = given.operand(1)
+    return "the depth is not positive" if value is not None and bool(np.any(value <= 0)) else ""
+
+
+def _delta(given: Given) -> str:
+    value = given.operand(2)
+    return "the step is 0" if value is not None and bool(np.any(value == 0)) else ""
+
+
+_BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
+    "QuantizeLinear": (_number_to_quantize,),
+    "DynamicQuantizeLinear": (_number_to_quantize,),
+    "DequantizeLinear": (_zero_point_of_wide,),
+    "Cast": (_cast,),
+    "CastLike": (_cast_like,),
+    "BitShift": (_shift,),
+    "Div": (_divisor,),
+    "Mod": (_divisor, _float_remainder),
+    "Pow": (_power,),
+    "Resize": (_scales_of_size,),
+    "Upsample": (_scales_of_size,),
+    "Reshape": (_zero_and_rest,),
+    "Clip": (_bounds,),
+    "MaxPool": (_padding,),
+    "AveragePool": (_padding,),
+    "LpPool": (_padding,),
+    "Scatter": (_unique_places,),
+    "ScatterElements": (_unique_places,),
+    "ScatterND": (_unique_places,),
+    "OneHot": (_depth,),
+    "Range": (_delta,),
+    "Squeeze": (_axes_once,),
+    "Unsqueeze": (_axes_once,),
+}
+_OVERFLOWING = "Add Sum Sub Mul Neg Abs ReduceSum ReduceProd ReduceSumSquare CumSum MatMul".split()
+_NORMALIZATIONS = (
+    "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "
+    "RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization "
+    "SkipSimplifiedLayerNormalization".split()
+)
+_WITH_AXES = (
+    "ArgMax ArgMin Concat Flatten Gather GatherElements Hardmax LogSoftmax OneHot ReduceL1 "
+    "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare ScatterElements Slice Softmax Split Squeeze TopK Unsqueeze".split()
+)
+
+
+def _collected() -> dict[str, tuple[Rule, ...]]:
+    found: dict[str, list[Rule]] = {name: list(rules) for name, rules in _BY_OPERATOR.items()}
+    for rule, names in (
+        (_scale, _SCALES),
+        (_overflow, _OVERFLOWING),
+        (_epsilon, _NORMALIZATIONS),
+        (_negative_axis, _WITH_AXES),
+    ):
+        for name in names:
+            found.setdefault(name, []).append(rule)
+    return {name: tuple(rules) for name, rules in found.items()}
+
+
+RULES: Mapping[str, tuple[Rule, ...]] = _collected()
+"""The rules of each operator."""
+_BY_ATTRIBUTES = {_epsilon, _negative_axis, _padding}
+_OF_INTEGERS = {_overflow, _divisor, _power, _shift}
+
+
+def wanted_values(node: NodeProto, types: Mapping[str, int]) -> Iterator[str]:
+    """Names of operands on whose values a rule may depend; ``types`` are element types by name."""
+    rules = set(RULES.get(node.op_type, ())) - _BY_ATTRIBUTES
+    if rules <= _OF_INTEGERS | {_float_remainder}:
+        if not any(_is_integer(types.get(name)) for name in node.input):
+            return
+    if rules == {_scale}:
+        yield from (node.input[p] for p in _SCALES[node.op_type] if p < len(node.input))
+    elif rules == {_cast}:
+        yield from node.input if _is_integer(attribute_of(node, "to")) else ()
+    elif rules:
+        yield from node.input

@@ -1,0 +1,183 @@
+"""What the ONNX standard leaves open of a model, rule by rule."""
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from optvet.engine.judge.defined import needs_inner_values, undefined_in
+
+I8, I32, F32 = np.int8, np.int32, np.float32
+
+
+def model(body: str, opset: int = 17) -> ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{body}')
+
+
+def kinds(body: str, opset: int = 17, **feeds: object) -> list[str]:
+    arrays = {name: np.asarray(value) for name, value in feeds.items()}
+    return [u.kind for u in undefined_in(model(body, opset), arrays)]
+
+
+QUANTIZED = "g (float[2] x, float s) => (uint8[2] y) { y = QuantizeLinear(x, s) }"
+CAST = "g (float[2] x) => (int32[2] y) { y = Cast<to: int = 6>(x) }"
+SHIFT = (
+    'g (uint8[2] x, uint8[2] n) => (uint8[2] y) { y = BitShift<direction: string = "LEFT">(x, n) }'
+)
+DIVIDE = "g (int32[2] x, int32[2] n) => (int32[2] y) { y = Div(x, n) }"
+ADD = "g (int8[2] x, int8[2] n) => (int8[2] y) { y = Add(x, n) }"
+SUM = "g (int32[3] x) => (int32 y) { y = ReduceSum<keepdims: int = 0>(x) }"
+POWER = "g (int32[2] x, int32[2] n) => (int32[2] y) { y = Pow(x, n) }"
+NORM = (
+    "g (float[1,2,4] x, float[2] s, float[2] b) => (float[1,2,4] y) "
+    "{ y = InstanceNormalization<epsilon: float = %s>(x, s, b) }"
+)
+RESIZE = "g (float[1,1,2,2] x, float[4] s) => (float[1,1,m,n] y) { y = Resize(x, , s) }"
+SCATTER = "g (float[3] x, int64[2] i, float[2] u) => (float[3] y) { y = ScatterElements(x, i, u) }"
+ROWS = "g (float[3] x, int64[2,1] i, float[2] u) => (float[3] y) { y = ScatterND(x, i, u) }"
+SOFTMAX = "g (float[2,3] x) => (float[2,3] y) { y = Softmax<axis: int = %d>(x) }"
+POOL = (
+    "g (float[1,1,4] x) => (float[1,1,n] y) "
+    "{ y = MaxPool<kernel_shape: ints = [2], pads: ints = [%d, 0]>(x) }"
+)
+CLIP = "g (float[2] x, float low, float high) => (float[2] y) { y = Clip(x, low, high) }"
+SHAPE = "g (float[0,2] x, int64[2] s) => (float[m,n] y) { y = Reshape<allowzero: int = 1>(x, s) }"
+REMAINDER = "g (float[2] x, float[2] n) => (float[2] y) { y = Mod<fmod: int = %d>(x, n) }"
+WEIGHT = "g (float[2] x) => (float[2] y) <float[2] w = {1, %s}> { y = %s(x, w) }"
+LEAST = np.iinfo(I32).min
+
+
+@pytest.mark.parametrize(
+    ("body", "fine", "open_"),
+    [
+        (QUANTIZED, {"x": F32([1, 2]), "s": F32(0.1)}, {"x": F32([1, 2]), "s": F32(0)}),
+        (QUANTIZED, {"x": F32([1, 2]), "s": F32(0.1)}, {"x": F32([1, 2]), "s": F32(-0.1)}),
+        (QUANTIZED, {"x": F32([1, np.inf]), "s": F32(1)}, {"x": F32([1, np.nan]), "s": F32(1)}),
+        (CAST, {"x": F32([1, -2e9])}, {"x": F32([1, 3e9])}),
+        (CAST, {"x": F32([1, 2])}, {"x": F32([1, np.nan])}),
+        (
+            SHIFT,
+            {"x": np.uint8([1, 1]), "n": np.uint8([0, 7])},
+            {"x": np.uint8([1, 1]), "n": np.uint8([0, 8])},
+        ),
+        (DIVIDE, {"x": I32([1, 2]), "n": I32([1, -1])}, {"x": I32([1, 2]), "n": I32([1, 0])}),
+        (
+            DIVIDE,
+            {"x": I32([1, LEAST]), "n": I32([1, 2])},
+            {"x": I32([1, LEAST]), "n": I32([1, -1])},
+        ),
+        (ADD, {"x": I8([100, -100]), "n": I8([27, -28])}, {"x": I8([100, 0]), "n": I8([28, 0])}),
+        (SUM, {"x": I32([2**30, 1, 2])}, {"x": I32([2**30, 2**30, 2**30])}),
+        (POWER, {"x": I32([2, -3]), "n": I32([30, 3])}, {"x": I32([2, -3]), "n": I32([31, 3])}),
+        (POWER, {"x": I32([1, -1]), "n": I32([-1, -3])}, {"x": I32([2, 1]), "n": I32([-1, 1])}),
+        (RESIZE, {"s": F32([1, 1, 2, 0.5])}, {"s": F32([1, 1, 2, 0])}),
+        (SCATTER, {"i": np.array([0, 2])}, {"i": np.array([2, 2])}),
+        (
+            SCATTER,
+            {"x": np.zeros(3), "i": np.array([0, -1])},
+            {"x": np.zeros(3), "i": np.array([2, -1])},
+        ),
+        (ROWS, {"i": np.array([[0], [2]])}, {"i": np.array([[1], [1]])}),
+        (SHAPE, {"s": np.array([2, 0])}, {"s": np.array([-1, 0])}),
+    ],
+)
+def test_each_rule_tells_values_with_an_answer_from_those_without(
+    body: str, fine: Mapping[str, object], open_: Mapping[str, object]
+) -> None:
+    assert kinds(body, **fine) == []
+    assert len(kinds(body, **open_)) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "fine", "open_"),
+    [
+        (NORM, "0.00001", "0"),
+        (NORM, "1.0", "-0.00001"),
+        (POOL, 1, 2),
+        (REMAINDER, 1, 0),
+    ],
+)
+def test_each_rule_tells_attributes_with_an_answer_from_those_without(
+    body: str, fine: object, open_: object
+) -> None:
+    feeds = {"x": F32([1, 2]), "n": F32([1, 2])} if "Mod" in body else {}
+    assert kinds(body % fine, **feeds) == []
+    assert len(kinds(body % open_, **feeds)) == 1
+
+
+def test_an_axis_may_be_counted_from_the_back_only_where_its_operator_set_says_so() -> None:
+    assert kinds(SOFTMAX % -1, 13) == []
+    assert kinds(SOFTMAX % 1, 10) == []
+    assert kinds(SOFTMAX % -1, 10) == ["Softmax: negative axis"]
+
+
+def test_bounds_in_the_wrong_order_have_an_answer_since_operator_set_13() -> None:
+    feeds = {"low": F32(2), "high": F32(1)}
+    assert kinds(CLIP, 13, **feeds) == []
+    assert kinds(CLIP, 12, **feeds) == ["Clip: bounds"]
+
+
+@pytest.mark.parametrize(
+    ("value", "operator", "expected"),
+    [
+        ("2.5", "Mul", []),
+        ("-inf", "Add", []),
+        ("inf", "Div", ["weight: infinity"]),
+        ("nan", "Add", ["weight: NaN"]),
+    ],
+)
+def test_weights_are_numbers_or_infinity_of_a_mask(
+    value: str, operator: str, expected: list[str]
+) -> None:
+    proto = model(WEIGHT % ("1", operator))
+    weight = F32([1, float(value)])
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    assert [u.kind for u in undefined_in(proto, {})] == expected
+
+
+def test_a_declaration_that_the_run_contradicts_is_told_with_both() -> None:
+    proto = model("g (float[2] x) => (float[3] y) { y = Relu(x) }")
+    (found,) = undefined_in(proto, {}, {"y": np.zeros(2, F32)})
+    assert found.words() == "value 'y': is declared as [3] and has the shape [2]"
+    (found,) = undefined_in(proto, {}, {"y": np.zeros(3, np.float64)})
+    assert found.words() == "value 'y': is declared as float32 and is float64"
+
+
+def test_inner_values_are_asked_for_only_where_a_rule_needs_them() -> None:
+    floats = model("g (float[2] x) => (float[2] z) { y = Relu(x) z = Add(y, y) }")
+    whole = model("g (int8[2] x) => (int8[2] z) { y = Neg(x) z = Add(y, y) }")
+    scaled = model(
+        "g (float[2] x, float s) => (uint8[2] z) { y = Abs(s) z = QuantizeLinear(x, y) }"
+    )
+    feeds = {"x": np.zeros(2), "s": np.zeros(())}
+    assert [needs_inner_values(m, feeds) for m in (floats, whole, scaled)] == [False, True, True]
+    assert len(undefined_in(scaled, feeds, {"y": F32(0)})) == 1
+
+
+def test_nothing_is_open_of_the_cases_by_which_the_standard_is_tested() -> None:
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = collect_testcases(None)
+    wrong = {}
+    for case in cases:
+        inputs, outputs = case.data_sets[0]
+        named = zip(
+            (*case.model.graph.input, *case.model.graph.output), (*inputs, *outputs), strict=False
+        )
+        arrays = {
+            value.name: numpy_helper.to_array(given) if isinstance(given, TensorProto) else given
+            for value, given in named
+            if isinstance(given, TensorProto | np.ndarray)
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = undefined_in(case.model, arrays, arrays)
+        if found:
+            wrong[case.name] = [u.words() for u in found]
+    assert len(cases) > 1000
+    assert wrong == {}
