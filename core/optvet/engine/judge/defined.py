@@ -44,6 +44,8 @@ class Undefined:
     kind: str
     where: str
     what: str
+    values: tuple[str, ...] = ()
+    """What the node gives that has no answer, or the weight or output itself."""
 
     def words(self) -> str:
         """The sentence for people."""
@@ -91,7 +93,7 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
         if words:
             name = rule.__name__.strip("_").replace("_", " ")
             where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
-            yield Undefined(f"{node.op_type}: {name}", where, words)
+            yield Undefined(f"{node.op_type}: {name}", where, words, tuple(node.output))
 
 
 def _constants(model: ModelProto) -> dict[str, np.ndarray]:
@@ -129,21 +131,25 @@ def _weights(model: ModelProto) -> Iterator[Undefined]:
         if value.dtype.kind != "f" or not value.size:
             continue
         if bool(np.isnan(value).any()):
-            yield Undefined("weight: NaN", f"weight {name!r}", "holds NaN")
+            yield Undefined("weight: NaN", f"weight {name!r}", "holds NaN", (name,))
         elif bool(np.isinf(value).any()) and not readers.get(name, set()) <= _MASKS:
-            yield Undefined("weight: infinity", f"weight {name!r}", "holds infinity and is no mask")
+            yield Undefined(
+                "weight: infinity", f"weight {name!r}", "holds infinity and is no mask", (name,)
+            )
 
 
 def _declared(model: ModelProto, values: Values) -> Iterator[Undefined]:
     """Outputs and inner values whose declared type or shape is not what the graph computes."""
     names = [info.name for info in model.graph.output]
     for name in {n for n in names if names.count(n) > 1}:
-        yield Undefined("output: listed twice", f"output {name!r}", "is listed twice")
+        yield Undefined("output: listed twice", f"output {name!r}", "is listed twice", (name,))
     for info in (*model.graph.output, *model.graph.value_info):
         value = values.get(info.name)
         words = "" if value is None else _contradiction(info, value)
         if words:
-            yield Undefined("declaration: contradicted", f"value {info.name!r}", words)
+            yield Undefined(
+                "declaration: contradicted", f"value {info.name!r}", words, (info.name,)
+            )
 
 
 def _contradiction(info: ValueInfoProto, value: np.ndarray) -> str:

@@ -23,6 +23,7 @@ from optvet.engine.vet.observation import Examination
 from optvet.engine.vet.rounds import clear
 from optvet.engine.vet.session import Session, open_session
 from optvet.engine.vet.study import is_wanted, study
+from optvet.engine.vet.undefined import leave_open_what_is_undefined
 from optvet.engine.work import answers
 from optvet.engine.work.basis import modules_of
 from optvet.engine.work.facts import FINDING
@@ -142,6 +143,7 @@ def _describe(session: Session, detected: Detected) -> None:
     searched = session.request.strategy != "none"
     if searched:
         _explain(session, samples, detected.judged, detected.examiner.layers)
+    leave_open_what_is_undefined(session, samples)
     take_notes(session, detected)
     if not searched:
         _say_not_localized(session)

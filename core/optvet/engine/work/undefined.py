@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from onnx import ModelProto
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trial import RuntimeConfig, Subject, read_model
 from optvet.engine.work.values import record_values
+from optvet.graph.walk import between, reads
 
 Values = Mapping[str, np.ndarray]
 
@@ -37,3 +38,34 @@ def undefined_kinds(data: bytes, feeds: Values, config: RuntimeConfig) -> frozen
     """In which ways a serialized model is undefined. Called in a worker."""
     model = ModelProto.FromString(data)
     return frozenset(u.kind for u in undefined_on(config, model, feeds))
+
+
+def undefined_between(
+    subject: Subject,
+    feeds: Values,
+    config: RuntimeConfig,
+    begins: Collection[str],
+    ends: Collection[str],
+) -> str:
+    """What is undefined in a region of a model, in words; empty if nothing is. Called in a worker.
+
+    Args:
+        subject: The model; of one that is too large for memory nothing is told.
+        feeds: Its inputs.
+        config: What runs it.
+        begins: Values at which the region begins, which belong to it no more.
+        ends: Values that are computed in it.
+    """
+    if subject.scratch is not None:
+        return ""
+    model = ModelProto.FromString(read_model(subject.blob, subject.digest))
+    found = undefined_on(config, model, feeds)
+    region = _region(model, begins, ends) if found else set()
+    return next((u.words() for u in found if region & {*u.values}), "")
+
+
+def _region(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:
+    """Names of the values from which ``ends`` are computed, back to ``begins``."""
+    nodes = [model.graph.node[i] for end in ends for i in between(model.graph, end, begins)]
+    found = {name for node in nodes for name in (*node.output, *reads(node))}
+    return (found | {*ends}) - {*begins}
