@@ -201,7 +201,7 @@ def test_a_wrong_operator_is_found_in_the_graph(
 @pytest.mark.usefixtures("made")
 def test_constants_that_become_inputs_are_blamed_on_freezing(source: Path) -> None:
     finding = only_finding(converted(source, "normalized", "keras_export"))
-    assert (finding.symptom, finding.kind) == ("run-failure", "load")
+    assert (finding.symptom, finding.kind) == ("interface-change", "load")
     assert finding.place is not None
     asked = {p.name: p.how for p in finding.place.parameters}
     assert len(asked) == 2

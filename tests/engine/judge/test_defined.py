@@ -1,7 +1,8 @@
 """What the ONNX standard leaves open of a model, rule by rule."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -10,14 +11,19 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from optvet.engine.judge.defined import needs_inner_values, undefined_in
 
-I8, I32, F32 = np.int8, np.int32, np.float32
+
+def of(kind: str) -> Callable[[object], np.ndarray]:
+    return lambda values: np.array(values, kind)
+
+
+I8, U8, I32, F32 = of("int8"), of("uint8"), of("int32"), of("float32")
 
 
 def model(body: str, opset: int = 17) -> ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{body}')
 
 
-def kinds(body: str, opset: int = 17, **feeds: object) -> list[str]:
+def kinds(body: str, opset: int = 17, /, **feeds: Any) -> list[str]:
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
     return [u.kind for u in undefined_in(model(body, opset), arrays)]
 
@@ -47,7 +53,7 @@ CLIP = "g (float[2] x, float low, float high) => (float[2] y) { y = Clip(x, low,
 SHAPE = "g (float[0,2] x, int64[2] s) => (float[m,n] y) { y = Reshape<allowzero: int = 1>(x, s) }"
 REMAINDER = "g (float[2] x, float[2] n) => (float[2] y) { y = Mod<fmod: int = %d>(x, n) }"
 WEIGHT = "g (float[2] x) => (float[2] y) <float[2] w = {1, %s}> { y = %s(x, w) }"
-LEAST = np.iinfo(I32).min
+LEAST = int(np.iinfo(np.int32).min)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +66,8 @@ LEAST = np.iinfo(I32).min
         (CAST, {"x": F32([1, 2])}, {"x": F32([1, np.nan])}),
         (
             SHIFT,
-            {"x": np.uint8([1, 1]), "n": np.uint8([0, 7])},
-            {"x": np.uint8([1, 1]), "n": np.uint8([0, 8])},
+            {"x": U8([1, 1]), "n": U8([0, 7])},
+            {"x": U8([1, 1]), "n": U8([0, 8])},
         ),
         (DIVIDE, {"x": I32([1, 2]), "n": I32([1, -1])}, {"x": I32([1, 2]), "n": I32([1, 0])}),
         (
@@ -85,7 +91,7 @@ LEAST = np.iinfo(I32).min
     ],
 )
 def test_each_rule_tells_values_with_an_answer_from_those_without(
-    body: str, fine: Mapping[str, object], open_: Mapping[str, object]
+    body: str, fine: Mapping[str, Any], open_: Mapping[str, Any]
 ) -> None:
     assert kinds(body, **fine) == []
     assert len(kinds(body, **open_)) == 1
@@ -103,7 +109,7 @@ def test_each_rule_tells_values_with_an_answer_from_those_without(
 def test_each_rule_tells_attributes_with_an_answer_from_those_without(
     body: str, fine: object, open_: object
 ) -> None:
-    feeds = {"x": F32([1, 2]), "n": F32([1, 2])} if "Mod" in body else {}
+    feeds: dict[str, Any] = {"x": F32([1, 2]), "n": F32([1, 2])} if "Mod" in body else {}
     assert kinds(body % fine, **feeds) == []
     assert len(kinds(body % open_, **feeds)) == 1
 
@@ -115,7 +121,7 @@ def test_an_axis_may_be_counted_from_the_back_only_where_its_operator_set_says_s
 
 
 def test_bounds_in_the_wrong_order_have_an_answer_since_operator_set_13() -> None:
-    feeds = {"low": F32(2), "high": F32(1)}
+    feeds: dict[str, Any] = {"low": F32(2), "high": F32(1)}
     assert kinds(CLIP, 13, **feeds) == []
     assert kinds(CLIP, 12, **feeds) == ["Clip: bounds"]
 
@@ -140,7 +146,7 @@ def test_weights_are_numbers_or_infinity_of_a_mask(
 
 def test_a_declaration_that_the_run_contradicts_is_told_with_both() -> None:
     proto = model("g (float[2] x) => (float[3] y) { y = Relu(x) }")
-    (found,) = undefined_in(proto, {}, {"y": np.zeros(2, F32)})
+    (found,) = undefined_in(proto, {}, {"y": np.zeros(2, np.float32)})
     assert found.words() == "value 'y': is declared as [3] and has the shape [2]"
     (found,) = undefined_in(proto, {}, {"y": np.zeros(3, np.float64)})
     assert found.words() == "value 'y': is declared as float32 and is float64"
@@ -165,6 +171,8 @@ def test_nothing_is_open_of_the_cases_by_which_the_standard_is_tested() -> None:
         cases = collect_testcases(None)
     wrong = {}
     for case in cases:
+        assert case.data_sets is not None
+        assert case.model is not None
         inputs, outputs = case.data_sets[0]
         named = zip(
             (*case.model.graph.input, *case.model.graph.output), (*inputs, *outputs), strict=False

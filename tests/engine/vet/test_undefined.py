@@ -78,7 +78,10 @@ def sandbox() -> Iterator[Sandbox]:
 def vet(folder: Path, sandbox: Sandbox, large: float, pipeline: str) -> VetResult:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(NET), path)
-    feeds = {"x": np.float32([1, -2, large, 4]), "s": np.float32([1, -2, 3, -4])}
+    feeds = {
+        "x": np.array([1, -2, large, 4], np.float32),
+        "s": np.array([1, -2, 3, -4], np.float32),
+    }
     plugins = Plugins()
     plugins.register("optimizer", CastsByWords())
     plugins.register("dataset", inputs := GivenInputs((feeds,)))

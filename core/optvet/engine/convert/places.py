@@ -59,6 +59,12 @@ def located(
         about = (artifact, seen.message, tuple(sample.feeds))
         named = conversion.sandbox.call(place_in_message, *about, role="referee").value
         return _with_operator(conversion, named, artifact, sample, seen.message)
+    if not seen.judgements and not seen.outputs and artifact.format == "onnx" and artifact.data:
+        # An interface that does not fit, which inputs that the model asks for explain.
+        about = (artifact, seen.message, tuple(sample.feeds))
+        asked = conversion.sandbox.call(place_in_message, *about, role="referee").value
+        if asked is not None and asked.parameters:
+            return asked
     if blame.lossy:
         return ConversionPlace(note="behind a stage that loses precision every value is another")
     wrong = [i for i, n in enumerate(conversion.output_names) if n in seen.outputs] or [0]

@@ -262,7 +262,8 @@ def _less_exact(found: Difference) -> float | None:
     if truth is None:
         return None
     known = np.isfinite(truth) & np.isfinite(y) & np.isfinite(z)
-    ours, theirs = (rms_of_all(np.where(known, v - truth, 0.0)) for v in (y, z))
+    with np.errstate(invalid="ignore", over="ignore"):
+        ours, theirs = (rms_of_all(np.where(known, v - truth, 0.0)) for v in (y, z))
     return theirs / ours if ours and math.isfinite(theirs / ours) else None
 
 
