@@ -7,6 +7,8 @@ FOLDER holds bundles, at any depth, as ``optvet hunt --out`` and ``--bundles`` w
 fault       ``repro.py``, which needs nothing of optvet, must show the fault in a new process:
             under this interpreter, or under one that has little but the optimizer (``--python``).
 original    Its ``model.onnx`` must pass onnx's checker and shape inference.
+defined     The standard has an answer for it on these inputs (``answers.py``, which shares no code
+            with optvet's own check).
 reference   Of wrong outputs, what optvet expected (``expected.npz``) must be what another evaluator
             computes of the original: onnx's reference evaluator, with float32 widened to float64
             where the operators allow it, else as it is; in a newer operator set where it lacks the
@@ -34,6 +36,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import answers
 import machine
 import numpy as np
 import onnx
@@ -133,6 +136,8 @@ def compared(folder: Path) -> str:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return f"original refused: {error}"[:300]
+    if words := answers.open_points(model, given(folder, model)):
+        return f"undefined: {words}"[:300]
     if finding["symptom"] != "wrong-output":
         return ""
     script = (folder / "repro.py").read_text()
@@ -263,6 +268,15 @@ def difference(was: Any, now: np.ndarray[Any, Any], tolerance: float) -> str:
         return ""
     at = tuple(np.argwhere(~np.atleast_1d(equal))[0])
     return f"{list(map(int, at))}: {np.atleast_1d(was)[at]!r}, and {np.atleast_1d(now)[at]!r}"
+
+
+def given(folder: Path, model: onnx.ModelProto) -> dict[str, Any]:
+    """The inputs of a bundle, which lie in the order of the graph."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    names = [i.name for i in model.graph.input if i.name not in weights]
+    with np.load(folder / "inputs.npz", allow_pickle=False) as loaded:
+        count = len(loaded.files)
+    return arrays(folder / "inputs.npz", names) if count == len(names) else {}
 
 
 def constant(script: str, name: str) -> list[str]:
