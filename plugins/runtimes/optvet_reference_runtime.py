@@ -33,6 +33,7 @@ class ReferenceRuntime:
     preload: Sequence[str] = ("onnx.reference", "scipy.special")
     options: ReferenceOptions = ReferenceOptions()
     deployed: ReferenceOptions = ReferenceOptions()
+    evaluates = True
 
     def version(self) -> str:
         """Version of onnx."""

@@ -31,6 +31,7 @@ from optvet.spec.generators import Generator, Mutator, Pool
 from optvet.spec.protocols import (
     Comparator,
     Dataset,
+    Evaluates,
     ModelSource,
     Optimizer,
     Preferred,
@@ -213,6 +214,15 @@ class Plugins:
         if not fitting:
             raise PluginError(f"no runtime runs {format}; see: optvet plugins")
         return self.runtime(_preferred("runtime", fitting))
+
+    def evaluators(self, format: str = "onnx") -> list[Runtime]:
+        """Runtimes that read models as the standard does, for what others cannot load."""
+        usable = [e for e in self._of("runtime").values() if e.problem is None]
+        return [
+            self.runtime(e.name)
+            for e in sorted(usable, key=lambda e: e.name)
+            if format in e.plugin.accepts and isinstance(e.plugin, Evaluates) and e.plugin.evaluates
+        ]
 
     def _get(self, family: Family, name: str, *, checked: bool = True) -> Any:
         entry = self._of(family).get(name)

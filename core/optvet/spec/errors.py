@@ -68,6 +68,10 @@ class InputError(UsageError):
     """A model, dataset or sample cannot be used as it is."""
 
 
+class CannotLoad(InputError):
+    """The runtime that judges does not load the original model; another one may."""
+
+
 class PluginError(OptvetError):
     """A plugin is missing, broken, or broke its contract."""
 

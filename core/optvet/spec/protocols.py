@@ -62,6 +62,16 @@ class Preferred(Protocol):
 
 
 @runtime_checkable
+class Evaluates(Protocol):
+    """Optional part of a runtime: it computes what the standard says, by no library of kernels.
+
+    It judges models that the default runtime does not load, where the user names none.
+    """
+
+    evaluates: bool
+
+
+@runtime_checkable
 class UsesLibraries(Protocol):
     """Optional part of every plugin: the libraries that it needs.
 

@@ -177,7 +177,8 @@ def runtimes_for(
     if found:
         return found
     if suffix == ".onnx" and "onnx" in first.consumes:
-        return [(plugins.reference_runtime(), "onnx")]
+        runtimes = (plugins.reference_runtime(), *plugins.evaluators())
+        return [(runtime, "onnx") for runtime in runtimes]
     known |= {".onnx"} & {f".{f}" for f in first.consumes}
     takes = ", ".join(sorted(known)) or "files that no installed runtime can run"
     raise InputError(

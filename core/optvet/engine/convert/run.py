@@ -122,8 +122,15 @@ def _loadable(ways: Sequence[Conversion]) -> Conversion:
             conversion.facts()
         except OptvetError:
             continue
-        return conversion
-    return ways[-1]
+        if conversion.source.artifact.format != "onnx" or _loads(conversion):
+            return conversion
+    # Of a model in ONNX that nothing loads, what the runtime says that is made for it.
+    last = ways[-1]
+    return last if last.source.artifact.format != "onnx" or _loads(last) else ways[0]
+
+
+def _loads(conversion: Conversion) -> bool:
+    return conversion.observe(conversion.reference, conversion.source.artifact, ()).load is None
 
 
 def prepared(

@@ -95,7 +95,8 @@ class Conversion:
         if last and self.request.runtime is not None:
             chosen = self.plugins.runtime(self.request.runtime)
             return RuntimeConfig(chosen, chosen.options)
-        if format in self.source.runtime.accepts and format != "onnx":
+        own = format != "onnx" or self.source.artifact.format == "onnx"
+        if format in self.source.runtime.accepts and own:
             return self.reference
         try:
             runtime = self.plugins.reference_runtime(format)

@@ -15,7 +15,7 @@ from optvet.engine.work.lab import Lab, refuse_misuse
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import TrialSpec, probe
 from optvet.graph.walk import ONNX_DOMAIN
-from optvet.spec.errors import InputError, NothingTested
+from optvet.spec.errors import CannotLoad, NothingTested
 from optvet.spec.protocols import Feeds
 from optvet.spec.types import Failure, Sample
 
@@ -89,7 +89,7 @@ def no_answer(case: Case, timeout_s: float) -> NothingTested:
     )
 
 
-def cannot_load(case: Case, failure: Failure) -> InputError:
+def cannot_load(case: Case, failure: Failure) -> CannotLoad:
     """The error for an original that its runtime cannot load."""
     opset = case.model.opsets.get(ONNX_DOMAIN, OPSET_FLOOR)
     advice = "choose another runtime, or repair the model"
@@ -98,7 +98,7 @@ def cannot_load(case: Case, failure: Failure) -> InputError:
             f"its opset is {opset}, and runtimes promise {OPSET_FLOOR} and later only: take a "
             "newer export, or convert it with onnx.version_converter"
         )
-    return InputError(
+    return CannotLoad(
         f"{case.model.source}: {case.reference.runtime.name} cannot load the original "
         f"model: {describe(failure)}; {advice}"
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from optvet.engine.vet.blame import blame
+from optvet.engine.vet.memory import passes_with_more
 from optvet.engine.vet.observation import same_fault
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import Session
@@ -63,6 +64,11 @@ def report_fault(
             "as_deployed": as_deployed,
         }
     )
+    if finding.confirmed and finding.symptom.info.limit == "memory":
+        words = passes_with_more(session, passes, fault.samples)
+        if words:
+            finding = finding.model_copy(update={"severity": "note", "known_limit": words})
+            session.ledger.undecided(f"{' then '.join(culprit) or 'import and export'}: {words}")
     if finding.confirmed:
         session.ledger.add(finding)
     elif undecided:

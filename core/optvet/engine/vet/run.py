@@ -29,10 +29,12 @@ from optvet.engine.work.basis import modules_of
 from optvet.engine.work.facts import FINDING
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import Sandbox
-from optvet.spec.errors import Unsupported
-from optvet.spec.records import VetResult
+from optvet.spec.errors import CannotLoad, Unsupported, UsageError
+from optvet.spec.records import Control, VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
+
+_REASON_CHARS = 300
 
 
 def vet_model(
@@ -58,6 +60,31 @@ def vet_model(
         OptvetError: The request cannot be answered: wrong options, inputs on which the original
             fails, a broken plugin. Faults of the optimizer are findings of the result.
     """
+    try:
+        return _vet_by(model, request, plugins, progress, sandbox, keep)
+    except CannotLoad as error:
+        if request.runtime is not None:
+            raise
+        for other in plugins.evaluators():
+            named = request.model_copy(update={"runtime": other.name})
+            try:
+                result = _vet_by(model, named, plugins, progress, sandbox, keep)
+            except UsageError:  # an optimizer with a runtime of its own, or a model no better here
+                continue
+            why = f"judged by {other.name}: {str(error)[:_REASON_CHARS]}"
+            limited = Control(name="runtime", state="limited", detail=why)
+            return result.model_copy(update={"controls": [*result.controls, limited]})
+        raise
+
+
+def _vet_by(
+    model: Model,
+    request: VetRequest,
+    plugins: Plugins,
+    progress: Progress,
+    sandbox: Sandbox | None,
+    keep: bool,
+) -> VetResult:
     started = time.perf_counter()
     with open_session(model, request, plugins, progress=progress, sandbox=sandbox) as session:
         try:
