@@ -84,10 +84,18 @@ def broken(node: onnx.NodeProto, given: list[Any], result: Any) -> Iterator[str]
         whole = [g for g in given if g is not None]
         if operator in ("Add", "Sub", "Mul", "Sum", "Pow") and len(whole) > 1:
             yield from overflow(operator, whole)
-        elif operator in ("ReduceSum", "CumSum"):
-            total = sum(abs(int(n)) for n in first.ravel().tolist())
-            if total > np.iinfo(first.dtype).max:
-                yield "a sum of integers overflows"
+        elif operator in ("ReduceSum", "ReduceProd", "CumSum"):
+            over = second if second is not None else attributes.get("axes")
+            axes = None if over is None else tuple(np.ravel(over).tolist())
+            whole = first.astype(object)
+            if operator == "CumSum":
+                turned = np.flip(whole, axes) if attributes.get("reverse") else whole
+                exact = np.add.accumulate(turned, axes[0] if axes else 0)
+            else:
+                exact = (np.prod if operator == "ReduceProd" else np.sum)(whole, axis=axes or None)
+            limits = np.iinfo(first.dtype)
+            if any(not limits.min <= n <= limits.max for n in np.ravel(exact).tolist()):
+                yield f"{operator} of integers overflows"
 
 
 def overflow(operator: str, given: list[Any]) -> Iterator[str]:

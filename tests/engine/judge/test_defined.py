@@ -189,3 +189,99 @@ def test_nothing_is_open_of_the_cases_by_which_the_standard_is_tested() -> None:
             wrong[case.name] = [u.words() for u in found]
     assert len(cases) > 1000
     assert wrong == {}
+
+
+PRODUCT = "g (int32[2,20] x) => (int32[1,20] y) { y = ReduceProd<axes: ints = [0]>(x) }"
+TOTAL = "g (int32[2,2] x, int64[1] axes) => (int32[m,n] y) { y = ReduceSum(x, axes) }"
+RUNNING = (
+    "g (int8[3] x, int64 axis) => (int8[3] y) "
+    "{ y = CumSum<exclusive: int = %d, reverse: int = %d>(x, axis) }"
+)
+
+
+def test_integers_overflow_where_they_are_reduced_along_their_axes() -> None:
+    assert kinds(PRODUCT, x=I32([[3] * 20, [-2] * 20])) == []
+    assert kinds(PRODUCT, x=I32([[2**16] * 20, [2**16] * 20])) == ["ReduceProd: overflow"]
+    high = I32([[2**30, -5], [2**30, 3]])
+    assert kinds(TOTAL, x=high, axes=np.array([1])) == []
+    assert kinds(TOTAL, x=high, axes=np.array([0])) == ["ReduceSum: overflow"]
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "reverse", "values", "open_"),
+    [
+        (0, 0, [100, -100, 100], False),
+        (0, 0, [100, 100, -100], True),
+        (0, 1, [100, 100, -100], False),
+        (0, 1, [-100, 100, 100], True),
+        (1, 0, [100, 20, 100], False),
+        (1, 0, [100, 100, -100], True),
+        (1, 1, [100, 20, 100], False),
+    ],
+)
+def test_each_running_sum_that_is_a_result_counts(
+    exclusive: int, reverse: int, values: list[int], open_: bool
+) -> None:
+    body = RUNNING % (exclusive, reverse)
+    assert kinds(body, x=I8(values), axis=np.array(0)) == (["CumSum: overflow"] if open_ else [])
+
+
+@pytest.mark.parametrize(
+    ("operator", "axis", "opset", "open_"),
+    [
+        ("TopK", -1, 10, False),  # its default, and so allowed
+        ("TopK", -2, 10, True),
+        ("TopK", -2, 11, False),
+        ("Concat", -1, 4, True),
+        ("Concat", -1, 11, False),
+    ],
+)
+def test_an_axis_may_be_negative_where_it_is_the_default(
+    operator: str, axis: int, opset: int, open_: bool
+) -> None:
+    proto = model("g (float[2,3] x, int64[1] k) => (float[2,3] y) { y = Relu(x) }", opset)
+    node = onnx.helper.make_node(operator, ["x", "k"], ["y"], axis=axis)
+    proto.graph.node[0].CopyFrom(node)
+    assert bool(undefined_in(proto, {})) == open_
+
+
+def test_the_words_non_negative_do_not_allow_negative_axes() -> None:
+    squeezed = "g (float[2,1] x) => (float[2] y) { y = Squeeze<axes: ints = [%d]>(x) }"
+    assert kinds(squeezed % 1, 10) == kinds(squeezed % -1, 11) == []
+    assert kinds(squeezed % -1, 10) == ["Squeeze: negative axis"]
+
+
+def test_an_epsilon_of_0_has_an_answer_where_no_variance_is_0() -> None:
+    proto = model(NORM % "0")
+    assert undefined_in(proto, {}, {"y": F32(np.ones((1, 2, 4)))}) == []
+    assert len(undefined_in(proto, {}, {"y": F32(np.full((1, 2, 4), np.nan))})) == 1
+    proto = model(NORM % "-0.1")
+    assert len(undefined_in(proto, {}, {"y": F32(np.ones((1, 2, 4)))})) == 1
+
+
+def test_a_size_of_minus_1_is_declared_as_unknown() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert undefined_in(proto, {}, {"y": np.zeros(2, np.float32)}) == []
+
+
+def test_local_functions_and_bodies_are_looked_into() -> None:
+    text = (
+        '<ir_version: 9, opset_import: ["" : 10, "own" : 1]>\n'
+        "g (float[2,3] x) => (float[2,3] y) { y = own.f(x) }\n"
+        '<domain: "own", opset_import: ["" : 10]>\n'
+        "f (x) => (y) { y = Softmax<axis: int = %d>(x) }"
+    )
+    assert undefined_in(onnx.parser.parse_model(text % 1), {}) == []
+    (found,) = undefined_in(onnx.parser.parse_model(text % -2), {})
+    assert found.kind == "Softmax: negative axis"
+    passed = text.replace("f (x)", "f<axis>(x)").replace("axis: int = %d", "axis: int = @axis")
+    passed = passed.replace("own.f(x)", "own.f<axis = 1>(x)")
+    assert undefined_in(onnx.parser.parse_model(passed), {}) == []
+    divided = """g (bool c, int32[2] x) => (int32[2] y) { y = If(c) <
+        then_branch = t () => (int32[2] a) {
+            n = Constant<value = int32[2] {1, %d}>() a = Div(x, n)
+        },
+        else_branch = e () => (int32[2] b) { b = Neg(x) }> }"""
+    assert kinds(divided % 2) == []
+    assert kinds(divided % 0) == ["Div: divisor"]

@@ -38,17 +38,28 @@ class CastsByWords:
         return "1"
 
     def passes(self) -> Sequence[Pass]:
-        return [Pass("clip_cast", "rewrite", default=True), Pass("drop_relu", "rewrite")]
+        return [
+            Pass("clip_cast", "rewrite", default=True),
+            Pass("clip_hard", "rewrite"),
+            Pass("drop_relu", "rewrite"),
+        ]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
-        return {"default": ("clip_cast",), "all": ("clip_cast", "drop_relu")}
+        return {
+            "default": ("clip_cast",),
+            "all": ("clip_cast", "drop_relu"),
+            "hard": ("clip_hard",),
+            "relu": ("drop_relu",),
+        }
 
     def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
         model = onnx.load_from_string(source.data)
         nodes = []
         for node in model.graph.node:
-            if node.op_type == "Cast" and node.attribute[0].i == 6 and "clip_cast" in passes:
-                bounds = {"low": -2147483648.0, "high": 2147483520.0}
+            clips = {"clip_cast", "clip_hard"} & {*passes}
+            if node.op_type == "Cast" and node.attribute[0].i == 6 and clips:
+                top = 2.0 if "clip_hard" in passes else 2147483520.0
+                bounds = {"low": -2147483648.0, "high": top}
                 for name, value in bounds.items():
                     tensor = helper.make_tensor(f"{node.name}{name}", 1, [], [value])
                     model.graph.initializer.append(tensor)
@@ -57,6 +68,8 @@ class CastsByWords:
                 node.input[0] = "clipped"
             if node.op_type == "Relu" and "drop_relu" in passes:
                 node.op_type = "Identity"
+            if node.op_type == "BatchNormalization" and "drop_relu" in passes:
+                node.input[1] = node.input[4]
             nodes.append(node)
         kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del model.graph.node[:]
@@ -76,15 +89,23 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def vet(folder: Path, sandbox: Sandbox, large: float, pipeline: str) -> VetResult:
+    s = np.array([1, -2, 3, -4], np.float32)
+    feeds = {"x": np.array([1, -2, large, 4], np.float32), "s": s}
+    return vet_on(folder, sandbox, onnx.parser.parse_model(NET), pipeline, feeds)
+
+
+def vet_on(
+    folder: Path,
+    sandbox: Sandbox,
+    model: onnx.ModelProto,
+    pipeline: str,
+    *feeds: dict[str, np.ndarray],
+) -> VetResult:
     path = folder / "model.onnx"
-    onnx.save(onnx.parser.parse_model(NET), path)
-    feeds = {
-        "x": np.array([1, -2, large, 4], np.float32),
-        "s": np.array([1, -2, 3, -4], np.float32),
-    }
+    onnx.save(model, path)
     plugins = Plugins()
     plugins.register("optimizer", CastsByWords())
-    plugins.register("dataset", inputs := GivenInputs((feeds,)))
+    plugins.register("dataset", inputs := GivenInputs(feeds))
     request = VetRequest(
         model="model",
         optimizer="casts",
@@ -110,3 +131,35 @@ def test_what_has_no_answer_excuses_no_fault_elsewhere(tmp_path: Path, sandbox: 
     assert result.verdict == "faulty"
     wrong = [f for f in result.findings if f.severity == "fault"]
     assert [(f.culprit, f.outputs) for f in wrong] == [(["drop_relu"], ["z"])]
+
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+DECLARED = """g (float[n,4] x) => (float[n,4] y, float z) <int64[1] one = {1}> {
+    s = Shape(x) d = Add(s, one) f = Cast<to = 1>(d) z = ReduceSum<keepdims = 0>(f) y = Relu(x) }"""
+NORMED = """g (float[2,4] x) => (float[2,4] y)
+<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 1}, float[4] m = {0, 0, 0, 0},
+float[4] v = {1, 2, 1, 2}> { y = BatchNormalization<epsilon = 0.0>(x, s, b, m, v) }"""
+
+
+@pytest.mark.parametrize(("text", "batch"), [(DECLARED, 1), (DECLARED, -1), (NORMED, 2)])
+def test_what_is_declared_wrongly_or_an_epsilon_of_0_excuses_no_wrong_value(
+    text: str, batch: int, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    proto = onnx.parser.parse_model(HEAD + text)
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = batch
+    feeds = {"x": np.array([[1, -2, 3, 4], [1, -20, 3, -4]], np.float32)}
+    result = vet_on(tmp_path, sandbox, proto, "relu", feeds)
+    assert result.verdict == "faulty"
+    assert [f.culprit for f in result.findings] == [["drop_relu"]]
+
+
+@pytest.mark.parametrize("places", [(0,), (0, 1), (1, 0)])
+def test_a_fault_that_defined_inputs_show_is_not_excused_by_others(
+    places: Sequence[int], tmp_path: Path, sandbox: Sandbox
+) -> None:
+    s = np.array([1, -2, 3, -4], np.float32)
+    x = [np.array([1, -2, large, 4], np.float32) for large in (3, 3e9)]
+    feeds = [{"x": x[i], "s": s} for i in places]
+    result = vet_on(tmp_path, sandbox, onnx.parser.parse_model(NET), "hard", *feeds)
+    assert result.verdict == "faulty"
+    assert [f.culprit for f in result.findings if f.severity == "fault"] == [["clip_hard"]]

@@ -8,21 +8,31 @@ weights, constants and inputs always, inner values where the caller has recorded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from optvet.engine.judge.defined_rules import RULES, Given, wanted_values
-from optvet.graph.types import element_types
+from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import ONNX_DOMAIN, attribute_of, bodies_of, domain_of, opset_versions
 
 Values = Mapping[str, np.ndarray]
 _MASKS = frozenset(
     """
-    Add Cast CastLike Clip Concat ConstantOfShape Equal Expand Gather Greater GreaterOrEqual
-    Identity IsInf Less LessOrEqual LogSoftmax Max Min Mul Neg Pad ReduceMax ReduceMin Reshape
+    Add Attention Cast CastLike Clip Concat ConstantOfShape Equal Expand Gather Greater
+    GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual LogSoftmax Max Min Mul Neg Pad
+    ReduceMax ReduceMin Reshape
     ScatterElements ScatterND Slice Softmax Squeeze Sub Tile Transpose Trilu Unsqueeze Where
     """.split()
 )
@@ -45,7 +55,8 @@ class Undefined:
     where: str
     what: str
     values: tuple[str, ...] = ()
-    """What the node gives that has no answer, or the weight or output itself."""
+    """What has no answer for it: nothing where a declaration is wrong or a weight is not finite,
+    since kernels have to agree on the values all the same."""
 
     def words(self) -> str:
         """The sentence for people."""
@@ -60,17 +71,23 @@ def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) 
         feeds: Its inputs.
         inner: Values inside of the graph and its outputs, as far as they were recorded.
     """
-    known = {**_constants(model), **feeds, **(inner or {})}
+    known = {**_constants(model.graph), **feeds, **(inner or {})}
     versions = opset_versions(model)
     found = [*_weights(model), *_declared(model, inner or {})]
     for node in model.graph.node:
         found += _of_node(node, known, versions)
+    for function in model.functions:
+        # Of values inside of it nothing is known, and attributes may be the caller's.
+        own, versions = _constants(function), opset_versions(function)
+        for node in function.node:
+            if not any(attribute.ref_attr_name for attribute in node.attribute):
+                found += _of_node(node, own, versions)
     return found
 
 
 def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
     """Whether some rule asks for a value that neither a weight nor an input is."""
-    known: Set[str] = {*_constants(model), *feeds, ""}
+    known: Set[str] = {*_constants(model.graph), *feeds, ""}
     nodes = [node for node in model.graph.node if node.op_type in RULES]
     if all(name in known for node in nodes for name in node.input):
         return False
@@ -80,9 +97,9 @@ def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
 
 def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Iterator[Undefined]:
     for body in bodies_of(node):
-        constants = {t.name: _array(t) for t in body.initializer}
+        inside = {**known, **_constants(body)}
         for inner in body.node:
-            yield from _of_node(inner, {**known, **constants}, versions)
+            yield from _of_node(inner, inside, versions)
     if domain_of(node) not in (ONNX_DOMAIN, "com.microsoft"):
         return
     operands = [known.get(name) if name else None for name in node.input]
@@ -96,9 +113,10 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
             yield Undefined(f"{node.op_type}: {name}", where, words, tuple(node.output))
 
 
-def _constants(model: ModelProto) -> dict[str, np.ndarray]:
-    known = {t.name: _array(t) for t in model.graph.initializer}
-    for node in model.graph.node:
+def _constants(graph: GraphProto | FunctionProto) -> dict[str, np.ndarray]:
+    weights = graph.initializer if isinstance(graph, GraphProto) else ()
+    known = {t.name: _array(t) for t in weights}
+    for node in graph.node:
         if node.op_type != "Constant" or not node.output:
             continue
         value = attribute_of(node, "value")
@@ -127,29 +145,25 @@ def _weights(model: ModelProto) -> Iterator[Undefined]:
     for node in model.graph.node:
         for name in node.input:
             readers.setdefault(name, set()).add(node.op_type)
-    for name, value in _constants(model).items():
+    for name, value in _constants(model.graph).items():
         if value.dtype.kind != "f" or not value.size:
             continue
         if bool(np.isnan(value).any()):
-            yield Undefined("weight: NaN", f"weight {name!r}", "holds NaN", (name,))
+            yield Undefined("weight: NaN", f"weight {name!r}", "holds NaN")
         elif bool(np.isinf(value).any()) and not readers.get(name, set()) <= _MASKS:
-            yield Undefined(
-                "weight: infinity", f"weight {name!r}", "holds infinity and is no mask", (name,)
-            )
+            yield Undefined("weight: infinity", f"weight {name!r}", "holds infinity and is no mask")
 
 
 def _declared(model: ModelProto, values: Values) -> Iterator[Undefined]:
     """Outputs and inner values whose declared type or shape is not what the graph computes."""
     names = [info.name for info in model.graph.output]
     for name in {n for n in names if names.count(n) > 1}:
-        yield Undefined("output: listed twice", f"output {name!r}", "is listed twice", (name,))
+        yield Undefined("output: listed twice", f"output {name!r}", "is listed twice")
     for info in (*model.graph.output, *model.graph.value_info):
         value = values.get(info.name)
         words = "" if value is None else _contradiction(info, value)
         if words:
-            yield Undefined(
-                "declaration: contradicted", f"value {info.name!r}", words, (info.name,)
-            )
+            yield Undefined("declaration: contradicted", f"value {info.name!r}", words)
 
 
 def _contradiction(info: ValueInfoProto, value: np.ndarray) -> str:
@@ -162,11 +176,9 @@ def _contradiction(info: ValueInfoProto, value: np.ndarray) -> str:
             return f"is declared as {declared} and is {value.dtype}"
     if not kind.HasField("shape"):
         return ""
-    sizes: Sequence[int | None] = [
-        d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim
-    ]
+    sizes = value_info(info).shape or ()
     fits = len(sizes) == value.ndim and all(
-        a is None or a == b for a, b in zip(sizes, value.shape, strict=False)
+        not isinstance(a, int) or a == b for a, b in zip(sizes, value.shape, strict=False)
     )
-    shown = ["?" if s is None else s for s in sizes]
+    shown = [s if isinstance(s, int) else "?" for s in sizes]
     return "" if fits else f"is declared as {shown} and has the shape {list(value.shape)}"

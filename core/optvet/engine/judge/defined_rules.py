@@ -164,6 +164,8 @@ def _overflow(given: Given) -> str:
     values = list(given.known())
     if len(values) < len([n for n in given.node.input if n]) or not values:
         return ""
+    if given.node.op_type in ("CumSum", *_REDUCTIONS):
+        values = values[:1]  # the others are axes
     kind = values[0].dtype
     if kind.kind not in "iu" or any(v.dtype != kind for v in values):
         return ""
@@ -185,8 +187,10 @@ def _in_floats(operator: str, values: Sequence[Array], given: Given) -> Array | 
                 for value in values[1:]:
                     total = _FOLDS[operator](total, value)
                 return np.asarray(total)
-            if operator in ("ReduceSum", "ReduceProd", "ReduceSumSquare", "CumSum"):
-                return _reduced(operator, values[0], given)
+            if operator == "CumSum":
+                return _running(values[0], given)
+            if operator in _REDUCTIONS:
+                return _REDUCTIONS[operator](values[0], _axes(given))
             if operator == "MatMul":
                 return np.asarray(np.matmul(values[0], values[1]))
             if operator == "Neg":
@@ -196,16 +200,31 @@ def _in_floats(operator: str, values: Sequence[Array], given: Given) -> Array | 
             return None  # shapes that do not fit are for the checker to refuse
 
 
-def _reduced(operator: str, value: Array, given: Given) -> Array:
-    if operator == "CumSum":
-        return np.asarray(np.sum(np.abs(value)))  # no partial sum is larger
-    if operator == "ReduceSumSquare":
-        return np.asarray(np.sum(np.square(value)))
-    if operator == "ReduceProd":
-        return np.asarray(np.prod(np.maximum(np.abs(value), 1.0)))
-    return np.asarray(np.sum(np.abs(value)))
+def _running(value: Array, given: Given) -> Array:
+    """Sums of ever more elements, of which those count that are results."""
+    (axis,) = _axes(given) or (0,)
+    turned = np.flip(value, axis) if given.attribute("reverse", 0) else value
+    sums = np.cumsum(turned, axis)
+    last = value.shape[axis] - 1 if given.attribute("exclusive", 0) else value.shape[axis]
+    return np.asarray(np.take(sums, range(max(0, last)), axis))
 
 
+def _axes(given: Given) -> tuple[int, ...] | None:
+    """Along which a node reduces; None for all."""
+    value = given.operand(1)
+    axes = given.attribute("axes") if value is None else value.ravel().tolist()
+    if not axes and given.attribute("noop_with_empty_axes", 0):
+        return ()
+    return tuple(axes) if axes else None
+
+
+_REDUCTIONS: Mapping[str, Callable[[Array, tuple[int, ...] | None], Array]] = {
+    "ReduceL1": lambda value, axes: np.asarray(np.sum(np.abs(value), axis=axes)),
+    "ReduceProd": lambda value, axes: np.asarray(np.prod(value, axis=axes)),
+    "ReduceSum": lambda value, axes: np.asarray(np.sum(value, axis=axes)),
+    "ReduceSumSquare": lambda value, axes: np.asarray(np.sum(np.square(value), axis=axes)),
+}
+"""By what and which axes. The result counts: how often a sum overflows on its way is not seen."""
 _FOLDS: Mapping[str, Callable[[Array, Array], Array]] = {
     "Add": np.add,
     "Sum": np.add,
@@ -241,8 +260,12 @@ def _float_remainder(given: Given) -> str:
 
 
 def _epsilon(given: Given) -> str:
+    """Without it a variance of 0 is divided by; where no result is known, one may be 0."""
     value = given.attribute("epsilon")
     if value is None or (np.isfinite(value) and value > 0):
+        return ""
+    result = given.results[0] if given.results else None
+    if value == 0 and result is not None and bool(np.all(np.isfinite(result))):
         return ""
     return f"epsilon is {value:g}, which is not positive"
 
@@ -258,30 +281,27 @@ def _negative_axis(given: Given) -> str:
     for name in ("axis", "axes"):
         value = given.attribute(name)
         numbers = [value] if isinstance(value, int) else list(value or ())
-        if any(n < 0 for n in numbers) and not _may_be_negative(
-            given.node.op_type, given.opset, name
-        ):
+        if any(not _may_be(n, given.node.op_type, given.opset, name) for n in numbers if n < 0):
             return f"{name} is {value}, and may not be negative in operator set {given.opset}"
     return ""
 
 
 @cache
-def _may_be_negative(operator: str, opset: int, attribute: str) -> bool:
-    """Whether the standard allows an axis to be counted from the back."""
+def _may_be(axis: int, operator: str, opset: int, attribute: str) -> bool:
+    """Whether the standard allows this axis, counted from the back."""
     try:
         schema = onnx.defs.get_schema(operator, opset, "")
     except onnx.defs.SchemaError:
         return True
     found = schema.attributes.get(attribute)
-    texts = [schema.doc or "", found.description if found is not None else ""]
-    words = " ".join(texts).lower()
-    return found is None or "negative" in words or "[-r" in words or "-r," in words
+    if found is None or axis == found.default_value.i:
+        return True
+    texts = f"{schema.doc or ''} {found.description}".lower().replace("non-negative", "")
+    return "negative" in texts or "[-r" in texts or "-r," in texts
 
 
 def _axes_once(given: Given) -> str:
-    value = given.operand(1)
-    axes = given.attribute("axes") if value is None else value.ravel().tolist()
-    numbers = list(axes or ())
+    numbers = _axes(given) or ()
     return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
 
 
@@ -373,7 +393,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "Squeeze": (_axes_once,),
     "Unsqueeze": (_axes_once,),
 }
-_OVERFLOWING = "Add Sum Sub Mul Neg Abs ReduceSum ReduceProd ReduceSumSquare CumSum MatMul".split()
+_OVERFLOWING = [*"Add Sum Sub Mul Neg Abs CumSum MatMul".split(), *_REDUCTIONS]
 _NORMALIZATIONS = (
     "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "
     "RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization "

@@ -222,7 +222,8 @@ class ReductionOracle:
                 opened = self._open(model, feeds)
         if opened is None:
             raise UsageError("the model itself is not valid, or does not run on the witness")
-        self._open_kinds = self._undefined(model, feeds)
+        known = frozenset(u.kind for u in undefined_in(model, feeds))
+        self._open_kinds = known | self._undefined(model, feeds)
         self.target = self._observed(opened, self.culprit)
         if self.target is None:
             what = "no fault"

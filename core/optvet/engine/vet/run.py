@@ -170,7 +170,7 @@ def _describe(session: Session, detected: Detected) -> None:
     searched = session.request.strategy != "none"
     if searched:
         _explain(session, samples, detected.judged, detected.examiner.layers)
-    leave_open_what_is_undefined(session, samples)
+    leave_open_what_is_undefined(session, detected.examiner, samples)
     take_notes(session, detected)
     if not searched:
         _say_not_localized(session)

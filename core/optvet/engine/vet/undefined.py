@@ -3,40 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.observation import finite
 from optvet.engine.vet.session import Session
 from optvet.engine.work.undefined import undefined_between
 from optvet.spec.records import Finding
 from optvet.spec.types import Sample
 
 
-def leave_open_what_is_undefined(session: Session, samples: Sequence[Sample]) -> None:
+def leave_open_what_is_undefined(
+    session: Session, examiner: Examiner, samples: Sequence[Sample]
+) -> None:
     """Make faults undecided that arise at an operation which the standard leaves open.
 
     Kernels may answer it as they like, so that an optimizer which moves or folds it does nothing
     wrong. Elsewhere in the graph such an operation excuses nothing: where the first value that
-    differs is known, only what lies between it and the last ones that agree counts.
+    differs is known, only what lies between it and the last ones that agree counts. Nor does it on
+    other samples: a fault that shows on one for which there is an answer stays a fault.
     """
     by_id = {sample.id: sample for sample in samples}
-    ledger, lab = session.ledger, session.lab
+    ledger = session.ledger
     for i, finding in enumerate(ledger.findings):
         if finding.severity != "fault" or not finding.symptom.info.of_values:
             continue
         sample = by_id.get(finding.witness.sample) if finding.witness else None
-        if sample is None:
+        words = _open_on(session, finding, sample) if sample is not None else ""
+        if not words:
             continue
-        begins, ends = _region(finding)
-        about = (lab.subject(None), dict(sample.feeds), session.case.reference, begins, ends)
-        words = lab.sandbox.call(undefined_between, *about, role="referee").value
-        if words:
-            why = f"undefined by the ONNX standard: {words}"
-            ledger.amend(i, {"severity": "note", "known_limit": why})
-            ledger.control("definedness", "limited", why)
-            ledger.undecided(f"an output differs, and the original is {why}")
+        shown = _shown_elsewhere(session, examiner, finding, samples)
+        if shown:
+            ledger.amend(i, shown)
+            continue
+        why = f"undefined by the ONNX standard: {words}"
+        ledger.amend(i, {"severity": "note", "known_limit": why})
+        ledger.control("definedness", "limited", why)
+        ledger.undecided(f"an output differs, and the original is {why}")
 
 
-def _region(finding: Finding) -> tuple[list[str], list[str]]:
-    found = finding.divergence
-    if found is None or found.value is None:
-        return [], list(finding.outputs)
-    return list(found.agreeing), [found.value]
+def _open_on(session: Session, finding: Finding, sample: Sample) -> str:
+    """What is undefined on a sample where the finding arises; empty if nothing is."""
+    found, lab = finding.divergence, session.lab
+    begins, ends = [], list(finding.outputs)
+    if found is not None and found.value is not None:
+        begins, ends = list(found.agreeing), [found.value]
+    about = (lab.subject(None), dict(sample.feeds), session.case.reference, begins, ends)
+    return lab.sandbox.call(undefined_between, *about, role="referee").value or ""
+
+
+def _shown_elsewhere(
+    session: Session, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
+) -> dict[str, Any]:
+    """What changes of a finding that is told by a sample with an answer; empty if none shows it."""
+    table, lab = session.case.passes, session.lab
+    passes = table.complete(finding.culprit) if finding.culprit else table.base
+    trial = lab.trial(passes, samples, "confirm")
+    for sample in samples:
+        seen = examiner.examine(trial, [sample]).observation
+        if seen is None or seen.symptom != finding.symptom:
+            continue
+        if set(seen.outputs) & {*finding.outputs} and not _open_on(session, finding, sample):
+            return {
+                "witness": session.witness(sample),
+                "message": seen.message,
+                "outputs": list(seen.outputs),
+                "error": finite(seen.error),
+                "noise_floor": finite(seen.noise),
+            }
+    return {}

@@ -20,17 +20,19 @@ def undefined_on(
 ) -> list[Undefined]:
     """As ``undefined_in``; runs the model once more where a rule asks for a value inside of it.
 
+    Or where something was found: values may show that there is an answer all the same.
+
     Called in workers. A runtime that cannot return inner values leaves it at what is known without.
     """
     found = undefined_in(model, feeds, outputs)
-    if found or not needs_inner_values(model, feeds):
+    if not found and not needs_inner_values(model, feeds):
         return found
     try:
         inner = record_values(model.SerializeToString(), feeds, config)
     except Exception as error:  # runtimes raise what they like of a model with more outputs
         if isinstance(error, MemoryError):
             raise
-        return []
+        return found
     return undefined_in(model, feeds, inner)
 
 
