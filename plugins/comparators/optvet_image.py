@@ -14,7 +14,17 @@ import onnx
 from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
+from optvet import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Sample,
+    Suggestion,
+    Summary,
+    hookimpl,
+    load_model,
+)
 from optvet.graph import is_onnx
 
 SIGMA = 1.5
@@ -297,7 +307,7 @@ def _graph_of(model: Model) -> onnx.ModelProto | None:
     """The graph without large weights; None where there is no file."""
     if not model.path.is_file():
         return None
-    return onnx.load(str(model.path), load_external_data=False)
+    return load_model(model.path, weights=False)
 
 
 def _range_of(

@@ -38,6 +38,7 @@ from optvet.spec.errors import (
     PluginError,
     UsageError,
 )
+from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Feeds, Runtime, Session
 from optvet.spec.types import Artifact, Failure, Sample
 
@@ -186,7 +187,7 @@ def quantized_nodes(before: Artifact | None, after: Artifact) -> int:
 def _onnx(artifact: Artifact) -> onnx.ModelProto:
     if artifact.path is None:
         return onnx.load_from_string(artifact.data)
-    return onnx.load(str(artifact.path), load_external_data=False)
+    return load_model(artifact.path, weights=False)
 
 
 def _session(config: RuntimeConfig, artifact: Artifact) -> Session:
