@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 from tests.commands import FAULTY, Run, Spawn, run, spawn
 
+from optvet import markdown_text
 from optvet.spec.records import HuntSummary
 from optvet.spec.records.campaign import CampaignSummary
 
@@ -52,7 +53,7 @@ def test_a_fault_of_a_real_optimizer_is_found_and_reported(run: Run) -> None:
     assert "STILL THERE" in replayed.out
     report = run("hunt", "report", "out")
     assert report.code == 0
-    assert "### fuse_transpose_into_gemm" in report.out
+    assert f"### {markdown_text('fuse_transpose_into_gemm')}" in report.out
     assert found[0].bundle in report.out
     table = run("hunt", "report", "out", "--python", sys.executable)
     assert f"| `{found[0].bundle}` | shows | shows |" in table.out

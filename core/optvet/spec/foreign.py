@@ -17,12 +17,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
-
-import onnx
+from typing import TYPE_CHECKING, TextIO
 
 from optvet.spec.errors import InputError
 from optvet.spec.words import shown
+
+if TYPE_CHECKING:
+    import onnx
 
 MOST_BYTES = (2 << 30) + (64 << 20)
 """What is read of a file unless the reader says otherwise: a protobuf message has at most 2 GiB."""
@@ -125,6 +126,8 @@ def load_model(path: str | os.PathLike[str], *, weights: bool = True) -> onnx.Mo
         OSError: As ``open_file``.
     """
     check_file(path, most_bytes=MOST_BYTES)
+    import onnx  # here: an answer from the cache needs no model
+
     return onnx.load(os.fspath(path), load_external_data=weights)
 
 

@@ -214,7 +214,7 @@ def test_a_model_without_version_is_refused(tmp_path: Path, field: str) -> None:
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in refusal(tmp_path / "none.onnx")
-    assert "cannot be read: Is a directory" in refusal(tmp_path)
+    assert "cannot be read: it is a folder, expected a regular file" in refusal(tmp_path)
 
 
 def test_a_file_above_two_gib_is_refused_unread(tmp_path: Path) -> None:

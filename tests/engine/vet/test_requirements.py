@@ -292,7 +292,7 @@ images (float[1,1,16,16] x) => (float[1,1,16,16] y)
 
 def test_a_scale_is_one_for_all_samples_of_all_chunks(vet: Vet, tmp_path: Path) -> None:
     for number in range(34):
-        value = np.full((1, 1, 16, 16), 200.0 if number == 33 else 0.5, np.float32)
+        value = np.full((1, 1, 16, 16), 200.0 if number > 16 else 0.5, np.float32)
         np.savez(tmp_path / f"{number:02}.npz", x=value)
     result = vet(
         IMAGES,

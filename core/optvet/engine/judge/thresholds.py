@@ -43,9 +43,9 @@ class Thresholds:
     reduction: float = 1.0
     unmeasured: float = 1e-3
     plain: float = 1e-2
-    gross_rms: float = 2.0
-    gross_max: float = 2.5
-    gross_truth: float = 2.0
+    gross_rms: float = 4.0
+    gross_max: float = 5.0
+    gross_truth: float = 4.0
     flips: float = 4.0
     believable: float = 30.0
     other_kernels: bool = False
