@@ -76,7 +76,7 @@ def test_sentences_and_lists_of_numbers_are_no_long_keys(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_no_file_or_not_utf_8_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+    with pytest.raises(InputError, match="cannot be read: it is a folder, expected a regular file"):
         optvet.read_json(tmp_path, "record")
     with pytest.raises(InputError, match="cannot be read: No such file"):
         optvet.read_toml(tmp_path / "x", "record")
