@@ -285,3 +285,12 @@ def test_local_functions_and_bodies_are_looked_into() -> None:
         else_branch = e () => (int32[2] b) { b = Neg(x) }> }"""
     assert kinds(divided % 2) == []
     assert kinds(divided % 0) == ["Div: divisor"]
+
+
+def test_no_graph_lists_an_output_twice() -> None:
+    # ONNX Runtime returns nothing for the second one of a branch.
+    branched = """g (bool c, float[2] x) => (float[2] y, float[2] z) { y, z = If(c) <
+        then_branch = t () => (float[2] a, float[2] %s) { a = Neg(x) b = Relu(x) },
+        else_branch = e () => (float[2] d, float[2] f) { d = Abs(x) f = Neg(x) }> }"""
+    assert kinds(branched % "b") == []
+    assert kinds(branched % "a") == ["output: listed twice"]

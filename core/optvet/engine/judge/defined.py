@@ -25,7 +25,14 @@ from onnx import (
 
 from optvet.engine.judge.defined_rules import RULES, Given, wanted_values
 from optvet.graph.types import element_types, value_info
-from optvet.graph.walk import ONNX_DOMAIN, attribute_of, bodies_of, domain_of, opset_versions
+from optvet.graph.walk import (
+    ONNX_DOMAIN,
+    attribute_of,
+    bodies_of,
+    domain_of,
+    graphs,
+    opset_versions,
+)
 
 Values = Mapping[str, np.ndarray]
 _MASKS = frozenset(
@@ -156,9 +163,10 @@ def _weights(model: ModelProto) -> Iterator[Undefined]:
 
 def _declared(model: ModelProto, values: Values) -> Iterator[Undefined]:
     """Outputs and inner values whose declared type or shape is not what the graph computes."""
-    names = [info.name for info in model.graph.output]
-    for name in {n for n in names if names.count(n) > 1}:
-        yield Undefined("output: listed twice", f"output {name!r}", "is listed twice")
+    for graph in graphs(model.graph):
+        names = [info.name for info in graph.output]
+        for name in {n for n in names if names.count(n) > 1}:
+            yield Undefined("output: listed twice", f"output {name!r}", "is listed twice")
     for info in (*model.graph.output, *model.graph.value_info):
         value = values.get(info.name)
         words = "" if value is None else _contradiction(info, value)
