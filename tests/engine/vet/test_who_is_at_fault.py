@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import pytest
 from onnx import numpy_helper
 from pydantic import BaseModel
 
@@ -14,6 +15,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.spec.convert import ConvertRequest
+from optvet.spec.errors import InputError
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
@@ -89,6 +91,18 @@ def test_a_model_that_the_runtime_does_not_load_is_judged_by_the_evaluator(tmp_p
     (control,) = (c for c in result.controls if c.name == "runtime")
     assert control.state == "limited"
     assert "cannot load the original" in control.detail
+
+
+def test_the_evaluator_judges_no_model_older_than_what_runtimes_promise(tmp_path: Path) -> None:
+    path = tmp_path / "old.onnx"
+    text = (
+        '<ir_version: 3, opset_import: ["" : 6]> g (float[2] x) => (float[2] y) { y = Add(x, x) }'
+    )
+    onnx.save(onnx.parser.parse_model(text), path)
+    with pytest.raises(InputError, match="runtimes promise 7 and later only"):
+        vet(path, optimizer="onnxoptimizer")
+    with pytest.raises(InputError, match="does not run on its example inputs"):
+        convert_model(ConvertRequest(model=str(path), converted=path), Plugins())
 
 
 def test_so_is_the_source_of_a_conversion(tmp_path: Path) -> None:

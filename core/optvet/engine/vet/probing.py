@@ -15,7 +15,7 @@ from optvet.engine.work.lab import Lab, refuse_misuse
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import TrialSpec, probe
 from optvet.graph.walk import ONNX_DOMAIN
-from optvet.spec.errors import CannotLoad, NothingTested
+from optvet.spec.errors import CannotLoad, InputError, NothingTested
 from optvet.spec.protocols import Feeds
 from optvet.spec.types import Failure, Sample
 
@@ -89,8 +89,12 @@ def no_answer(case: Case, timeout_s: float) -> NothingTested:
     )
 
 
-def cannot_load(case: Case, failure: Failure) -> CannotLoad:
-    """The error for an original that its runtime cannot load."""
+def cannot_load(case: Case, failure: Failure) -> InputError:
+    """The error for an original that its runtime cannot load.
+
+    No ``CannotLoad`` where the model is older than what runtimes promise: the evaluator has the
+    oldest forms of few operators, and would judge by newer ones.
+    """
     opset = case.model.opsets.get(ONNX_DOMAIN, OPSET_FLOOR)
     advice = "choose another runtime, or repair the model"
     if opset < OPSET_FLOOR:
@@ -98,7 +102,8 @@ def cannot_load(case: Case, failure: Failure) -> CannotLoad:
             f"its opset is {opset}, and runtimes promise {OPSET_FLOOR} and later only: take a "
             "newer export, or convert it with onnx.version_converter"
         )
-    return CannotLoad(
+    kind = InputError if opset < OPSET_FLOOR else CannotLoad
+    return kind(
         f"{case.model.source}: {case.reference.runtime.name} cannot load the original "
         f"model: {describe(failure)}; {advice}"
     )
