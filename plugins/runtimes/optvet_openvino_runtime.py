@@ -185,7 +185,8 @@ class OpenVinoSession:
         self._dtypes = {i.name: _dtype(i) for i in inputs}
         self._ranks = {i.name: _rank(i) for i in inputs}
         self._order = _match([p.get_names() for p in compiled.inputs], graph, list(self._dtypes))
-        self._outputs = {o.name: _dtype(o) for o in graph.output}
+        # By position: a model may list one output twice.
+        self._outputs = [(o.name, _dtype(o)) for o in graph.output]
         if len(compiled.outputs) != len(self._outputs):
             raise ValueError(
                 f"the model has {len(self._outputs)} outputs; OpenVINO's import of it has "
@@ -201,7 +202,7 @@ class OpenVinoSession:
         self._request.infer()
         return {
             name: _array(self._request.get_output_tensor(i), dtype)
-            for i, (name, dtype) in enumerate(self._outputs.items())
+            for i, (name, dtype) in enumerate(self._outputs)
         }
 
     def node_times(self) -> list[tuple[str, str, float]]:

@@ -45,6 +45,17 @@ def test_the_clean_room_computes_in_float32_where_the_default_may_not(run: Run) 
     assert error(OpenVinoOptions(precision="device")) < 5e-2
 
 
+def test_an_output_may_be_listed_twice(run: Run) -> None:
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x) => (float[2] y, float[1] z, float[2] y) { y = Relu(x)  z = ReduceSum(x) }
+"""
+    value = np.array([-1, 2], np.float32)
+    ran = run(OpenVinoRuntime(), text, feeds={"x": value})
+    assert ran.failure is None, ran.failure
+    assert {n: v.tolist() for n, v in ran.outputs["s"].items()} == {"y": [0, 2], "z": [1]}
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
