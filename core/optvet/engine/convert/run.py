@@ -27,14 +27,13 @@ from optvet.engine.convert.undefined import undefined_inside
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.engine.models.opening import OPSET_FLOOR
+from optvet.engine.models.opening import is_for_evaluator
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.interface import Interface, interface_of
-from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested, OptvetError
@@ -130,13 +129,8 @@ def _loadable(ways: Sequence[Conversion]) -> Conversion:
     last = ways[-1]
     if last.source.artifact.format != "onnx":
         return last
-    return last if not _is_too_old(last.source.artifact) and _loads(last) else ways[0]
-
-
-def _is_too_old(source: Artifact) -> bool:
-    """Whether a model is older than what runtimes promise, so that the evaluator may misread it."""
-    outline = onnx.load_from_string(source.data)
-    return opset_versions(outline).get(ONNX_DOMAIN, OPSET_FLOOR) < OPSET_FLOOR
+    is_judge = _loads(last) and is_for_evaluator(onnx.load_from_string(last.source.artifact.data))
+    return last if is_judge else ways[0]
 
 
 def _loads(conversion: Conversion) -> bool:

@@ -25,12 +25,12 @@ from onnx import TensorProto
 from optvet.engine.models import large, open_large
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.models.sidecar import config_for
-from optvet.engine.models.soundness import check_model, check_tensor, shape_words
+from optvet.engine.models.soundness import check_model, check_tensor, is_untyped, shape_words
 from optvet.graph.interface import graph_inputs, graph_outputs, optional_inputs
 from optvet.graph.outline import is_outside, location_of, outline_in, outline_of
 from optvet.graph.text import undecodable_field
 from optvet.graph.types import dtype_name, element_bits
-from optvet.graph.walk import node_count, opset_versions
+from optvet.graph.walk import ONNX_DOMAIN, node_count, opset_versions
 from optvet.graph.weights import tensors_of
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.files import private_folder, replacing, sha256_of
@@ -95,6 +95,16 @@ def open_model(
 
 
 _IN_PLACE_BYTES = 1 << 20
+
+
+def is_for_evaluator(outline: onnx.ModelProto) -> bool:
+    """Whether the evaluator's answer counts for a model that its runtime cannot load.
+
+    The evaluator has the oldest forms of few operators and would judge by newer ones, and it runs
+    a graph whose outputs have no element type, which is no valid model.
+    """
+    opset = opset_versions(outline).get(ONNX_DOMAIN, OPSET_FLOOR)
+    return opset >= OPSET_FLOOR and not any(map(is_untyped, outline.graph.output))
 
 
 def _opened_in_place(path: Path, source: str) -> Model | None:

@@ -18,6 +18,7 @@ from optvet.engine.work.inputs import Inputs
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.errors import InfrastructureError, InputError, NothingTested
+from optvet.spec.protocols import Evaluates
 from optvet.spec.types import Failure, Sample
 
 _COMPLAINT_CHARS = 200
@@ -145,11 +146,14 @@ def _run_unchecked(
     loaded = next(iter(reference.runs.values()), None)
     if failure is None and isinstance(loaded, Failure) and loaded.stage == "load":
         failure = loaded
+    runtime = session.case.reference.runtime
+    invalid = f"{session.case.model.source}: not a valid ONNX model: {words}"
     if failure is not None:
-        name = session.case.reference.runtime.name
+        raise InputError(f"{invalid}; nor does {runtime.name} load it: {describe(failure)}")
+    if isinstance(runtime, Evaluates) and runtime.evaluates:
         raise InputError(
-            f"{session.case.model.source}: not a valid ONNX model: {words}; nor does {name} load "
-            f"it: {describe(failure)}"
+            f"{invalid}; that {runtime.name} evaluates it does not make it valid: choose another "
+            "runtime, or repair the model"
         )
     session.ledger.control(
         "checker",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import onnx
 from pydantic import TypeAdapter
 
-from optvet.engine.models.opening import OPSET_FLOOR
+from optvet.engine.models.opening import OPSET_FLOOR, is_for_evaluator
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import about_plugin, basis
 from optvet.engine.work.case import Case
@@ -92,8 +93,7 @@ def no_answer(case: Case, timeout_s: float) -> NothingTested:
 def cannot_load(case: Case, failure: Failure) -> InputError:
     """The error for an original that its runtime cannot load.
 
-    No ``CannotLoad`` where the model is older than what runtimes promise: the evaluator has the
-    oldest forms of few operators, and would judge by newer ones.
+    It is ``CannotLoad`` where the evaluator may judge in the runtime's place.
     """
     opset = case.model.opsets.get(ONNX_DOMAIN, OPSET_FLOOR)
     advice = "choose another runtime, or repair the model"
@@ -102,7 +102,8 @@ def cannot_load(case: Case, failure: Failure) -> InputError:
             f"its opset is {opset}, and runtimes promise {OPSET_FLOOR} and later only: take a "
             "newer export, or convert it with onnx.version_converter"
         )
-    kind = InputError if opset < OPSET_FLOOR else CannotLoad
+    outline = onnx.load(case.model.path, load_external_data=False)
+    kind = CannotLoad if is_for_evaluator(outline) else InputError
     return kind(
         f"{case.model.source}: {case.reference.runtime.name} cannot load the original "
         f"model: {describe(failure)}; {advice}"
