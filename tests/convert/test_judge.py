@@ -7,12 +7,14 @@ from typing import cast
 import numpy as np
 import pytest
 
+from optvet.engine.convert.interface import matched
 from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.noise import NoiseMeter
 from optvet.engine.convert.steps import Observed
 from optvet.engine.judge.noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
-from optvet.spec.types import Failure, FailureKind, Sample
+from optvet.graph.interface import Interface
+from optvet.spec.types import Failure, FailureKind, Sample, ValueInfo
 
 Y = np.array([1.0, 2.0], np.float32)
 SAMPLE = Sample("1", {})
@@ -64,3 +66,33 @@ def test_another_number_of_outputs_is_another_interface() -> None:
 def test_what_fails_on_a_sample_is_a_run_failure() -> None:
     found = seen(Observed(runs={"1": Failure("error", "run", "no")}))
     assert (found.symptom, found.failed) == ("run-failure", True)
+
+
+def test_an_output_that_the_source_lists_twice_may_come_once_or_twice() -> None:
+    reference = {"y": np.zeros(2), "z": np.ones(2)}
+    listed = ("y", "z", "y")
+    twice = {"0": np.zeros(2), "1": np.ones(2), "2": np.zeros(2)}
+    pair = matched(reference, twice, listed)
+    assert (pair.problem, {n: v.tolist() for n, v in pair.candidate.items()}) == (
+        "",
+        {"y": [0, 0], "z": [1, 1]},
+    )
+    assert matched(reference, {"a": np.zeros(2), "b": np.ones(2)}, listed).problem == ""
+    unlike = matched(reference, twice | {"2": np.ones(2)}, listed)
+    assert (unlike.problem, unlike.place) == ("y: listed twice, it came with two values", "y")
+    assert matched(reference, twice, ("y", "z")).problem == "2 outputs became 3"
+
+
+def test_inputs_that_declare_less_are_noted() -> None:
+    fixed, open_ = (
+        Interface((ValueInfo("x", "float", shape),), (ValueInfo("y", "float", (2,)),))
+        for shape in ((2, 3), (None, 3))
+    )
+    x = np.zeros((2, 3), np.float32)
+    sample, outputs = Sample("s", {"x": x}), {"y": np.zeros(2, np.float32)}
+    judge = Judge({"s": outputs}, frozenset(), Quiet(), source=fixed)
+    found = judge.see(Observed(runs={"s": outputs}, interface=open_), [sample])["s"]
+    assert (found.state, found.notes) == (
+        "same",
+        ("input 'x' declares less: [2, 3] became [?, 3]",),
+    )

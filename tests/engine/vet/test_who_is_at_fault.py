@@ -8,6 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 from pydantic import BaseModel
 
 from optvet.engine.convert.run import convert_model
@@ -51,6 +52,7 @@ class Greedy:
 def vet(path: Path, **asked: object) -> VetResult:
     plugins = Plugins()
     plugins.register("optimizer", Greedy())
+    plugins.register("optimizer", Lowering())
     request = VetRequest.model_validate(
         {"model": str(path), "limit": 2, "jobs": 1, "cache_dir": path.parent / "cache", **asked}
     )
@@ -115,3 +117,68 @@ def test_so_is_the_source_of_a_conversion(tmp_path: Path) -> None:
     onnx.save(wrong, tmp_path / "wrong.onnx")
     asked = ConvertRequest(model=str(path), converted=tmp_path / "wrong.onnx")
     assert convert_model(asked, Plugins()).verdict == "faulty"
+
+
+def averaged(weight: float) -> onnx.ModelProto:
+    """The exact form of ``resized``, for a weight of 1: a cubic filter on the middle of an image.
+
+    Source: onnx operator Resize, cubic_coeff_a -0.75, pytorch_half_pixel: a size of 1 lies at 0.
+    """
+    text = """<ir_version: 8, opset_import: ["" : 19]>
+    g (float[1,1,5,4] x) => (float[1,1,1,1] y)
+    <int64[2] flat = {1,20}, int64[4] one = {1,1,1,1}>
+    { f = Reshape(x, flat) z = MatMul(f, w) y = Reshape(z, one) }"""
+    proto = onnx.parser.parse_model(text)
+    reader = ReferenceEvaluator(resized())
+    units = np.eye(20, dtype=np.float32).reshape(20, 1, 1, 5, 4)
+    rows = [np.asarray(reader.run(None, {"x": unit})).reshape(1) for unit in units]
+    column = np.array(rows, np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(column * np.float32(weight), "w"))
+    return proto
+
+
+def resized() -> onnx.ModelProto:
+    """A model that ONNX Runtime 1.32 computes otherwise than ONNX's own evaluator."""
+    return onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 19]>
+    g (float[1,1,5,4] x) => (float[1,1,1,1] y) <int64[4] size = {1,1,1,1}>
+    {
+      y = Resize<mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">(x,,,size)
+    }""")
+
+
+class Lowering:
+    """An optimizer that replaces the resize by what it stands for."""
+
+    name = "lowering"
+    preload = ("onnx", "tests.engine.vet.test_who_is_at_fault")
+    options = NoOptions()
+    traits = Traits(repeatable=True)
+
+    def version(self) -> str:
+        return "1"
+
+    def passes(self) -> Sequence[Pass]:
+        return [Pass("right", "rewrite", default=True), Pass("wrong", "rewrite")]
+
+    def pipelines(self) -> Mapping[str, Sequence[str]]:
+        return {"default": ("right",), "wrong": ("wrong",)}
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        if not passes:
+            return Artifact("onnx", source.data)
+        return Artifact("onnx", averaged(1.3 if "wrong" in passes else 1.0).SerializeToString())
+
+
+def test_a_runtime_that_the_exact_result_contradicts_is_named_and_no_pass(tmp_path: Path) -> None:
+    path, right = tmp_path / "resize.onnx", tmp_path / "right.onnx"
+    onnx.save(resized(), path)
+    onnx.save(averaged(1.0), right)
+    found = vet(path, optimizer="lowering")
+    assert (found.verdict, found.findings) == ("drift", [])
+    (control,) = (c for c in found.controls if c.name == "exact result")
+    assert control.state == "limited"
+    assert "output 'y': as close to the exact result as rounding allows" in control.detail
+    assert vet(path, optimizer="lowering", pipeline="wrong").verdict == "faulty"
+    told = convert_model(ConvertRequest(model=str(path), converted=right), Plugins())
+    assert told.verdict == "right"
+    assert any("as its runtime computes it is not" in note for note in told.notes)

@@ -91,7 +91,11 @@ def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> Conversi
         stages=[_stage(answer, i, files[i]) for i in range(len(answer.stations))],
         controls=_controls(answer),
         warnings=conversion.warnings,
-        notes=[*sorted({n for s in answer.seen.values() for n in s.notes}), *_unquantized(answer)],
+        notes=[
+            *sorted({n for s in answer.seen.values() for n in s.notes}),
+            *_unquantized(answer),
+            *_contradicted(answer),
+        ],
         samples=len(answer.drawn),
         skipped=_skipped(answer),
         seed=conversion.request.seed,
@@ -103,6 +107,12 @@ def _unquantized(answer: Answer) -> list[str]:
     """That a quantizer left the model as it was."""
     stations = zip(answer.stations, answer.quantized, strict=False)
     return [f"{station.name} quantized no operator" for station, n in stations if n == 0]
+
+
+def _contradicted(answer: Answer) -> list[str]:
+    """The outputs that the source's runtime computes wrong, as the exact result shows."""
+    judged = [j for s in answer.seen.values() for j in s.judgements if j.contradicted]
+    return [f"output {j.output!r}: {j.detail}" for j in {j.output: j for j in judged}.values()]
 
 
 def _skipped(answer: Answer) -> list[Skipped]:

@@ -10,7 +10,7 @@ optimizers.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -131,8 +131,22 @@ class Matched:
     place: str = ""
 
 
-def matched(reference: Outputs, candidate: Outputs) -> Matched:
-    """The outputs of both, ready to be compared."""
+def matched(reference: Outputs, candidate: Outputs, listed: Sequence[str] = ()) -> Matched:
+    """The outputs of both, ready to be compared.
+
+    Args:
+        reference: Of the source.
+        candidate: Of what was made of it.
+        listed: Outputs of the source as it lists them: one that it lists twice is one of
+            ``reference``, and may be two of ``candidate``.
+    """
+    if len(reference) != len(candidate) == len(listed):
+        first = dict(zip(reversed(listed), reversed(candidate.values()), strict=True))
+        for name, value in zip(listed, candidate.values(), strict=True):
+            if not _is_same(first[name], value):
+                words = f"{name}: listed twice, it came with two values"
+                return Matched({}, {}, problem=words, place=name)
+        candidate = {name: first[name] for name in reference if name in first}
     if len(reference) != len(candidate):
         return Matched({}, {}, problem=f"{len(reference)} outputs became {len(candidate)}")
     left: Outputs = {}
@@ -156,6 +170,10 @@ def matched(reference: Outputs, candidate: Outputs) -> Matched:
             return Matched({}, {}, problem=words, place=name)
         notes.append(words)
     return Matched(left, right, tuple(notes))
+
+
+def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=is_float(a.dtype))
 
 
 def _is_text(a: np.ndarray, b: np.ndarray) -> bool:

@@ -23,7 +23,7 @@ from optvet.engine.judge.sample import (
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import is_float, unit_roundoff
 from optvet.engine.work.trial import Outputs
-from optvet.graph.interface import Interface
+from optvet.graph.interface import Interface, shape_changes
 from optvet.spec.symptoms import Stage
 from optvet.spec.types import Failure, Sample
 
@@ -91,7 +91,8 @@ class Judge:
                 return seen[name].state in _OPEN
 
             refine(self.meter.refinements(s), take)
-        return seen
+        weaker = _weaker(self.source, observed.interface)
+        return {n: replace(found, notes=(*found.notes, *weaker)) for n, found in seen.items()}
 
     def is_lost_in_usual(self, sample: str, seen: SampleVerdict) -> bool:
         """Whether a wrong output is off by less than outputs of usual samples are rounded by.
@@ -119,7 +120,8 @@ class Judge:
         return found
 
     def _matched(self, sample: str, run: Outputs) -> Matched:
-        pair = matched(self.reference[sample], run)
+        listed = () if self.source is None else [v.name for v in self.source.outputs]
+        pair = matched(self.reference[sample], run, listed)
         if pair.problem or not self.random:
             return pair
         kept = [name for name in pair.reference if name not in self.random]
@@ -128,6 +130,14 @@ class Judge:
             reference={n: pair.reference[n] for n in kept},
             candidate={n: pair.candidate[n] for n in kept},
         )
+
+
+def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:
+    """Inputs and outputs that declare less of their shapes than those of the source do."""
+    if source is None or artifact is None:
+        return []
+    changed = shape_changes(source, artifact)["weaker"]
+    return [f"{what} declares less: {words}" for what, words in changed.items()]
 
 
 def judge_matched(

@@ -28,6 +28,7 @@ from optvet.engine.numerics.floats import is_float, unit_roundoff
 
 _DRAWS = 10
 """Fewest draws of noise by which a gross difference is judged: of fewer the largest says little."""
+_CONTRADICTED = "the original as its runtime computes it is not, and no rounding explains that: off"
 _FLIP = 1024
 """Downstream of a discrete decision, a change by so many roundoffs counts as a flip."""
 
@@ -182,6 +183,9 @@ def _by_truth(found: Difference) -> Judgement | None:
     if verdict is not None:
         words, off = verdict
         moved = float(own.max(initial=0.0)) / found.scale if found.scale else 0.0
+        if off > max(found.limits.believable * moved, found.limits.unmeasured):
+            words = f"{words}; {_CONTRADICTED} by {off:.2g} of its largest value"
+            return replace(found.judged("drift", 0.9, words), contradicted=True)
         right = replace(found.judged("drift", 0.9, words), noise=max(off, moved))
         return _explained(right, found)
     if not found.decided or found.pattern.any():
@@ -240,8 +244,7 @@ def _against_truth(found: Difference, spread: np.ndarray) -> tuple[str, float] |
     with np.errstate(invalid="ignore", over="ignore"):
         of_candidate = np.where(finite, np.abs(z - truth), 0.0)
         of_reference = np.where(finite & np.isfinite(y), np.abs(y - truth), 0.0)
-    scale = float(np.max(np.abs(clean), initial=0.0))
-    own = float(of_reference.max(initial=0.0)) / scale if scale else 0.0
+    own = float(of_reference.max(initial=0.0)) / found.scale if found.scale else 0.0
     plausible = replace(limits, jitter_rms=limits.truth, jitter_max=limits.truth)
     own_noise = np.maximum(spread, found.u * np.abs(clean))
     if ratio_to_allowed(of_candidate, own_noise, clean, floor, plausible) <= 1:

@@ -18,7 +18,9 @@ class Judgement:
     the same for the reference's own spread. ``exceeds`` is the ratio of the error to the allowed
     error (above 1: more than drift). ``structural``: the answer does not depend on noise, since
     dtype or shape differ, or nothing in the graph can round. ``layered``: it rests on the
-    layers of a quantized model, one by one, and not on the noise of the whole.
+    layers of a quantized model, one by one, and not on the noise of the whole. ``contradicted``:
+    the candidate gives the exact result, and the reference is so far from it that its runtime must
+    be wrong.
     """
 
     output: str
@@ -29,3 +31,4 @@ class Judgement:
     detail: str = ""
     structural: bool = False
     layered: bool = False
+    contradicted: bool = False

@@ -70,6 +70,9 @@ def assemble(
     outputs = _with_faults(examiner.outputs(judged), blamed)
     if session.lab.cache.degraded is not None:
         ledger.control("cache", "limited", session.lab.cache.degraded)
+    wrong = [f"output {n!r}: {j.detail}" for n, j in judged.items() if j.contradicted]
+    if wrong:
+        ledger.control("exact result", "limited", "; ".join(wrong))
     verdict, reason = _verdict(session, examiner, judged)
     return VetResult(
         schema="optvet.vet/3",
