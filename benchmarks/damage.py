@@ -225,7 +225,7 @@ def _figures(result: VetResult) -> dict[str, Any]:
 
 def undecided(result: VetResult) -> tuple[str, ...]:
     """Why there is no verdict, in optvet's words."""
-    return tuple(f"{u}" for u in result.undecided) if result.verdict == "undecided" else ()
+    return (result.reason,) if result.verdict == "undecided" else ()
 
 
 # --- all models -----------------------------------------------------------------------------------

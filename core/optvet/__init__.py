@@ -7,9 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optvet.engine.api import bench, compare, reduce, replay, write_bundles
+    from optvet.api import (
+        Data,
+        Progress,
+        Source,
+        bench,
+        compare,
+        convert,
+        hunt,
+        reduce,
+        repair,
+        replay,
+        vet,
+        write_bundles,
+    )
     from optvet.engine.numerics.float64 import evaluator as reference_evaluator
-    from optvet.engine.question import vet
+    from optvet.spec.bench import BenchRequest
+    from optvet.spec.convert import ConvertRequest
     from optvet.spec.converters import (
         ConversionStage,
         Converter,
@@ -64,6 +78,7 @@ if TYPE_CHECKING:
         Vocabulary,
     )
     from optvet.spec.hooks import hookimpl
+    from optvet.spec.hunt import HuntRequest
     from optvet.spec.memory import announced_bytes, check_size
     from optvet.spec.parsing import parse_json, read_json, read_toml
     from optvet.spec.protocols import (
@@ -112,12 +127,16 @@ if TYPE_CHECKING:
     from optvet.spec.pythons import NeedsPython, PythonEnvironment
     from optvet.spec.records import (
         BarChart,
+        BenchResult,
         CampaignReport,
         Chart,
         Check,
         Finding,
+        HuntSummary,
         IntervalChart,
+        ModelComparison,
         PointChart,
+        Replayed,
         ReportedFinding,
         ReportedTrial,
         ReportTable,
@@ -125,6 +144,9 @@ if TYPE_CHECKING:
         VetResult,
         WarningRecord,
     )
+    from optvet.spec.records.convert import ConversionResult
+    from optvet.spec.records.repair import RepairResult
+    from optvet.spec.repair import RepairRequest
     from optvet.spec.request import VetRequest
     from optvet.spec.sensitive import Harmless, Sensitive
     from optvet.spec.significance import KEPT_BITS, may_be_rounded
@@ -161,6 +183,8 @@ __all__ = [
     "NOTES",
     "Artifact",
     "BarChart",
+    "BenchRequest",
+    "BenchResult",
     "Calibrates",
     "CampaignReport",
     "Candidate",
@@ -172,9 +196,12 @@ __all__ = [
     "Comparator",
     "Comparison",
     "ContractError",
+    "ConversionResult",
     "ConversionStage",
+    "ConvertRequest",
     "Converter",
     "ConvertsOnInputs",
+    "Data",
     "Dataset",
     "Decodes",
     "Deferred",
@@ -195,6 +222,8 @@ __all__ = [
     "Fragment",
     "Generator",
     "Harmless",
+    "HuntRequest",
+    "HuntSummary",
     "InfrastructureError",
     "Inner",
     "InputError",
@@ -211,6 +240,7 @@ __all__ = [
     "Meters",
     "Model",
     "ModelCard",
+    "ModelComparison",
     "ModelConfig",
     "ModelSource",
     "Mutator",
@@ -233,12 +263,16 @@ __all__ = [
     "Profile",
     "Profiles",
     "ProfilesKernels",
+    "Progress",
     "PythonEnvironment",
     "Ragged",
     "Ran",
     "Reading",
     "ReadsFiles",
     "Reference",
+    "RepairRequest",
+    "RepairResult",
+    "Replayed",
     "Report",
     "ReportTable",
     "ReportedFinding",
@@ -255,6 +289,7 @@ __all__ = [
     "SetsEnvironment",
     "ShowsInside",
     "Sighting",
+    "Source",
     "SourceFacts",
     "SourceInside",
     "SourceOperand",
@@ -292,9 +327,11 @@ __all__ = [
     "check_file",
     "check_size",
     "compare",
+    "convert",
     "file_sha256",
     "files_in",
     "hookimpl",
+    "hunt",
     "load_factory",
     "load_model",
     "markdown_text",
@@ -310,6 +347,7 @@ __all__ = [
     "read_toml",
     "reduce",
     "reference_evaluator",
+    "repair",
     "replay",
     "version_of",
     "vet",
@@ -340,16 +378,26 @@ _HOMES = (
     "optvet.spec.factory",
     "optvet.spec.pythons",
     "optvet.spec.request",
+    "optvet.spec.bench",
+    "optvet.spec.convert",
+    "optvet.spec.repair",
+    "optvet.spec.hunt",
 )
 """Where public names are looked for, one module after the other: those that import little first."""
 _RECORDS = {
     "BarChart": "charts",
+    "BenchResult": "bench",
     "CampaignReport": "report",
     "Chart": "charts",
     "Check": "doctor",
+    "ConversionResult": "convert",
     "Finding": "vet",
+    "HuntSummary": "hunt",
     "IntervalChart": "charts",
+    "ModelComparison": "compare",
     "PointChart": "charts",
+    "RepairResult": "repair",
+    "Replayed": "bundle",
     "ReportTable": "report",
     "ReportedFinding": "report",
     "ReportedTrial": "report",
@@ -358,7 +406,9 @@ _RECORDS = {
     "WarningRecord": "vet",
 }
 """Documents, by the module below ``optvet.spec.records``: most processes need one or two."""
-_ENGINE = ("bench", "compare", "reduce", "replay", "write_bundles")
+_API = frozenset(
+    "Data Progress Source bench compare convert hunt reduce repair replay vet write_bundles".split()
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -367,14 +417,10 @@ def __getattr__(name: str) -> Any:
         from optvet.engine.numerics.float64 import evaluator
 
         return evaluator
-    if name == "vet":
-        from optvet.engine.question import vet
-
-        return vet
     if name in _RECORDS:
         homes: tuple[str, ...] = (f"optvet.spec.records.{_RECORDS[name]}",)
     else:
-        homes = ("optvet.engine.api",) if name in _ENGINE else _HOMES if name in __all__ else ()
+        homes = ("optvet.api",) if name in _API else _HOMES if name in __all__ else ()
     for home in homes:
         module = import_module(home)
         if hasattr(module, name):

@@ -1,7 +1,4 @@
-"""The Python interface: each command of the command line as one function.
-
-``vet`` is in ``question``, since an answer that is kept is given without what this module loads.
-"""
+"""Answers about one model or several, which may be given as files, bytes or protobufs."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto
@@ -24,7 +21,6 @@ from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.lab import Progress
-from optvet.spec.bench import BenchRequest
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,
@@ -33,13 +29,13 @@ from optvet.spec.errors import (
     UsageError,
 )
 from optvet.spec.protocols import Feeds, Probe
-from optvet.spec.records import BenchResult, ModelComparison, Replayed, VetResult
+from optvet.spec.records import VetResult
 from optvet.spec.records.error import ErrorRecord, ErrorSource
-from optvet.spec.request import VetRequest, request_of
+from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample
 
 if TYPE_CHECKING:
-    from optvet.engine.bundle import Bundle
+    pass
 
 Source = str | os.PathLike[str] | bytes | ModelProto
 Data = str | Sequence[str] | Feeds | Iterable[Feeds]
@@ -48,18 +44,6 @@ Data = str | Sequence[str] | Feeds | Iterable[Feeds]
 
 def _quiet(text: str, done: int, total: int | None) -> None:
     """Ignore progress."""
-
-
-def vet_anew(
-    model: Source | VetRequest, dataset: Data, progress: Progress, options: Mapping[str, Any]
-) -> VetResult:
-    """What ``vet`` does if the answer is not kept as a whole."""
-    if isinstance(model, VetRequest):
-        return vet_request(model, Plugins(), progress=progress, keep=True)
-    with given(model, dataset) as (reference, plugins, names):
-        request = request_of(VetRequest, {"model": reference, "dataset": names, **options})
-        is_file = not isinstance(model, (bytes, ModelProto))
-        return vet_request(request, plugins, progress=progress, keep=is_file)
 
 
 def vet_request(
@@ -81,121 +65,6 @@ def vet_request(
         names = ", ".join(m.path.name for m in models)
         raise UsageError(f"{request.model}: {len(models)} models ({names}); vet them one at a time")
     return vet_model(models[0], request, plugins, progress=progress, keep=keep)
-
-
-def bench(
-    model: Source, *, dataset: Data = (), progress: Progress = _quiet, **options: Any
-) -> BenchResult:
-    """Time what optimizers make of ``model``, beside the original.
-
-    Args:
-        model: As ``vet`` takes it.
-        dataset: Where the inputs come from, as ``vet`` takes it.
-        progress: Called with what is being done.
-        options: The other fields of ``BenchRequest``, which are also the options of the command
-            line.
-
-    Raises:
-        UsageError: What was given is wrong.
-        NothingTested: The original cannot be run.
-    """
-    from optvet.engine.bench import bench as timed
-
-    with given(model, dataset) as (reference, plugins, names):
-        request = request_of(BenchRequest, {"model": reference, "dataset": names, **options})
-        return timed(request, plugins, progress=progress)
-
-
-def compare(
-    a: Source, b: Source, *, dataset: Data = "random", progress: Progress = _quiet, **options: Any
-) -> ModelComparison:
-    """Compare two models value by value on the first sample; ``b`` may be of another format.
-
-    Args:
-        a: An ONNX model, as ``vet`` takes it.
-        b: What was made of it: a model, or a file that a runtime reads.
-        dataset: Where the inputs come from, as ``vet`` takes it.
-        progress: Called with what is being done.
-        options: As ``compare_files`` takes them: ``runtime``, ``seed``, ``cache_dir``, ``trust``.
-
-    Raises:
-        UsageError: A model, dataset or runtime cannot be used.
-    """
-    from optvet.engine.compare import compare_files
-
-    root = Path(options.pop("cache_dir", None) or cache_root())
-    with given(a, dataset) as (first, plugins, names), given(b, ()) as (second, _, _):
-        return compare_files(
-            first, second, plugins, dataset=names[0], cache_dir=root, progress=progress, **options
-        )
-
-
-def replay(bundle: str | os.PathLike[str], *, trust: bool = False) -> Replayed:
-    """Test a bundle again under the installed versions: fixed, still there, or changed.
-
-    Args:
-        bundle: A folder that ``write_bundles`` or ``optvet vet --out`` wrote.
-        trust: Whether its options may name code, commands and files.
-
-    Raises:
-        UsageError: It is no bundle, or what it needs is not installed.
-    """
-    from optvet.engine.bundle import replay_bundle
-
-    return replay_bundle(Path(bundle), Plugins(), trust=trust)
-
-
-def write_bundles(
-    result: VetResult,
-    request: VetRequest,
-    out: str | os.PathLike[str],
-    *,
-    progress: Progress = _quiet,
-) -> list[Bundle]:
-    """Write a folder below ``out`` for each finding of ``result``, the result of ``request``.
-
-    Each finding is reduced first if the request says ``reduce``.
-    """
-    from optvet.engine import bundle
-
-    return bundle.write_bundles(result, request, Path(out), Plugins(), progress=progress)
-
-
-def reduce(
-    model: Source,
-    check: str,
-    *,
-    timeout: float = 60.0,
-    jobs: int = 1,
-    max_checks: int | None = None,
-    progress: Progress = _quiet,
-) -> ModelProto:
-    """The smallest model found for which the command ``check`` still exits 0.
-
-    Args:
-        model: As ``vet`` takes it.
-        check: A command; ``{model}`` in it stands for the path of a model.
-        timeout: Limit of one command, seconds; beyond it the answer is no.
-        jobs: Commands at a time.
-        max_checks: Stop after so many commands.
-        progress: Called with what is being done.
-
-    Raises:
-        UsageError: The command cannot be run, or does not exit 0 for the whole model.
-    """
-    from optvet.engine.reduce.command import parse_command, reduce_by_command
-    from optvet.engine.reduce.search import Budget
-
-    with given(model, ()) as (reference, plugins, _):
-        (opened,) = resolve_model(reference, plugins, cache_root())
-        return reduce_by_command(
-            opened.load(),
-            parse_command(check),
-            timeout_s=timeout,
-            jobs=jobs,
-            budget=Budget(checks=max_checks),
-            progress=progress,
-        ).model
 
 
 # --- several models -------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from optvet.engine.bundle.write import (
     Draw,
     Interrupted,
     is_written,
+    with_bundles,
     with_fingerprints,
     write_bundles,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "read_arrays",
     "read_record",
     "replay_bundle",
+    "with_bundles",
     "with_fingerprints",
     "write_arrays",
     "write_bundles",

@@ -15,6 +15,7 @@ from onnx import ModelProto
 from optvet.engine.bundle.files import Bundle, write_folder
 from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
 from optvet.engine.discovery import Plugins
+from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.reduce.oracle import Sought, reduce_finding
 from optvet.engine.reduce.search import Budget, End, Reduction
@@ -131,6 +132,25 @@ def write_bundles(
             if interrupted:
                 raise Interrupted(bundles)
     return bundles
+
+
+def with_bundles(
+    result: VetResult,
+    request: VetRequest,
+    out: Path,
+    plugins: Plugins,
+    *,
+    draw: Draw | None = None,
+    progress: Progress = lambda text, done, total: None,
+) -> VetResult:
+    """``result`` after a bundle was written for each finding; see ``write_bundles``.
+
+    There is none for a model that no single protobuf message could hold.
+    """
+    if result.model.size_bytes > PROTOBUF_LIMIT:
+        return result
+    bundles = write_bundles(result, request, out, plugins, draw=draw, progress=progress)
+    return with_fingerprints(result, bundles)
 
 
 def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import importlib
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
-from optvet.spec.words import printable_json
+from optvet.spec.errors import UsageError
+from optvet.spec.words import printable, printable_json
 
 
 class Record(BaseModel):
@@ -16,3 +21,49 @@ class Record(BaseModel):
     def to_json(self) -> str:
         """The document as indented JSON, with ``schema`` as the key of its version."""
         return printable_json(self.model_dump_json(by_alias=True, indent=2))
+
+
+class Result(Record):
+    """The document of an answer, as Python and notebooks show it: a headline, and rows."""
+
+    def headline(self) -> str:
+        """The answer on one line."""
+        raise NotImplementedError
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the answer's table, such as one per finding; all have the same keys."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``to_json`` as plain values."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_dataframe(self) -> Any:
+        """``rows`` as a ``pandas.DataFrame``.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise UsageError("to_dataframe needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {printable(self.headline())}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. Names come from models, so everything is escaped."""
+        head = f"<p><b>{html.escape(printable(self.headline()))}</b></p>"
+        rows = self.rows()
+        if not rows:
+            return head
+        titles = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+        lines = "".join(f"<tr>{''.join(map(_cell, row.values()))}</tr>" for row in rows)
+        return f"{head}<table><tr>{titles}</tr>{lines}</table>"
+
+
+def _cell(value: Any) -> str:
+    shown = "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"<td>{html.escape(printable(shown))}</td>"

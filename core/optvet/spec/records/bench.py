@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 from optvet.spec.records.devices import DeviceUse, KernelProfile
 from optvet.spec.records.placement import Placement
 from optvet.spec.records.structure import Inventory, InventoryChange
@@ -90,7 +90,7 @@ class MachineRecord(Record):
     load_after: float
 
 
-class BenchResult(Record):
+class BenchResult(Result):
     """The result of ``bench``: what each variant costs and gains on one model.
 
     ``original`` is what the original is made of. ``placements``, ``paces`` and ``devices`` tell of
@@ -111,3 +111,24 @@ class BenchResult(Record):
     datasets: list[DatasetRecord] = Field(default_factory=list)
     seed: int = 0
     wall_s: float
+
+    def headline(self) -> str:
+        """The model, and how many variants were timed."""
+        timed = sum(v.timing is not None for v in self.variants)
+        return f"{self.model.source}: {timed} of {len(self.variants)} variants timed"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per variant: median times of original and candidate, and their ratio."""
+        return [
+            {
+                "optimizer": v.optimizer.name,
+                "pipeline": v.pipeline,
+                "verdict": None if v.timing is None else v.timing.verdict,
+                "ratio": None if v.timing is None else v.timing.ratio,
+                "low": None if v.timing is None else v.timing.low,
+                "high": None if v.timing is None else v.timing.high,
+                "slow": ", ".join(name for s in v.slowdowns for name in s.culprit),
+                "failure": None if v.failure is None else v.failure.message,
+            }
+            for v in self.variants
+        ]

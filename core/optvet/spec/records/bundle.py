@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 from optvet.spec.records.error import ErrorRecord
 from optvet.spec.records.vet import Finding
 from optvet.spec.symptoms import Symptom
@@ -52,7 +52,7 @@ class Reproduction(Record):
 ReplayOutcome = Literal["fixed", "still there", "changed"]
 
 
-class Replayed(Record):
+class Replayed(Result):
     """The outcome of a replay: what a bundle shows under the installed versions."""
 
     schema_: Literal["optvet.replay/2"] = Field("optvet.replay/2", alias="schema")
@@ -63,6 +63,16 @@ class Replayed(Record):
     message: str = ""
     versions_then: dict[str, str]
     versions_now: dict[str, str]
+
+    def headline(self) -> str:
+        """The bundle and the outcome."""
+        return f"{self.outcome}: {self.bundle}{f' ({self.message})' if self.message else ''}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per library whose version may matter."""
+        names = sorted({*self.versions_then, *self.versions_now})
+        then, now = self.versions_then, self.versions_now
+        return [{"library": n, "then": then.get(n), "now": now.get(n)} for n in names]
 
 
 class Replays(Record):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 
 
 class Activation(Record):
@@ -67,7 +67,7 @@ class Layer(Record):
     activation: Activation | None = None
 
 
-class ModelComparison(Record):
+class ModelComparison(Result):
     """Two models on one input; ``diverges_at`` names the first layer that differs beyond noise.
 
     ``before`` and ``after`` are the nodes of the two models in the rewritten region around it, as
@@ -83,3 +83,13 @@ class ModelComparison(Record):
     before: list[str] = Field(default_factory=list)
     after: list[str] = Field(default_factory=list)
     agreeing: list[str] = Field(default_factory=list)
+
+    def headline(self) -> str:
+        """Where the two models differ first."""
+        where = f"they differ first at {self.diverges_at}" if self.diverges_at else "they agree"
+        return f"{len(self.layers)} layers compared: {where}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per layer."""
+        shown = ("name", "name_in_b", "op_a", "op_b", "error", "noise", "call", "detail")
+        return [{n: getattr(layer, n) for n in shown} for layer in self.layers]

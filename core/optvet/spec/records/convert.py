@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 from optvet.spec.records.vet import Control, CrossCheck, Skipped
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import StageKind
@@ -174,7 +174,7 @@ class SourceRecord(Record):
     dynamic: dict[str, dict[int, str]] = Field(default_factory=dict)
 
 
-class ConversionResult(Record):
+class ConversionResult(Result):
     """The result of ``convert``.
 
     ``stages`` are those of all converters in order; ``warnings`` are lines that converters wrote,
@@ -198,3 +198,23 @@ class ConversionResult(Record):
     reduced: ReducedSource | None = None
     seed: int = 0
     wall_s: float = 0.0
+
+    def headline(self) -> str:
+        """The verdict, the source and the chain."""
+        chain = " → ".join(c.name for c in self.converters)
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.verdict}: {self.source.source} → {chain}{why}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per stage."""
+        return [
+            {
+                "stage": f"{s.converter}/{s.name}",
+                "format": s.format,
+                "runtime": s.runtime,
+                "state": s.state,
+                "error": s.error,
+                "noise": s.noise,
+            }
+            for s in self.stages
+        ]

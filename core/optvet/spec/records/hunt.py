@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 from optvet.spec.symptoms import Symptom
 
 
@@ -42,7 +42,7 @@ class HuntCause(Record):
     fingerprints: list[str]
 
 
-class HuntSummary(Record):
+class HuntSummary(Result):
     """A hunt so far.
 
     ``candidates`` were made, of which ``valid`` could be judged, and the optimizer ``refused`` some
@@ -76,3 +76,23 @@ class HuntSummary(Record):
     complaints: list[str] = Field(default_factory=list)
     findings: list[HuntFinding]
     causes: list[HuntCause] = Field(default_factory=list)
+
+    def headline(self) -> str:
+        """What was hunted in, with how many models, and how much was found."""
+        tried = f"{self.valid:,} valid models of {self.candidates:,}"
+        return f"{self.optimizer} {self.version}: {len(self.findings)} findings in {tried}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per finding."""
+        return [
+            {
+                "symptom": str(f.symptom),
+                "severity": f.severity,
+                "culprit": ", ".join(f.culprit),
+                "nodes": f.nodes,
+                "models": f.models,
+                "message": f.message,
+                "bundle": f.bundle,
+            }
+            for f in self.findings
+        ]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 from optvet.spec.records.convert import ConversionPlace, ConversionVerdict, ConverterRecord
 
 RepairVerdict = Literal["right", "repaired", "improved", "not-repaired", "refused", "undecided"]
@@ -167,7 +167,7 @@ class RepairStep(Record):
     error: float | None = None
 
 
-class RepairResult(Record):
+class RepairResult(Result):
     """The result of ``repair``.
 
     ``witnesses`` are inputs that the edits were chosen on, ``held_out`` those that no edit was
@@ -193,3 +193,13 @@ class RepairResult(Record):
     files: list[str] = Field(default_factory=list)
     seed: int = 0
     wall_s: float = 0.0
+
+    def headline(self) -> str:
+        """The verdict, the source and the chain."""
+        chain = " → ".join(c.name for c in self.converters)
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.verdict}: {self.source} → {chain}, {len(self.edits)} edits{why}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per edit."""
+        return [{"kind": e.kind, "about": e.about} for e in self.edits]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optvet.spec.records.base import Record
+from optvet.spec.records.base import Record, Result
 from optvet.spec.records.layers import LayerRecord, Quantized
 from optvet.spec.records.placement import Placements
 from optvet.spec.records.structure import Structures
@@ -330,7 +330,7 @@ class Cost(StageCost):
     by_purpose: dict[str, StageCost] = Field(default_factory=dict)
 
 
-class VetResult(Record):
+class VetResult(Result):
     """The result of ``vet``.
 
     ``samples`` is the number of compared samples; ``complete`` is False if the others were not
@@ -379,3 +379,25 @@ class VetResult(Record):
     def control(self, name: str) -> Control | None:
         """The control named ``name``; None if there is none."""
         return next((c for c in self.controls if c.name == name), None)
+
+    def headline(self) -> str:
+        """The verdict, the model, the optimizer, and how much was found."""
+        about = f"{self.verdict}: {self.model.source}, {self.optimizer.name}"
+        found = f", {len(self.findings)} findings" if self.findings else ""
+        return f"{about}{found}{f' ({self.reason})' if self.reason else ''}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per finding."""
+        return [
+            {
+                "symptom": str(f.symptom),
+                "severity": f.severity,
+                "culprit": f.blamed(),
+                "outputs": ", ".join(f.outputs),
+                "error": f.error,
+                "noise_floor": f.noise_floor,
+                "message": f.message,
+                "bundle": f.bundle,
+            }
+            for f in self.findings
+        ]

@@ -1,0 +1,349 @@
+"""The Python interface: each command of the command line as one function.
+
+Keywords are the options of the command, spelled with underscores. Modules of the engine are
+imported by the function that needs them, so that a kept answer is given without them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+from optvet.engine.work.answers import recall
+from optvet.engine.work.cache import cache_root
+from optvet.spec.keywords import (
+    BenchOptions,
+    CompareOptions,
+    ConvertOptions,
+    HuntOptions,
+    PathLike,
+    RepairOptions,
+    VetOptions,
+)
+from optvet.spec.protocols import Feeds
+from optvet.spec.records.vet import VetResult
+from optvet.spec.request import VetRequest, request_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from optvet.engine.bundle import Bundle
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.hunt.run import HuntProgress
+    from optvet.spec.records import BenchResult, HuntSummary, ModelComparison, Replayed
+    from optvet.spec.records.convert import ConversionResult
+    from optvet.spec.records.repair import RepairResult
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
+"""A model: a path, ``SOURCE:NAME`` such as ``zoo:resnet50``, a serialized one, or a protobuf."""
+Data = str | Sequence[str] | Feeds | Iterable[Feeds]
+"""Where inputs come from: names of datasets, the inputs of one sample, or those of several."""
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much of it is done, and of how much (None: unknown)."""
+BUNDLES = Path("optvet-bundles")
+"""Where bundles go if ``reduce`` was asked for without ``out``."""
+
+
+def _quiet(text: str, done: int, total: int | None) -> None:
+    """Ignore progress."""
+
+
+def vet(
+    model: Source | VetRequest,
+    *,
+    dataset: Data = (),
+    progress: Progress = _quiet,
+    **options: Unpack[VetOptions],
+) -> VetResult:
+    """Test whether an optimizer keeps ``model`` intact, and find the passes that do not.
+
+    With ``reduce`` or ``out`` a bundle is written for each finding, which then names its folder.
+
+    Args:
+        model: A path, ``zoo:NAME``, a serialized model, or a ``ModelProto``; a folder must hold
+            exactly one model. Or a whole request, to which nothing is added.
+        dataset: ``NAME`` or ``NAME:ARGUMENT``, one or several; or inputs: arrays by name for one
+            sample, or an iterable of such. By default what the model's record declares, else
+            "random".
+        progress: Called with what is being done.
+        options: The other fields of ``VetRequest``.
+
+    Raises:
+        UsageError: What was given is wrong.
+        NothingTested: The original runs on no sample.
+        PluginError: A plugin is missing or broken.
+        InfrastructureError: optvet's own machinery failed.
+    """
+    if isinstance(model, VetRequest):
+        return _answered(model, None, progress, keep=True)
+    if isinstance(model, (str, os.PathLike)) and (names := _names(dataset)) is not None:
+        request = _request(os.fspath(model), names, options)
+        return _answered(request, None, progress, keep=True)
+    from optvet.engine.api import given
+
+    with given(model, dataset) as (reference, plugins, names):
+        is_file = isinstance(model, (str, os.PathLike))
+        return _answered(_request(reference, names, options), plugins, progress, keep=is_file)
+
+
+def bench(
+    model: Source,
+    *,
+    dataset: Data = (),
+    progress: Progress = _quiet,
+    **options: Unpack[BenchOptions],
+) -> BenchResult:
+    """Time what optimizers make of ``model``, beside the original.
+
+    Args:
+        model: As ``vet`` takes it.
+        dataset: Where the inputs come from, as ``vet`` takes it.
+        progress: Called with what is being done.
+        options: The other fields of ``BenchRequest``.
+
+    Raises:
+        UsageError: What was given is wrong.
+        NothingTested: The original cannot be run.
+    """
+    from optvet.engine.api import given
+    from optvet.engine.bench import bench as timed
+    from optvet.spec.bench import BenchRequest
+
+    with given(model, dataset) as (reference, plugins, names):
+        request = request_of(BenchRequest, {"model": reference, "dataset": names, **options})
+        return timed(request, plugins, progress=progress)
+
+
+def compare(
+    a: Source,
+    b: Source,
+    *,
+    dataset: Data = "random",
+    progress: Progress = _quiet,
+    **options: Unpack[CompareOptions],
+) -> ModelComparison:
+    """Compare two models value by value on the first sample; ``b`` may be of another format.
+
+    Args:
+        a: An ONNX model, as ``vet`` takes it.
+        b: What was made of it: a model, or a file that a runtime reads.
+        dataset: Where the inputs come from, as ``vet`` takes it.
+        progress: Called with what is being done.
+        options: The other options of ``optvet compare``.
+
+    Raises:
+        UsageError: A model, dataset or runtime cannot be used.
+    """
+    from optvet.engine.api import given
+    from optvet.engine.compare import compare_files
+
+    asked: dict[str, Any] = {**options}
+    root = Path(asked.pop("cache_dir", None) or cache_root())
+    with given(a, dataset) as (first, plugins, names), given(b, ()) as (second, _, _):
+        return compare_files(
+            first, second, plugins, dataset=names[0], cache_dir=root, progress=progress, **asked
+        )
+
+
+def convert(
+    model: Source,
+    *,
+    dataset: Data = (),
+    reduce: PathLike | None = None,
+    progress: Progress = _quiet,
+    **options: Unpack[ConvertOptions],
+) -> ConversionResult:
+    """Test whether converters keep a model intact, and find the stage that does not.
+
+    Args:
+        model: A source: a file that the first converter takes, ``FILE.py:FUNCTION``, which makes a
+            model, or an ONNX model as ``vet`` takes it.
+        dataset: Where the inputs of a source in ONNX come from, as ``vet`` takes it.
+        reduce: A folder for the smallest part of the source that still shows the fault, if any.
+        progress: Called with what is being done.
+        options: The other fields of ``ConvertRequest``.
+
+    Raises:
+        UsageError: The source, the chain or an option cannot be used.
+        NothingTested: No output of the source can be compared.
+        PluginError: A plugin is missing or broken.
+    """
+    from optvet.engine.api import given
+    from optvet.engine.convert.parts import reduce_source
+    from optvet.engine.convert.run import convert_model
+    from optvet.spec.convert import ConvertRequest
+
+    with given(model, dataset) as (reference, plugins, names):
+        request = request_of(ConvertRequest, {"model": reference, "dataset": names, **options})
+        result = convert_model(request, plugins, progress=progress)
+        if reduce is None or result.verdict != "faulty":
+            return result
+        reduced = reduce_source(request, result, plugins, Path(reduce), progress=progress)
+        return result.model_copy(update={"reduced": reduced})
+
+
+def repair(
+    model: Source,
+    *,
+    out: PathLike,
+    dataset: Data = (),
+    progress: Progress = _quiet,
+    **options: Unpack[RepairOptions],
+) -> RepairResult:
+    """Find edits that make a converted or optimized model compute what its source computes.
+
+    Args:
+        model: The source, as ``convert`` takes it.
+        out: Folder for ``repaired.onnx`` and ``patch.json``.
+        dataset: Where the inputs of a source in ONNX come from, as ``vet`` takes it.
+        progress: Called with what is being done.
+        options: The other fields of ``RepairRequest``.
+
+    Raises:
+        UsageError: The source, the chain or an option cannot be used, or the chain makes no ONNX.
+        NothingTested: No output of the source can be compared.
+        PluginError: A plugin is missing or broken.
+    """
+    from optvet.engine.api import given
+    from optvet.engine.repair.run import repair_model
+    from optvet.spec.repair import RepairRequest
+
+    with given(model, dataset) as (reference, plugins, names):
+        asked = {"model": reference, "dataset": names, **options, "out": out}
+        return repair_model(request_of(RepairRequest, asked), plugins, progress=progress)
+
+
+def hunt(
+    optimizer: str, *, progress: Progress = _quiet, **options: Unpack[HuntOptions]
+) -> HuntSummary:
+    """Look for faults of an optimizer on models that are made for it.
+
+    Findings and the state of the hunt are in the folder ``out``, by default ``hunts/OPTIMIZER``.
+
+    Args:
+        optimizer: Its name.
+        progress: Called with what is being done, and how many hundredths of the budget are used.
+        options: The other fields of ``HuntRequest``.
+
+    Raises:
+        UsageError: What was given is wrong, or the folder holds another hunt.
+    """
+    from optvet.engine.discovery import Plugins
+    from optvet.engine.hunt.run import hunt as searched
+    from optvet.report.graph_svg import draw
+    from optvet.spec.hunt import HuntRequest
+
+    def follow(event: HuntProgress) -> None:
+        progress(event.doing, int(100 * min(event.share, 1.0)), 100)
+
+    request = request_of(HuntRequest, {"optimizer": optimizer, **options})
+    return searched(request, Plugins(), draw=draw, progress=follow)
+
+
+def replay(bundle: PathLike, *, trust: bool = False) -> Replayed:
+    """Test a bundle again under the installed versions: fixed, still there, or changed.
+
+    Args:
+        bundle: A folder that ``vet`` or ``write_bundles`` wrote.
+        trust: Whether its options may name code, commands and files.
+
+    Raises:
+        UsageError: It is no bundle, or what it needs is not installed.
+    """
+    from optvet.engine.bundle import replay_bundle
+    from optvet.engine.discovery import Plugins
+
+    return replay_bundle(Path(bundle), Plugins(), trust=trust)
+
+
+def write_bundles(
+    result: VetResult, request: VetRequest, out: PathLike, *, progress: Progress = _quiet
+) -> list[Bundle]:
+    """Write a folder below ``out`` for each finding of ``result``, the result of ``request``.
+
+    Each finding is reduced first if the request says ``reduce``.
+    """
+    from optvet.engine import bundle
+    from optvet.engine.discovery import Plugins
+    from optvet.report.graph_svg import draw
+
+    about = (result, request, Path(out), Plugins())
+    return bundle.write_bundles(*about, draw=draw, progress=progress)
+
+
+def reduce(
+    model: Source,
+    check: str,
+    *,
+    timeout: float = 60.0,
+    jobs: int = 1,
+    max_checks: int | None = None,
+    progress: Progress = _quiet,
+) -> ModelProto:
+    """The smallest model found for which the command ``check`` still exits 0.
+
+    Args:
+        model: As ``vet`` takes it.
+        check: A command; ``{model}`` in it stands for the path of a model.
+        timeout: Limit of one command, seconds; beyond it the answer is no.
+        jobs: Commands at a time.
+        max_checks: Stop after so many commands.
+        progress: Called with what is being done.
+
+    Raises:
+        UsageError: The command cannot be run, or does not exit 0 for the whole model.
+    """
+    from optvet.engine.api import given
+    from optvet.engine.models.sources import resolve_model
+    from optvet.engine.reduce.command import parse_command, reduce_by_command
+    from optvet.engine.reduce.search import Budget
+
+    with given(model, ()) as (reference, plugins, _):
+        (opened,) = resolve_model(reference, plugins, cache_root())
+        return reduce_by_command(
+            opened.load(),
+            parse_command(check),
+            timeout_s=timeout,
+            jobs=jobs,
+            budget=Budget(checks=max_checks),
+            progress=progress,
+        ).model
+
+
+# --- answers of vet -------------------------------------------------------------------------------
+
+
+def _names(dataset: Data) -> tuple[str, ...] | None:
+    """Names of datasets; None if inputs are given themselves."""
+    names = (dataset,) if isinstance(dataset, str) else dataset
+    if not isinstance(names, (tuple, list)):
+        return None
+    kept = tuple(name for name in names if isinstance(name, str))
+    return kept if len(kept) == len(names) else None
+
+
+def _request(model: str, dataset: tuple[str, ...], options: Mapping[str, Any]) -> VetRequest:
+    return request_of(VetRequest, {"model": model, "dataset": dataset, **options})
+
+
+def _answered(
+    request: VetRequest, plugins: Plugins | None, progress: Progress, *, keep: bool
+) -> VetResult:
+    """The answer, kept or found anew, with bundles if the request asks for them."""
+    result = recall(request, request.cache_dir or cache_root()) if plugins is None else None
+    if result is None:
+        from optvet.engine.api import vet_request
+        from optvet.engine.discovery import Plugins
+
+        plugins = plugins or Plugins()
+        result = vet_request(request, plugins, progress=progress, keep=keep)
+    if not (request.reduce or request.out is not None):
+        return result
+    from optvet.engine.bundle import with_bundles
+    from optvet.engine.discovery import Plugins
+    from optvet.report.graph_svg import draw
+
+    where, found = request.out or BUNDLES, plugins or Plugins()
+    return with_bundles(result, request, where, found, draw=draw, progress=progress)

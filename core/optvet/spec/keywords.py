@@ -1,0 +1,146 @@
+"""Keywords of the Python functions, with the types that each takes.
+
+They are the fields of the requests: a request checks and converts the values. A test compares both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from optvet.spec.request import OnBad, Strategy
+
+Strings = str | Sequence[str]
+"""One name or several; a comma separates names too where the command line takes a list."""
+PathLike = str | os.PathLike[str]
+Options = Mapping[str, Any]
+"""Options of a plugin, by name."""
+Tolerances = str | float | Sequence[str | float]
+"""``1e-3``, or ``OUTPUT:1e-3`` for one output."""
+Size = int | str
+"""Bytes, such as 536870912 or ``512M``."""
+Seconds = float | str
+"""Seconds, such as 90 or ``90s``."""
+
+
+class VetOptions(TypedDict, total=False):
+    """Fields of ``VetRequest`` beside the model and its inputs."""
+
+    optimizer: str | None
+    pipeline: Strings
+    exclude: Strings
+    strategy: Strategy
+    pairs: bool | None
+    runtime: str | None
+    cross_check: Strings
+    as_deployed: bool
+    measure: bool
+    optimizer_options: Options
+    runtime_options: Options
+    comparator: str | None
+    comparator_options: Options
+    require: Strings
+    rtol: Tolerances
+    atol: Tolerances
+    slower_than: float
+    dataset_options: Options
+    start: int
+    limit: int | None
+    shuffle: bool
+    on_bad: OnBad
+    seed: int
+    jobs: int | None
+    timeout: Seconds
+    memory: Size
+    cache: bool
+    cache_dir: PathLike | None
+    trust: bool
+    structure: bool
+    fixed_tolerances: bool
+    warnings: bool
+    reduce: bool
+    out: PathLike | None
+    fail_on: Strings
+
+
+class BenchOptions(TypedDict, total=False):
+    """Fields of ``BenchRequest`` beside the model and its inputs."""
+
+    optimizer: Strings
+    pipeline: Strings
+    optimizer_options: Options
+    runtime: str | None
+    provider: Strings
+    runtime_options: Options
+    repeats: int
+    threshold: float
+    comparator: str | None
+    comparator_options: Options
+    ncu: bool
+    blame: bool
+    dataset_options: Options
+    limit: int
+    seed: int
+    timeout: Seconds
+    memory: Size
+    cache_dir: PathLike | None
+    trust: bool
+
+
+class _Conversion(TypedDict, total=False):
+    """What converting and repairing have in common."""
+
+    via: Strings
+    converted: PathLike | None
+    converter_options: Options
+    runtime: str | None
+    cross_check: Strings
+    environments: Mapping[str, str]
+    random: int
+    edges: bool
+    sizes: bool
+    seed: int
+    jobs: int | None
+    timeout: Seconds
+    memory: Size
+    trust: bool
+
+
+class ConvertOptions(_Conversion, total=False):
+    """Fields of ``ConvertRequest`` beside the source and its inputs."""
+
+    out: PathLike | None
+
+
+class RepairOptions(_Conversion, total=False):
+    """Fields of ``RepairRequest`` beside the source, its inputs, ``out`` and ``apply``."""
+
+    optimizer: str | None
+    pipeline: str
+    optimizer_options: Options
+    tries: int
+
+
+class HuntOptions(TypedDict, total=False):
+    """Fields of ``HuntRequest`` beside the optimizer."""
+
+    passes: Strings
+    optimizer_options: Options
+    pools: Strings
+    seed: int
+    known: Sequence[PathLike]
+    budget: str | int
+    jobs: int | None
+    cache_dir: PathLike | None
+    out: PathLike | None
+    resume: bool
+
+
+class CompareOptions(TypedDict, total=False):
+    """How two models are compared."""
+
+    runtime: str | None
+    seed: int
+    cache_dir: PathLike | None
+    trust: bool

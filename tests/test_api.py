@@ -1,0 +1,130 @@
+"""The Python interface: each option of a command is a typed keyword, and does something."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from pydantic import BaseModel
+
+import optvet
+from optvet.spec import keywords
+
+FAULTY = """<ir_version: 8, opset_import: ["" : 17]>
+faulty (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }"""
+"""fuse_transpose_into_gemm of onnxoptimizer 0.4.2 changes what it computes."""
+FEEDS = {"a": np.ones((3, 2), np.float32), "b": np.ones((3, 4), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("options", "request_type", "apart"),
+    [
+        (keywords.VetOptions, optvet.VetRequest, {"model", "dataset"}),
+        (keywords.BenchOptions, optvet.BenchRequest, {"model", "dataset"}),
+        (keywords.ConvertOptions, optvet.ConvertRequest, {"model", "dataset"}),
+        (keywords.RepairOptions, optvet.RepairRequest, {"model", "dataset", "out", "apply"}),
+        (keywords.HuntOptions, optvet.HuntRequest, {"optimizer"}),
+    ],
+)
+def test_keywords_are_the_fields_of_the_request(
+    options: type, request_type: type[BaseModel], apart: set[str]
+) -> None:
+    assert typing.get_type_hints(options).keys() == request_type.model_fields.keys() - apart
+
+
+@pytest.mark.parametrize(
+    "name", ["vet", "bench", "compare", "convert", "repair", "hunt", "reduce", "replay"]
+)
+def test_every_parameter_of_a_function_has_a_type_of_its_own(name: str) -> None:
+    function = getattr(optvet, name)
+    for parameter in inspect.signature(function).parameters.values():
+        assert str(parameter.annotation) not in ("Any", "<class 'inspect._empty'>"), parameter
+
+
+def test_a_script_of_a_user_is_checked(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import optvet\n"
+        'found: optvet.VetResult = optvet.vet("m.onnx", timeout=60, exclude=["a"], reduce=True)\n'
+        "print(found.verdict, found.to_dict())\n"
+        'optvet.convert("m.onnx", via=["openvino"], cross_check="tvm")\n'
+        'optvet.vet("m.onnx", timout=60)\n'
+        'optvet.hunt("onnxsim", seed="a")\n'
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    lines = [line for line in ran.stdout.splitlines() if "error:" in line]
+    assert len(lines) == 2, ran.stdout + ran.stderr
+    assert '"timout"' in lines[0]
+    assert '"seed"' in lines[1]
+
+
+def test_vet_writes_the_bundles_that_it_is_asked_for(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(FAULTY), model)
+    for given, name in ((model, "first"), (model, "kept"), (model.read_bytes(), "bytes")):
+        out = tmp_path / name
+        found = optvet.vet(given, reduce=True, out=out, limit=1, jobs=1, cache_dir=tmp_path / "c")
+        assert found.verdict == "faulty"
+        (finding,) = found.findings
+        bundle = out / str(finding.bundle)
+        assert (bundle / "model.onnx").is_file()
+    replayed = optvet.replay(bundle)
+    assert replayed.outcome == "still there"
+    assert repr(replayed).startswith("<Replayed: still there: ")
+
+
+def test_answers_are_short_in_a_shell_and_safe_in_a_notebook(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(FAULTY)
+    model.graph.output[0].name = model.graph.node[1].output[0] = "<b>y\n</b>"
+    found = optvet.vet(model, limit=1, jobs=1, cache_dir=tmp_path)
+    assert repr(found).startswith("<VetResult: faulty: ")
+    assert len(repr(found).splitlines()) == 1
+    page = found._repr_html_()
+    assert "fuse_transpose_into_gemm" in page
+    assert "<b>y" not in page
+    assert found.to_dict() == json.loads(found.to_json())
+    assert [row["symptom"] for row in found.rows()] == ["optimizer-error"]
+
+
+def test_a_conversion_is_judged_and_repaired(tmp_path: Path) -> None:
+    """A bias of the converted model is wrong; its source tells the right one."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2,3] x) => (float[2,3] y) <float[3] b = {%s}> { h = Add(x, b) y = Relu(h) }"""
+    right, wrong = (onnx.parser.parse_model(text % bias) for bias in ("1, 2, 3", "1, 2, 9"))
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    found = optvet.convert(right, converted=tmp_path / "wrong.onnx", jobs=1)
+    assert (found.verdict, [row["state"] for row in found.rows()]) == ("faulty", ["fault"])
+    mended = optvet.repair(right, converted=tmp_path / "wrong.onnx", out=tmp_path / "out", jobs=1)
+    assert mended.verdict == "repaired"
+    again = optvet.convert(right, converted=tmp_path / "out" / "repaired.onnx", jobs=1)
+    assert again.verdict == "right"
+
+
+def test_a_hunt_tells_how_far_it_is(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    found = optvet.hunt(
+        "onnxoptimizer",
+        passes=["fuse_transpose_into_gemm"],
+        budget=40,
+        jobs=1,
+        out=tmp_path / "hunt",
+        cache_dir=tmp_path / "cache",
+        progress=lambda *event: seen.append(event),
+    )
+    assert found.candidates >= 40
+    assert {total for _, _, total in seen} == {100}
+    assert len(found.rows()) == len(found.findings)
