@@ -269,7 +269,7 @@ def _diff(
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Say what campaign B found otherwise than A, such as after an upgrade of an optimizer.
+    """Show what changed from campaign A to B, such as after an upgrade of an optimizer.
 
     The exit code is 1 if B has findings that A has not.
     """

@@ -481,8 +481,8 @@ def _safe(result: VetResult, asked: VetRequest) -> str:
         if any(not f.localized for f in result.findings):
             return "not searched, since --strategy is none"
         if result.verdict != "faulty" and any(r.met is False for r in result.requirements):
-            return "nothing: no pipeline of this optimizer meets what is required"
-        return "nothing: no pipeline of this optimizer keeps this model intact"
+            return "none: no pipeline meets the requirements"
+        return "none: no pipeline is safe for this model"
     return f"--pipeline {result.safe_option}"
 
 

@@ -91,7 +91,8 @@ _CONFIG = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="A TOML file that holds any of these options by name; what is typed wins.",
+        help="A TOML file that holds any of these options by name. Command-line options "
+        "override the file.",
         show_default=False,
     ),
 ]

@@ -154,8 +154,8 @@ def test_shapes_that_say_less_or_more_are_notes_with_the_pass(tmp_path: Path) ->
         ("metadata-change", "note", ["strengthen"]),
     ]
     assert [f.message for f in result.findings] == [
-        "shapes say less than they did: output 'y' [2, C] became [M, 4]",
-        "shapes say more than they did: output 'y' [2, C] became [M, 4]",
+        "declared shapes became less specific: output 'y' [2, C] became [M, 4]",
+        "declared shapes became more specific: output 'y' [2, C] became [M, 4]",
     ]
     assert result.verdict == "clean"
 

@@ -129,7 +129,7 @@ def _detail(watch: Stopwatch, timed: Timed) -> str:
         return ""
     spread = timing.spread_of([r.log_ratios for r in timed.repeats])
     return (
-        f"the interval from {found.low:.2f} to {found.high:.2f} holds both answers at a threshold "
-        f"of {watch.threshold:.0%}; the ratio varies by {spread:.0%} from process to process: use "
-        "a quieter machine or more repeats"
+        f"the interval from {found.low:.2f} to {found.high:.2f} is too wide to tell faster from "
+        f"slower at a threshold of {watch.threshold:.0%}; the ratio varies by {spread:.0%} from "
+        "process to process: use a quieter machine or more repeats"
     )

@@ -20,10 +20,10 @@ from optvet.spec.types import Pass
 
 _LISTED = 6
 _TRIED = 2
-_SAYS = {
-    "weaker": "less than they did",
-    "stronger": "more than they did",
-    "corrected": "what the original computes and does not declare",
+_BECAME = {
+    "weaker": "declared shapes became less specific",
+    "stronger": "declared shapes became more specific",
+    "corrected": "declared shapes were corrected to what is computed",
 }
 
 
@@ -122,7 +122,7 @@ class OtherShapes(Structural):
         listed = [f"{what} {words}" for what, words in self.shapes.items()]
         more = [f"{len(listed) - _LISTED} more"] if len(listed) > _LISTED else []
         shown = "; ".join([*listed[:_LISTED], *more])
-        return self._note(culprit, f"shapes say {_SAYS[self.direction]}: {shown}")
+        return self._note(culprit, f"{_BECAME[self.direction]}: {shown}")
 
 
 @dataclass(frozen=True)
