@@ -16,7 +16,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import VetResult
-from optvet.spec.request import VetRequest
+from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
 PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "tests.engine.vet.test_undefined")
@@ -100,6 +100,7 @@ def vet_on(
     model: onnx.ModelProto,
     pipeline: str,
     *feeds: dict[str, np.ndarray],
+    strategy: Strategy = "auto",
 ) -> VetResult:
     path = folder / "model.onnx"
     onnx.save(model, path)
@@ -110,6 +111,7 @@ def vet_on(
         model="model",
         optimizer="casts",
         pipeline=pipeline,
+        strategy=strategy,
         dataset=(inputs.name,),
         cache_dir=folder / "cache",
     )
@@ -163,3 +165,42 @@ def test_a_fault_that_defined_inputs_show_is_not_excused_by_others(
     result = vet_on(tmp_path, sandbox, onnx.parser.parse_model(NET), "hard", *feeds)
     assert result.verdict == "faulty"
     assert [f.culprit for f in result.findings if f.severity == "fault"] == [["clip_hard"]]
+
+
+MIXED = """g (float[4] x, float[4] s) => (float[4] y)
+{ i = Cast<to = 6>(x) f = Cast<to = 1>(i) r = Relu(s) y = Add(f, r) }"""
+IN_A_BODY = """g (float[4] x, float[4] s, bool c) => (float[4] y)
+{
+  f = If (c) <then_branch = t () => (a) { i = Cast<to = 6>(x) a = Cast<to = 1>(i) },
+              else_branch = e () => (b) { b = Identity(x) }>
+  r = Relu(s) y = Add(f, r)
+}"""
+BACK = """<ir_version: 5, opset_import: ["" : 9]>
+g (float[2,4] x, float[2,4] s) => (float[2] y)
+{ r = Relu(s) a = Add(x, r) y = ReduceSum<axes = [-1], keepdims = 0>(a) }"""
+
+
+@pytest.mark.parametrize("strategy", ["auto", "none"])
+@pytest.mark.parametrize("body", [MIXED, IN_A_BODY])
+def test_an_open_answer_on_the_way_excuses_only_what_arises_there(
+    body: str, strategy: Strategy, tmp_path: Path, sandbox: Sandbox
+) -> None:
+    """With ``none`` nobody looked where in the graph the values part."""
+    net = onnx.parser.parse_model(HEAD + body)
+    s = np.array([1e9, -2e9, 3e9, -4e9], np.float32)
+    feeds = {"x": np.array([1, -2, 3e9, 4], np.float32), "s": s}
+    if body is IN_A_BODY:
+        feeds["c"] = np.array(True)
+    wrong = vet_on(tmp_path, sandbox, net, "relu", feeds, strategy=strategy)
+    assert (wrong.verdict, wrong.reason) == ("faulty", "")
+    if body is MIXED:  # where the pass looks for casts
+        legal = vet_on(tmp_path, sandbox, net, "default", feeds, strategy=strategy)
+        assert legal.verdict == "undecided"
+
+
+def test_what_all_kernels_do_alike_excuses_nothing(tmp_path: Path, sandbox: Sandbox) -> None:
+    """Operator set 9 has no axes that are counted from the back, and every runtime takes them."""
+    x, s = np.ones((2, 4), np.float32), np.array([[1, -2, 3, -4]] * 2, np.float32)
+    net = onnx.parser.parse_model(BACK)
+    found = vet_on(tmp_path, sandbox, net, "relu", {"x": x, "s": s}, strategy="none")
+    assert found.verdict == "faulty"

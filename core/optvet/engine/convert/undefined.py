@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from optvet.engine.convert.inside import inside_of, shows_inside
+from optvet.engine.judge.defined_rules import divides_outside, outside_of, shifts_outside
 from optvet.engine.numerics.floats import is_float
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import RuntimeConfig
@@ -44,7 +45,7 @@ def undefined_in(inside: SourceInside, feeds: Mapping[str, np.ndarray]) -> str:
     for value in inside.values:
         given = list(_given(value, inside, feeds))
         if words := _undefined(value, given):
-            return f"{value.operator} of {words} has no defined answer"
+            return f"{value.operator}: {words}, which has no defined answer"
     return ""
 
 
@@ -77,18 +78,11 @@ def _undefined(value: SourceValue, given: Sequence[np.ndarray]) -> str:
     if value.value.dtype.kind not in "iu" or not given:
         return ""
     name = value.operator.rpartition(".")[2].lower()
-    whole = all(g.dtype.kind in "iu" for g in given)
-    if _DIVIDES.search(name) and whole and len(given) > 1 and not np.all(given[1]):
-        return "integers by 0"
-    if _SHIFTS.search(name) and whole and len(given) > 1:
-        bits = value.value.dtype.itemsize * 8
-        if np.any((given[1] < 0) | (given[1] >= bits)):
-            return f"{value.value.dtype} by a number that is not from 0 to {bits - 1}"
+    whole = len(given) > 1 and all(g.dtype.kind in "iu" for g in given)
+    if whole and _DIVIDES.search(name) and (words := divides_outside(given[0], given[1])):
+        return words
+    if whole and _SHIFTS.search(name):
+        return shifts_outside(given[1], value.value.dtype.itemsize * 8)
     if _CASTS.search(name) and is_float(given[0].dtype):
-        limits = np.iinfo(value.value.dtype)
-        wide = np.trunc(given[0].astype(np.float64))
-        # As floats: the largest int64 is none, and rounds to one that is too large.
-        fits = (wide >= float(limits.min)) & (wide < float(limits.max) + 1)
-        if not np.all(fits):
-            return f"a float that is no {value.value.dtype}"
+        return outside_of(given[0], value.value.dtype)
     return ""

@@ -9,7 +9,7 @@ weights, constants and inputs always, inner values where the caller has recorded
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import (
@@ -23,7 +23,7 @@ from onnx import (
     numpy_helper,
 )
 
-from optvet.engine.judge.defined_rules import RULES, Given, wanted_values
+from optvet.engine.judge.defined_rules import AGREED, RULES, Given, wanted_values
 from optvet.graph.types import element_types, value_info
 from optvet.graph.walk import (
     ONNX_DOMAIN,
@@ -62,8 +62,8 @@ class Undefined:
     where: str
     what: str
     values: tuple[str, ...] = ()
-    """What has no answer for it: nothing where a declaration is wrong or a weight is not finite,
-    since kernels have to agree on the values all the same."""
+    """What has no answer for it: nothing where a declaration is wrong, a weight is not finite, or
+    the standard is silent and all kernels do the same, since they have to agree on the values."""
 
     def words(self) -> str:
         """The sentence for people."""
@@ -86,10 +86,18 @@ def undefined_in(model: ModelProto, feeds: Values, inner: Values | None = None) 
     for function in model.functions:
         # Of values inside of it nothing is known, and attributes may be the caller's.
         own, versions = _constants(function), opset_versions(function)
+        called = tuple(_outputs_of_calls(model.graph, function))
         for node in function.node:
             if not any(attribute.ref_attr_name for attribute in node.attribute):
-                found += _of_node(node, own, versions)
+                inside = _of_node(node, own, versions)
+                found += [replace(u, values=called if u.values else ()) for u in inside]
     return found
+
+
+def _outputs_of_calls(graph: GraphProto, function: FunctionProto) -> Iterator[str]:
+    for node in graph.node:
+        if (node.domain, node.op_type) == (function.domain, function.name):
+            yield from node.output
 
 
 def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
@@ -106,7 +114,8 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
     for body in bodies_of(node):
         inside = {**known, **_constants(body)}
         for inner in body.node:
-            yield from _of_node(inner, inside, versions)
+            for found in _of_node(inner, inside, versions):
+                yield replace(found, values=tuple(node.output) if found.values else ())
     if domain_of(node) not in (ONNX_DOMAIN, "com.microsoft"):
         return
     operands = [known.get(name) if name else None for name in node.input]
@@ -117,7 +126,8 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
         if words:
             name = rule.__name__.strip("_").replace("_", " ")
             where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
-            yield Undefined(f"{node.op_type}: {name}", where, words, tuple(node.output))
+            values = () if rule in AGREED else tuple(node.output)
+            yield Undefined(f"{node.op_type}: {name}", where, words, values)
 
 
 def _constants(graph: GraphProto | FunctionProto) -> dict[str, np.ndarray]:

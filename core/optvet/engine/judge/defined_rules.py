@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 
+from optvet.engine.numerics.floats import is_float
 from optvet.graph.walk import attribute_of
 
 Array = np.ndarray
@@ -69,19 +70,22 @@ SCALE_PLACES = _SCALES
 def _scale(given: Given) -> str:
     for place in _SCALES[given.node.op_type]:
         value = given.operand(place)
-        if value is not None and value.dtype.kind == "f" and not _are_positive(value):
+        if value is not None and is_float(value.dtype) and not _are_positive(value):
             return "a scale is not a positive number"
     return ""
 
 
 def _are_positive(value: Array) -> bool:
+    wide = np.asarray(value).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        return bool(np.all(np.isfinite(value) & (value > 0)))
+        return bool(np.all(np.isfinite(wide) & (wide > 0)))
 
 
 def _number_to_quantize(given: Given) -> str:
     value = given.operand(0)
-    if value is not None and value.dtype.kind == "f" and bool(np.isnan(value).any()):
+    if value is None or not is_float(value.dtype):
+        return ""
+    if bool(np.isnan(value.astype(np.float64)).any()):
         return "NaN has no integer"
     return ""
 
@@ -94,14 +98,14 @@ def _zero_point_of_wide(given: Given) -> str:
 
 def _cast(given: Given) -> str:
     value, to = given.operand(0), given.attribute("to")
-    if value is None or value.dtype.kind != "f" or not _is_integer(to):
+    if value is None or not is_float(value.dtype) or not _is_integer(to):
         return ""
     return outside_of(value, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)))
 
 
 def _cast_like(given: Given) -> str:
     value, like = given.operand(0), given.operand(1)
-    if value is None or like is None or value.dtype.kind != "f" or like.dtype.kind not in "iu":
+    if value is None or like is None or not is_float(value.dtype) or like.dtype.kind not in "iu":
         return ""
     return outside_of(value, like.dtype)
 
@@ -160,6 +164,16 @@ def divides_outside(over: Array | None, by: Array) -> str:
 
 
 def _overflow(given: Given) -> str:
+    """Signed integers that overflow."""
+    return _beyond(given, "i")
+
+
+def _wrap(given: Given) -> str:
+    """Unsigned integers that wrap, as they do in C and in all kernels; the standard is silent."""
+    return _beyond(given, "u")
+
+
+def _beyond(given: Given, signed: str) -> str:
     """By the same arithmetic in floats, whose rounding is far below the limits of 8 to 32 bits."""
     values = list(given.known())
     if len(values) < len([n for n in given.node.input if n]) or not values:
@@ -167,7 +181,7 @@ def _overflow(given: Given) -> str:
     if given.node.op_type in ("CumSum", *_REDUCTIONS):
         values = values[:1]  # the others are axes
     kind = values[0].dtype
-    if kind.kind not in "iu" or any(v.dtype != kind for v in values):
+    if kind.kind != signed or any(v.dtype != kind for v in values):
         return ""
     exact = _in_floats(given.node.op_type, [v.astype(np.float64) for v in values], given)
     if exact is None or not exact.size:
@@ -272,6 +286,9 @@ def _epsilon(given: Given) -> str:
 
 def _scales_of_size(given: Given) -> str:
     value = given.operand(1 if given.node.op_type == "Upsample" or given.opset < 11 else 2)
+    listed = given.attribute("scales")
+    if value is None and listed is not None:
+        value = np.array(list(listed), np.float32)
     if value is None or value.dtype.kind != "f" or not value.size:
         return ""
     return "" if _are_positive(value) else "a scale is not a positive number"
@@ -301,7 +318,10 @@ def _may_be(axis: int, operator: str, opset: int, attribute: str) -> bool:
 
 
 def _axes_once(given: Given) -> str:
-    numbers = _axes(given) or ()
+    numbers, value = _axes(given) or (), given.operand(0)
+    if value is not None:
+        rank = value.ndim + (len(numbers) if given.node.op_type == "Unsqueeze" else 0)
+        numbers = tuple(n + rank if n < 0 else n for n in numbers)
     return "an axis is listed twice" if len(set(numbers)) < len(numbers) else ""
 
 
@@ -344,6 +364,9 @@ def _unique_places(given: Given) -> str:
         return ""
     if given.node.op_type == "ScatterND":
         rows = places.reshape(-1, places.shape[-1]) if places.ndim else places.reshape(1, -1)
+        data = given.operand(0)
+        if data is not None and rows.shape[1] <= data.ndim:
+            rows = np.where(rows < 0, rows + np.array(data.shape[: rows.shape[1]]), rows)
         return _twice(np.unique(rows, axis=0).shape[0] < rows.shape[0])
     axis, size = given.attribute("axis", 0), given.operand(0)
     if size is not None and size.ndim:
@@ -352,6 +375,23 @@ def _unique_places(given: Given) -> str:
     if lines is None:
         return ""
     return _twice(any(len(set(line.tolist())) < len(line) for line in lines))
+
+
+def _places(given: Given) -> str:
+    """Indices beyond the data: an error that not every kernel looks for."""
+    data, places = given.operand(0), given.operand(1)
+    if data is None or places is None or not places.size or places.dtype.kind not in "iu":
+        return ""
+    if given.node.op_type.endswith("ND"):
+        first = given.attribute("batch_dims", 0) if given.node.op_type == "GatherND" else 0
+        sizes = np.array(data.shape[first : first + places.shape[-1]] if places.ndim else ())
+        if places.ndim and len(sizes) != places.shape[-1]:
+            return ""  # for the checker to refuse
+    else:
+        axis = given.attribute("axis", 0)
+        sizes = np.array(data.shape[axis] if -data.ndim <= axis < data.ndim else 0)
+    wrong = bool(np.any((places < -sizes) | (places >= sizes)))
+    return "an index is outside of the data" if wrong else ""
 
 
 def _twice(found: bool) -> str:
@@ -385,15 +425,19 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "MaxPool": (_padding,),
     "AveragePool": (_padding,),
     "LpPool": (_padding,),
-    "Scatter": (_unique_places,),
-    "ScatterElements": (_unique_places,),
-    "ScatterND": (_unique_places,),
+    "Gather": (_places,),
+    "GatherElements": (_places,),
+    "GatherND": (_places,),
+    "Scatter": (_places, _unique_places),
+    "ScatterElements": (_places, _unique_places),
+    "ScatterND": (_places, _unique_places),
     "OneHot": (_depth,),
     "Range": (_delta,),
     "Squeeze": (_axes_once,),
     "Unsqueeze": (_axes_once,),
 }
 _OVERFLOWING = [*"Add Sum Sub Mul Neg Abs CumSum MatMul".split(), *_REDUCTIONS]
+_REDUCING = [*_REDUCTIONS, *"ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean".split()]
 _NORMALIZATIONS = (
     "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "
     "RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization "
@@ -411,6 +455,8 @@ def _collected() -> dict[str, tuple[Rule, ...]]:
     for rule, names in (
         (_scale, _SCALES),
         (_overflow, _OVERFLOWING),
+        (_wrap, _OVERFLOWING),
+        (_axes_once, _REDUCING),
         (_epsilon, _NORMALIZATIONS),
         (_negative_axis, _WITH_AXES),
     ):
@@ -421,13 +467,20 @@ def _collected() -> dict[str, tuple[Rule, ...]]:
 
 RULES: Mapping[str, tuple[Rule, ...]] = _collected()
 """The rules of each operator."""
-_BY_ATTRIBUTES = {_epsilon, _negative_axis, _padding}
-_OF_INTEGERS = {_overflow, _divisor, _power, _shift}
+AGREED = frozenset({_negative_axis, _wrap})
+"""Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
+judge no such model, and in any other one it excuses nothing."""
+_BY_ATTRIBUTES = {_epsilon, _negative_axis, _padding, _places}
+"""Rules for which no value is recorded: runtimes mostly refuse an index outside of the data."""
+_OF_INTEGERS = {_overflow, _wrap, _divisor, _power, _shift}
 
 
 def wanted_values(node: NodeProto, types: Mapping[str, int]) -> Iterator[str]:
     """Names of operands on whose values a rule may depend; ``types`` are element types by name."""
     rules = set(RULES.get(node.op_type, ())) - _BY_ATTRIBUTES
+    listed = attribute_of(node, "axes")
+    if node.op_type in _REDUCING or (listed is not None and len(listed) < 2):
+        rules.discard(_axes_once)
     if rules <= _OF_INTEGERS | {_float_remainder}:
         if not any(_is_integer(types.get(name)) for name in node.input):
             return

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from optvet.engine.judge.thresholds import OTHER_KERNELS
+from optvet.engine.models.opening import open_model
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.observation import finite
 from optvet.engine.vet.session import Session
-from optvet.engine.work.undefined import undefined_between
+from optvet.engine.work.undefined import undefined_between, with_answers
 from optvet.spec.records import Finding
 from optvet.spec.types import Sample
 
@@ -48,8 +53,40 @@ def _open_on(session: Session, finding: Finding, sample: Sample) -> str:
     begins, ends = [], list(finding.outputs)
     if found is not None and found.value is not None:
         begins, ends = list(found.agreeing), [found.value]
-    about = (lab.subject(None), dict(sample.feeds), session.case.reference, begins, ends)
-    return lab.sandbox.call(undefined_between, *about, role="referee").value or ""
+    about = (lab.subject(None), dict(sample.feeds), session.case.reference)
+    words = lab.sandbox.call(undefined_between, *about, begins, ends, role="referee").value or ""
+    return "" if words and _shows_with_answers(session, finding, sample) else words
+
+
+def _shows_with_answers(session: Session, finding: Finding, sample: Sample) -> bool:
+    """Whether the fault shows too where the model is given what the standard leaves open.
+
+    Then it does not arise there: the passes make the same fault of a model that has an answer.
+    """
+    lab, case = session.lab, session.case
+    about = (lab.subject(None), dict(sample.feeds), case.reference)
+    answered = lab.sandbox.call(with_answers, *about, role="referee").value
+    if answered is None:
+        return False
+    data, feeds = answered
+    with TemporaryDirectory(dir=lab.scratch) as folder:
+        path = Path(folder) / "answered.onnx"
+        path.write_bytes(data)
+        other = lab.on(case.on(open_model(path, case.model.source, Path(folder))))
+        given, table = [replace(sample, feeds=feeds)], case.passes
+        lowered = case.lowers and not finding.culprit
+        if lowered:
+            examiner = Examiner(other, given, thresholds=OTHER_KERNELS)
+        else:
+            examiner = Examiner(other, given, tolerance=table.tolerance)
+        examiner.learn_reference(other.reference(given))
+        if case.lowers and not lowered:
+            examiner.learn_reference(other.trial(table.base, given, "control"))
+        passes = table.complete(finding.culprit) if finding.culprit else table.base
+        seen = examiner.examine(other.trial(passes, given, "confirm"), given).observation
+    if seen is None or seen.symptom != finding.symptom:
+        return False
+    return bool({*seen.outputs} & {*finding.outputs})
 
 
 def _shown_elsewhere(

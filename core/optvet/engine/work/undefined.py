@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
 from optvet.engine.work.trial import RuntimeConfig, Subject, read_model
@@ -64,6 +64,45 @@ def undefined_between(
     found = undefined_on(config, model, feeds)
     region = _region(model, begins, ends) if found else set()
     return next((u.words() for u in found if region & {*u.values}), "")
+
+
+def with_answers(
+    subject: Subject, feeds: Values, config: RuntimeConfig
+) -> tuple[bytes, dict[str, np.ndarray]] | None:
+    """A model in which inputs stand for what the standard leaves open, and its feeds.
+
+    They are fed with what the runtime answered. None if there is no such model: what is open is
+    inside of a body, or nothing but open values is left. Called in a worker.
+    """
+    if subject.scratch is not None:
+        return None
+    model = ModelProto.FromString(read_model(subject.blob, subject.digest))
+    data = model.SerializeToString()
+    open_ = {v for u in undefined_on(config, model, feeds) for v in u.values}
+    outputs = [o for o in model.graph.output if o.name not in open_]
+    if not outputs:
+        return None
+    values = record_values(data, feeds, config)
+    if not open_ <= values.keys():
+        return None
+    nodes = [n for n in model.graph.node if not open_ & {*n.output}]
+    needed, kept = {o.name for o in outputs}, list[NodeProto]()
+    for node in reversed(nodes):
+        if needed & {*node.output}:
+            kept.insert(0, node)
+            needed |= {*reads(node)}
+    known = {i.name for i in model.graph.input} | {t.name for t in model.graph.initializer}
+    added = [v for v in sorted(open_ & needed) if v not in known]
+    for field, items in (("node", kept), ("output", outputs)):
+        model.graph.ClearField(field)
+        getattr(model.graph, field).extend(items)
+    for name in added:
+        kind = helper.np_dtype_to_tensor_dtype(values[name].dtype)
+        info = helper.make_tensor_value_info(name, kind, values[name].shape)
+        model.graph.input.append(info)
+    given = {**feeds, **{name: values[name] for name in added}}
+    taken = {i.name for i in model.graph.input}
+    return model.SerializeToString(), {n: v for n, v in given.items() if n in taken}
 
 
 def _region(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:
