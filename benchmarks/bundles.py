@@ -41,9 +41,10 @@ import numpy as np
 import onnx
 from corpus import READERS, Case, Mode, judge_mode
 
-from optvet import OptvetError, Symptom, UsesLibraries, VetResult, vet
+from optvet import OptvetError, Symptom, VetResult, vet
 from optvet.engine.bundle import Bundle, read_arrays, replay_bundle, write_bundles
 from optvet.engine.discovery import Plugins
+from optvet.plugin import UsesLibraries
 from optvet.spec.request import VetRequest
 
 LIBRARIES = ("onnx", "numpy", "onnxruntime")

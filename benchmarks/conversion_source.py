@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, ConversionStage
+from optvet.plugin import Artifact, ConversionStage
 
 PLANTED = "planted_in_torch"
 SOURCE = """\

@@ -20,8 +20,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 from plants import NotApplicable, attribute, set_attribute
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Pass, Traits
 from optvet.graph.walk import bodies_of
+from optvet.plugin import Artifact, Pass, Traits
 
 Holder = GraphProto | FunctionProto
 

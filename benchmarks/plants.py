@@ -16,7 +16,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Pass, Traits
+from optvet.plugin import Artifact, Pass, Traits
 from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS
 from optvet.testing.quantized import Plant
 

@@ -27,12 +27,12 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from onnx.inliner import inline_local_functions
 
 import optvet
-from optvet import Artifact
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.dependence import Runs
 from optvet.engine.judge.random_outputs import Side, judge_random
 from optvet.graph.randomness import SeedBy, seeded
 from optvet.graph.walk import attribute_of, graphs
+from optvet.plugin import Artifact
 
 OPTIMIZERS = ("onnxoptimizer", "onnxslim", "onnxscript", "onnxruntime")
 

@@ -22,11 +22,12 @@ import pytest
 from tests.commands import CLEAN, FAULTY, WRITER
 
 import optvet.cli
-from optvet import Comparison, InputError, Sample, VetRequest
+from optvet import InputError, Sample, VetRequest
 from optvet.engine import discovery
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.work.inputs import Inputs, Slice
+from optvet.plugin import Comparison
 from optvet.spec import hooks
 from optvet.spec.request import OnBad
 from optvet.testing import check_comparator

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 import optvet
 import optvet.graph
+import optvet.plugin
 from optvet.spec import hooks
 
 ROOT = Path(__file__).parents[1]
@@ -271,7 +272,8 @@ def test_the_engine_never_names_a_plugin_nor_prints() -> None:
 
 @pytest.mark.parametrize("plugin", plugin_files(), ids=lambda p: p.stem)
 def test_a_plugin_imports_only_the_public_package(plugin: Path) -> None:
-    public = {f"optvet.{name}" for name in optvet.__all__} | {"optvet.graph"}
+    public = {f"optvet.plugin.{name}" for name in optvet.plugin.__all__}
+    public |= {"optvet.plugin", "optvet.graph"}
     public |= {f"optvet.graph.{name}" for name in optvet.graph.__all__}
     plugins = {p.stem for p in plugin_files()}
     for file in sources(plugin):

@@ -25,7 +25,8 @@ NAN = HEAD + "nan (float[4] x) => (float[4] y) { n = Sub(x, x)  y = Div(n, n) }"
 OPTIMIZERS = """
 import onnx
 from pydantic import BaseModel, ConfigDict
-from optvet import Artifact, Pass, Traits, Unsupported, hookimpl
+from optvet import Unsupported
+from optvet.plugin import Artifact, Pass, Traits, hookimpl
 
 class NoOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

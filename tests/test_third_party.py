@@ -34,7 +34,7 @@ depth (float[1,4,5] image) => (float[1,4,5] depth) {
 HALVING = '''
 import onnx
 
-from optvet import Artifact, Pass, hookimpl
+from optvet.plugin import Artifact, Pass, hookimpl
 from optvet.testing import Planted
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from optvet import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
+from optvet.plugin import Comparator, Comparison, InputError, Model, Sample, Summary, hookimpl
 from pydantic import BaseModel, ConfigDict, Field
 
 FACTOR = 1.25

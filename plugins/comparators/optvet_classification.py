@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.plugin import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Sample,
+    Suggestion,
+    Summary,
+    hookimpl,
+)
 
 MAX_ROWS = 10
 """Rows of one sample that a report shows; changed ones first."""

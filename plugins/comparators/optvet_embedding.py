@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.plugin import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Sample,
+    Suggestion,
+    Summary,
+    hookimpl,
+)
 
 _TASK = re.compile(
     r"embedding|feature.extraction|sentence.similarity|(face|speaker|person).(recognition|verif)"

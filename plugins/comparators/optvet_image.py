@@ -14,7 +14,8 @@ import onnx
 from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.graph import is_onnx
+from optvet.plugin import (
     Comparator,
     Comparison,
     InputError,
@@ -25,7 +26,6 @@ from optvet import (
     hookimpl,
     load_model,
 )
-from optvet.graph import is_onnx
 
 SIGMA = 1.5
 RADIUS = 5

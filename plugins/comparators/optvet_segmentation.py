@@ -9,7 +9,16 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.plugin import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Sample,
+    Suggestion,
+    Summary,
+    hookimpl,
+)
 
 NO_CLASS = -1
 """Class of a pixel with a score that is not a number."""

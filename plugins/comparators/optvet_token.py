@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.plugin import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Sample,
+    Suggestion,
+    Summary,
+    hookimpl,
+)
 
 MAX_SHOWN = 20
 """Changed positions of one sample that a report shows."""

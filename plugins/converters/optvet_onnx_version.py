@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Artifact, ConversionStage, Converter, hookimpl, version_of
+from optvet.plugin import Artifact, ConversionStage, Converter, hookimpl, version_of
 
 
 class ConverterOptions(BaseModel):

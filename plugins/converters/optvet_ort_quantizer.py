@@ -9,14 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
-    Artifact,
-    ConversionStage,
-    Converter,
-    Unsupported,
-    hookimpl,
-    version_of,
-)
+from optvet.plugin import Artifact, ConversionStage, Converter, Unsupported, hookimpl, version_of
 
 _PREPARE = ConversionStage("prepare", "optimize", "onnx")
 Width = Literal["QInt8", "QUInt8", "QInt16", "QUInt16"]

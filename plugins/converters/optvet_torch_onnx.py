@@ -11,14 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
-    Artifact,
-    ConversionStage,
-    Converter,
-    hookimpl,
-    load_factory,
-    version_of,
-)
+from optvet.plugin import Artifact, ConversionStage, Converter, hookimpl, load_factory, version_of
 
 _EXTRA = "optvet[torch,onnxscript]"
 

@@ -30,7 +30,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.plugin import (
     Dataset,
     Deferred,
     InputError,

@@ -29,7 +29,7 @@ import onnx
 from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import (
+from optvet.plugin import (
     Deferred,
     InputError,
     Model,

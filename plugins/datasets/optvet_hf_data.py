@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import (
+from optvet.plugin import (
     Dataset,
     Deferred,
     InputError,

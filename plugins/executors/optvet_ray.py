@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.plugin import (
     Executor,
     InfrastructureError,
     Report,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from optvet import Fragment, Pattern, Pool, PoolRequest, hookimpl
+from optvet.plugin import Fragment, Pattern, Pool, PoolRequest, hookimpl
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _LONGEST = 4

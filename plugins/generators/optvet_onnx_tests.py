@@ -17,8 +17,8 @@ import onnx.parser
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 from onnx import ModelProto, ValueInfoProto, numpy_helper
 
-from optvet import Fragment, Pattern, Pool, PoolRequest, hookimpl
 from optvet.graph import ONNX_DOMAIN, opset_versions
+from optvet.plugin import Fragment, Pattern, Pool, PoolRequest, hookimpl
 
 _KINDS = ("simple", "pytorch-operator", "pytorch-converted")
 _ELEMENTS = 20_000

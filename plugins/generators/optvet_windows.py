@@ -9,8 +9,17 @@ from random import Random
 import numpy as np
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
-from optvet import Fragment, Pattern, Pool, PoolRequest, UsageError, files_in, hookimpl, load_model
 from optvet.graph import ONNX_DOMAIN, opset_versions, reads
+from optvet.plugin import (
+    Fragment,
+    Pattern,
+    Pool,
+    PoolRequest,
+    UsageError,
+    files_in,
+    hookimpl,
+    load_model,
+)
 
 _LARGEST_MODEL = 512 << 20
 _PER_MODEL = 300

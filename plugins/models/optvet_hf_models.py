@@ -28,7 +28,7 @@ from urllib.parse import quote
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from optvet import (
+from optvet.plugin import (
     InfrastructureError,
     InputError,
     ModelCard,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from optvet import InputError, ModelCard, ModelSource, UsageError, check_file, hookimpl
+from optvet.plugin import InputError, ModelCard, ModelSource, UsageError, check_file, hookimpl
 
 
 class LocalSource:

@@ -43,7 +43,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from optvet import (
+from optvet.plugin import (
     InfrastructureError,
     InputError,
     ModelCard,

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from optvet import (
+from optvet.plugin import (
     InfrastructureError,
     InputError,
     ModelCard,

@@ -13,7 +13,16 @@ from typing import Literal
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, InterfaceChange, KnownLimit, Optimizer, Pass, Symptom, Traits, hookimpl
+from optvet.plugin import (
+    Artifact,
+    InterfaceChange,
+    KnownLimit,
+    Optimizer,
+    Pass,
+    Symptom,
+    Traits,
+    hookimpl,
+)
 
 _NON_STANDARD = frozenset(
     {

@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import (
+from optvet.plugin import (
     Artifact,
     InterfaceChange,
     KnownLimit,

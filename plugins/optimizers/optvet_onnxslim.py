@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, version_of
+from optvet.plugin import Artifact, Optimizer, Pass, Traits, UnknownName, hookimpl, version_of
 
 
 class OnnxslimOptions(BaseModel):

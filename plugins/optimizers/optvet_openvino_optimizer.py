@@ -26,7 +26,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Optimizer, Pass, Traits, Unsupported, hookimpl, version_of
+from optvet.plugin import Artifact, Optimizer, Pass, Traits, Unsupported, hookimpl, version_of
 
 # From every process that imports it OpenVINO sends an event, and it writes to the home folder,
 # unless this package cannot be imported (None). There is no variable for OpenVINO alone.

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from onnx import TensorProto, helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Optimizer, Pass, Sensitive, Traits, hookimpl
+from optvet.plugin import Artifact, Optimizer, Pass, Sensitive, Traits, hookimpl
 
 _LEVELS = {"basic": 1, "extended": 2, "layout": 3, "all": 4}
 _DONE = re.compile(r"GraphTransformer (\S+) modified: ([01]) with status")

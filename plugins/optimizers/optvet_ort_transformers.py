@@ -18,7 +18,7 @@ from typing import Any, Literal
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.plugin import (
     Artifact,
     KnownLimit,
     Optimizer,

@@ -25,7 +25,7 @@ from typing import Annotated, Any, NamedTuple
 import onnx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from optvet import (
+from optvet.plugin import (
     Artifact,
     Optimizer,
     Pass,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from optvet import Reporter, hookimpl
+from optvet.plugin import Reporter, hookimpl
 
 if TYPE_CHECKING:
-    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
+    from optvet.plugin import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 _MODELS = 5
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from optvet import Reporter, hookimpl
+from optvet.plugin import Reporter, hookimpl
 
 if TYPE_CHECKING:
-    from optvet import CampaignReport, FindingFiles
+    from optvet.plugin import CampaignReport, FindingFiles
 
 
 class JsonReporter:

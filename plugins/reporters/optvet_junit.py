@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from optvet import Reporter, hookimpl, printable
+from optvet.plugin import Reporter, hookimpl, printable
 
 if TYPE_CHECKING:
-    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
+    from optvet.plugin import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 
 class JUnitReporter:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from optvet import Reporter, hookimpl, markdown_text
+from optvet.plugin import Reporter, hookimpl, markdown_text
 
 if TYPE_CHECKING:
-    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
+    from optvet.plugin import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial
 
 _ROWS = 20
 _CHARS = 160

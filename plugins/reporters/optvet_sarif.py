@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from optvet import Reporter, hookimpl
+from optvet.plugin import Reporter, hookimpl
 
 if TYPE_CHECKING:
-    from optvet import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, Sighting
+    from optvet.plugin import CampaignReport, FindingFiles, ReportedFinding, ReportedTrial, Sighting
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

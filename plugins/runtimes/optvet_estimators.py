@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from optvet import (
+from optvet.plugin import (
     Artifact,
     Feeds,
     InputError,

@@ -24,7 +24,8 @@ import onnx
 from onnx import TensorProto
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
+from optvet.plugin import (
     Artifact,
     Feeds,
     Inner,
@@ -36,7 +37,6 @@ from optvet import (
     hookimpl,
     version_of,
 )
-from optvet.graph import RANDOM_OPERATORS, is_onnx, nodes_of
 
 # From every process that imports it OpenVINO sends an event, and it writes to the home folder,
 # unless this package cannot be imported (None). There is no variable for OpenVINO alone.

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Feeds, Runtime, Session, hookimpl
+from optvet.plugin import Artifact, Feeds, Runtime, Session, hookimpl
 
 
 class ReferenceOptions(BaseModel):
@@ -41,7 +41,7 @@ class ReferenceRuntime:
 
     def load(self, artifact: Artifact, options: ReferenceOptions) -> Session:
         """Check that every operator can be evaluated, and prepare the graph."""
-        from optvet import reference_evaluator  # imports the engine, which plugins need not
+        from optvet.plugin import reference_evaluator  # imports the engine, which plugins need not
 
         model = onnx.load_from_string(artifact.data)
         run = reference_evaluator(model, double=options.precision == "float64")

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.plugin import (
     Artifact,
     Check,
     ConversionStage,
@@ -180,7 +180,7 @@ def _convert(model: onnx.ModelProto) -> Any:
 
 def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of ``model`` in which what depends on weights alone is a weight."""
-    from optvet import reference_evaluator  # imports the engine, which plugins need not
+    from optvet.plugin import reference_evaluator  # imports the engine, which plugins need not
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

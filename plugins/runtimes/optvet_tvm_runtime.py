@@ -11,7 +11,16 @@ import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Artifact, Check, Feeds, Installation, Runtime, Session, hookimpl, version_of
+from optvet.plugin import (
+    Artifact,
+    Check,
+    Feeds,
+    Installation,
+    Runtime,
+    Session,
+    hookimpl,
+    version_of,
+)
 
 # What an executable cannot be built without, in TVM's order; nothing here optimizes.
 _LOWERING = (

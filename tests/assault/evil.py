@@ -13,7 +13,7 @@ from tests.assault import evil_states as _states  # noqa: F401
 from tests.assault.kinds import KINDS, Kind, Returns, destroyed
 
 # Imported for what they register.
-from optvet import Artifact, Pass, Traits, hookimpl
+from optvet.plugin import Artifact, Pass, Traits, hookimpl
 
 __all__ = ["KINDS", "PLAIN_FAULT", "Evil", "Kind", "provoke"]
 

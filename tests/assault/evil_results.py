@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 from tests.assault.kinds import Returns, destroyed, kind
 
-from optvet import Artifact
+from optvet.plugin import Artifact
 
 # --- exceptions ----------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optvet import Deferred, Model, OptvetError
+from optvet import OptvetError
 from optvet.engine.bundle import read_arrays, read_record
 from optvet.engine.campaign import (
     export,
@@ -62,6 +62,7 @@ from optvet.engine.repair.replay import read_patch
 from optvet.engine.work.arrays import dump_arrays
 from optvet.engine.work.facts import run_from_bytes
 from optvet.engine.work.trial import Outputs
+from optvet.plugin import Deferred, Model
 
 EXAMPLE_S = 10
 """An input takes milliseconds; one that takes this long takes unbounded time."""

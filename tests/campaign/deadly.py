@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Optimizer, Pass, Traits, hookimpl
+from optvet.plugin import Artifact, Optimizer, Pass, Traits, hookimpl
 from optvet.testing.faults import hog_memory
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel
 
-from optvet import Sensitive, UsageError, VetRequest
+from optvet import UsageError, VetRequest
 from optvet.engine.campaign import Digests, open_store
 from optvet.engine.campaign.file import read_campaign
 from optvet.engine.campaign.plan import plan_campaign, requests_of, tool_of
@@ -17,6 +17,7 @@ from optvet.engine.campaign.template import template
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
+from optvet.plugin import Sensitive
 from optvet.testing import Planted
 
 PLUGINS = Plugins()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.commands import Run
 
-from optvet import Artifact, Traits
 from optvet.engine.discovery import Plugins
+from optvet.plugin import Artifact, Traits
 from optvet.testing import Planted
 
 OLD = Path(__file__).parents[1] / "fixtures" / "first_contracts.py"

@@ -15,8 +15,9 @@ import onnx.parser
 import pytest
 
 import optvet.cli.models
-from optvet import ModelCard, UsageError
+from optvet import UsageError
 from optvet.engine.discovery import Plugins
+from optvet.plugin import ModelCard
 
 Run = Callable[..., Any]
 Write = Callable[[str, str], Path]

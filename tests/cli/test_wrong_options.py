@@ -10,10 +10,11 @@ import pytest
 from pydantic import BaseModel
 from tests.commands import CLEAN, Run
 
-from optvet import Artifact, PluginError, UsageError
+from optvet import PluginError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.plugin import Artifact
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 

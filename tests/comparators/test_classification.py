@@ -9,7 +9,8 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from sklearn.metrics import accuracy_score, precision_score, top_k_accuracy_score
 
-from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
+from optvet import InputError, Sample
+from optvet.plugin import Comparison, Model, ModelConfig, ValueInfo
 from optvet_classification import (
     ClassificationComparator,
     ClassificationOptions,

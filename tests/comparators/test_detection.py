@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from optvet import Comparison, InputError, Model, ModelConfig, Sample
+from optvet import InputError, Sample
+from optvet.plugin import Comparison, Model, ModelConfig
 from optvet_detection import DetectionComparator, DetectionOptions, is_detection
 from optvet_detection.boxes import Detections, Proposals, box_iou, is_box, select, suppress
 from optvet_detection.coco import average_precision, is_available, truth_from_detections

@@ -10,7 +10,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.spatial import distance
 from sklearn.neighbors import NearestNeighbors
 
-from optvet import Comparison, InputError, Model, ModelConfig, Sample
+from optvet import InputError, Sample
+from optvet.plugin import Comparison, Model, ModelConfig
 from optvet_embedding import (
     EmbeddingComparator,
     EmbeddingOptions,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Comparison, Summary
 from optvet.engine.discovery import Plugins
+from optvet.plugin import Comparison, Summary
 from optvet.testing import check_comparator, pretend_model
 
 Outputs = Mapping[str, np.ndarray]

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.signal import convolve2d
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
+from optvet import InputError, Sample
+from optvet.plugin import Comparison, Model, ModelConfig, ValueInfo
 from optvet_image import (
     ImageComparator,
     ImageOptions,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import accuracy_score, root_mean_squared_error
 
-from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
+from optvet import InputError, Sample
+from optvet.plugin import Comparison, Model, ModelConfig, ValueInfo
 from optvet_speech import (
     SpeechComparator,
     SpeechOptions,

@@ -9,10 +9,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet import Model, ModelConfig, ValueInfo
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.plugin import Model, ModelConfig, ValueInfo
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted, PlantedOptions, pretend_model

@@ -9,7 +9,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.spatial import distance
 from sklearn.metrics import max_error, root_mean_squared_error
 
-from optvet import Comparison, Model, ModelConfig, Sample
+from optvet import Sample
+from optvet.plugin import Comparison, Model, ModelConfig
 from optvet_tensor import TensorComparator, TensorOptions, cosine, max_ulp, tensor_metrics
 
 COMPARATOR = TensorComparator()

@@ -15,22 +15,12 @@ from pydantic import BaseModel, ValidationError
 from tests.comparators.tiny_decoder import VOCABULARY, decoder
 from tests.data import DATA
 
-from optvet import (
-    Artifact,
-    Comparison,
-    InputError,
-    Model,
-    ModelConfig,
-    Pass,
-    Sample,
-    Traits,
-    ValueInfo,
-    VetResult,
-)
-from optvet import Run as RunModel
+from optvet import InputError, Sample, VetResult
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.plugin import Artifact, Comparison, Model, ModelConfig, Pass, Traits, ValueInfo
+from optvet.plugin import Run as RunModel
 from optvet.spec.request import VetRequest
 from optvet.testing import PlantedOptions
 from optvet_text import TextComparator, TextOptions, measures

@@ -17,11 +17,12 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import kendalltau
 from tests.data import DATA
 
-from optvet import Comparison, InputError, Model, ModelConfig, Sample, ValueInfo
-from optvet import Run as RunModel
+from optvet import InputError, Sample
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.plugin import Comparison, Model, ModelConfig, ValueInfo
+from optvet.plugin import Run as RunModel
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 from optvet_text import TextComparator, TextOptions

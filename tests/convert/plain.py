@@ -16,16 +16,9 @@ import onnx
 import onnx.parser
 from pydantic import BaseModel, ConfigDict
 
-from optvet import (
-    Artifact,
-    ConversionStage,
-    Feeds,
-    Session,
-    SourceFacts,
-    UsageError,
-    load_factory,
-)
+from optvet import UsageError
 from optvet.engine.discovery import Plugins
+from optvet.plugin import Artifact, ConversionStage, Feeds, Session, SourceFacts, load_factory
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
 

@@ -7,7 +7,6 @@ import onnx.parser
 import pytest
 from onnx import ModelProto
 
-from optvet import SourceInside, SourceValue
 from optvet.engine.convert.align import (
     Tolerances,
     broken_operators,
@@ -17,6 +16,7 @@ from optvet.engine.convert.align import (
     known_values,
 )
 from optvet.engine.convert.locate import differing_attributes
+from optvet.plugin import SourceInside, SourceValue
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
 X = np.array([[1.0, -2, 3], [-4, 5, 6]], np.float32)

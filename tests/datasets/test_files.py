@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from optvet import Deferred, Feeds, InputError, Model, Sample, UsageError
+from optvet import InputError, Sample, UsageError
 from optvet.engine.models.opening import open_model
+from optvet.plugin import Deferred, Feeds, Model
 from optvet_files import FilesDataset, FilesOptions, optvet_datasets
 
 Maker = Callable[[str], Model]

@@ -10,8 +10,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet import Deferred, Feeds, InputError, Model, Sample, UsageError
+from optvet import InputError, Sample, UsageError
 from optvet.engine.models.opening import open_model
+from optvet.plugin import Deferred, Feeds, Model
 from optvet_images import PRESETS, ImagesDataset, ImagesOptions, optvet_datasets
 
 pillow = pytest.importorskip("PIL.Image", reason="needs Pillow, of the extra images")

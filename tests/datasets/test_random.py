@@ -7,8 +7,9 @@ import onnxruntime  # noqa: TID253 - the tests are about what the runtime accept
 import pytest
 from tests.data import DATA
 
-from optvet import Feeds, InputError, Model, Sample, UsageError
+from optvet import InputError, Sample, UsageError
 from optvet.engine.models.opening import open_model
+from optvet.plugin import Feeds, Model
 from optvet_random import RandomDataset, RandomOptions, optvet_datasets
 
 Maker = Callable[..., Model]

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from optvet import Feeds, InputError, Model, Sample
+from optvet import InputError, Sample
 from optvet.engine.models.opening import open_model
+from optvet.plugin import Feeds, Model
 from optvet_random import RECIPE_SAMPLES, RandomDataset, RandomOptions
 from optvet_random.values import recipe_from
 

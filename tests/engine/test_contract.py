@@ -11,23 +11,12 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from optvet import (
-    Artifact,
-    Comparison,
-    ContractError,
-    Deferred,
-    Model,
-    ModelCard,
-    Pass,
-    PluginError,
-    Summary,
-    Traits,
-    UsageError,
-)
+from optvet import ContractError, PluginError, UsageError
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
+from optvet.plugin import Artifact, Comparison, Deferred, Model, ModelCard, Pass, Summary, Traits
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted
 from optvet_tensor import TensorComparator

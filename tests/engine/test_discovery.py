@@ -35,7 +35,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[Write]:
 def planted(*names: str) -> str:
     optimizers = ", ".join(f"Planted(name={n!r})" for n in names)
     return f"""
-from optvet import hookimpl
+from optvet.plugin import hookimpl
 from optvet.testing import Planted
 
 @hookimpl
@@ -81,19 +81,20 @@ def test_names_are_sorted_whatever_the_order_of_discovery(plugin: Write) -> None
         ("raise RuntimeError('wrong CPU')", "RuntimeError: wrong CPU"),
         ("def f(:", "SyntaxError: "),
         (
-            "from optvet import hookimpl\n@hookimpl\ndef optvet_optimizers(): return 1 / 0",
+            "from optvet.plugin import hookimpl\n@hookimpl\ndef optvet_optimizers(): return 1 / 0",
             "ZeroDivisionError: ",
         ),
         (
-            "from optvet import hookimpl\n@hookimpl\ndef optvet_optimizers(models): return []",
+            "from optvet.plugin import hookimpl\n@hookimpl\n"
+            "def optvet_optimizers(models): return []",
             "PluginValidationError: ",
         ),
         (
-            "from optvet import hookimpl\n@hookimpl\ndef optvet_runtimes(): return 3",
+            "from optvet.plugin import hookimpl\n@hookimpl\ndef optvet_runtimes(): return 3",
             "optvet_runtimes() returned int, expected a list of plugin objects",
         ),
         (
-            "from optvet import hookimpl\n@hookimpl\ndef optvet_runtimes(): return None",
+            "from optvet.plugin import hookimpl\n@hookimpl\ndef optvet_runtimes(): return None",
             "gives no plugin: optvet_runtimes() returned none",
         ),
         ("x = 1", "gives no plugin: it has no hook of optvet, such as optvet_optimizers"),
@@ -102,7 +103,7 @@ def test_names_are_sorted_whatever_the_order_of_discovery(plugin: Write) -> None
             "optvet_optimizers has no @hookimpl above it; import it from optvet",
         ),
         (
-            "from optvet import hookimpl\n@hookimpl\ndef optvet_optimisers(): return []",
+            "from optvet.plugin import hookimpl\n@hookimpl\ndef optvet_optimisers(): return []",
             "optvet_optimisers is no hook of optvet; did you mean optvet_optimizers?",
         ),
         (
@@ -136,7 +137,7 @@ def test_a_broken_plugin_is_reported_and_the_others_still_load(
 
 def test_a_plugin_without_its_library_is_listed_with_the_reason(plugin: Write) -> None:
     source = """
-from optvet import hookimpl
+from optvet.plugin import hookimpl
 from optvet.testing import Planted
 
 class Heavy(Planted):
@@ -199,7 +200,7 @@ def test_a_built_in_plugin_keeps_its_name_and_all_else_goes_on(
 
 def test_a_stranger_named_like_the_default_comparator_displaces_it_nowhere(plugin: Write) -> None:
     source = """
-from optvet import hookimpl
+from optvet.plugin import hookimpl
 
 class Tensor:
     name = "tensor"

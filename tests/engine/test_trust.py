@@ -12,10 +12,11 @@ import pytest
 from pydantic import BaseModel, ConfigDict, ImportString
 
 import optvet
-from optvet import Harmless, InputError, Sensitive
+from optvet import InputError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sidecar import config_for
 from optvet.engine.trust import dataset_from, options_from
+from optvet.plugin import Harmless, Sensitive
 from optvet.spec.sensitive import sensitive_options, unmarked_options
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>

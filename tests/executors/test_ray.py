@@ -16,7 +16,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet import InfrastructureError, WorkerLost
+from optvet import InfrastructureError
 from optvet.engine.campaign import (
     Digests,
     Event,
@@ -32,6 +32,7 @@ from optvet.engine.campaign import (
     trials,
 )
 from optvet.engine.discovery import Plugins
+from optvet.plugin import WorkerLost
 
 pytest.importorskip("ray", reason="needs optvet[ray]")
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]

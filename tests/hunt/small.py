@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import helper
 
-from optvet import Fragment, Pattern, PoolRequest, Traits
 from optvet.engine.discovery import Plugins
+from optvet.plugin import Fragment, Pattern, PoolRequest, Traits
 from optvet.testing import Planted
 
 NUMBERS = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)

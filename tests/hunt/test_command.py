@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 from tests.commands import FAULTY, Run, Spawn, run, spawn
 
-from optvet import markdown_text
+from optvet.plugin import markdown_text
 from optvet.spec.records import HuntSummary
 from optvet.spec.records.campaign import CampaignSummary
 

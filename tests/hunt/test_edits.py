@@ -14,7 +14,6 @@ import pytest
 from onnx import ModelProto
 from tests.hunt.small import plugins_with
 
-from optvet import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.judge import Examined, examine, firing_of
 from optvet.engine.hunt.look import QUICK
@@ -26,6 +25,7 @@ from optvet.engine.hunt.truth import outputs_of
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
 from optvet.graph.interface import interface_of
+from optvet.plugin import Artifact, Candidate, Fragment, PoolRequest, Vocabulary
 from optvet.spec.hunt import HuntRequest
 
 PLUGINS = Plugins()

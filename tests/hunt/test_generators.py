@@ -12,11 +12,12 @@ import onnx.parser
 import pytest
 from onnx import NodeProto, helper
 
-from optvet import Artifact, Candidate, Fragment, Pass, Pattern, PoolRequest, UsageError, Vocabulary
+from optvet import UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.make import complete
 from optvet.graph import at_opset, candidate_of, joined, types_of
 from optvet.graph.compose import refitted
+from optvet.plugin import Artifact, Candidate, Fragment, Pass, Pattern, PoolRequest, Vocabulary
 from optvet.testing import check_mutator, check_pool
 
 PLUGINS = Plugins()

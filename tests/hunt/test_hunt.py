@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel
 from tests.hunt.small import SmallPool, plugins_with
 
-from optvet import Artifact, Candidate, InputError, Traits, UnknownName, UsageError, Vocabulary
+from optvet import InputError, UnknownName, UsageError
 from optvet.engine.bundle.files import read_record, write_arrays
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import Crumb, Outcome, Seed, read_crumb, read_journal
@@ -29,6 +29,7 @@ from optvet.engine.hunt.run import HuntProgress, hunt, models_left
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Sign, State
 from optvet.engine.hunt.subject import subject_of
+from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
 from optvet.spec.errors import PluginError
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntSummary

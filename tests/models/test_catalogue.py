@@ -12,18 +12,11 @@ import onnx.parser
 import pytest
 
 import optvet_catalogue
-from optvet import (
-    InfrastructureError,
-    InputError,
-    ModelCard,
-    ModelSource,
-    NeedsNetwork,
-    PluginError,
-    UsageError,
-)
+from optvet import InfrastructureError, InputError, PluginError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sidecar import Preprocessing
 from optvet.engine.models.sources import resolve_model
+from optvet.plugin import ModelCard, ModelSource, NeedsNetwork
 from optvet_catalogue import StudySource, catalogue
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'

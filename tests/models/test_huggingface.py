@@ -21,9 +21,10 @@ import pytest
 from onnx import numpy_helper
 
 import optvet_hf_models
-from optvet import InputError, ModelSource, PluginError, UsageError
+from optvet import InputError, PluginError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
+from optvet.plugin import ModelSource
 from optvet_hf_models import HuggingFaceSource
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'

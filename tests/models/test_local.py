@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import optvet_local
-from optvet import InputError, ModelSource, UsageError
+from optvet import InputError, UsageError
+from optvet.plugin import ModelSource
 
 
 def fetch(reference: object, cache: Path = Path("unused")) -> list[Path]:

@@ -23,9 +23,10 @@ import onnx.parser
 import pytest
 
 import optvet_onnx_hub
-from optvet import InfrastructureError, InputError, ModelSource, UsageError
+from optvet import InfrastructureError, InputError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
+from optvet.plugin import ModelSource
 from optvet_onnx_hub import HubSource, RetryPolicy
 
 TEXT = '<ir_version: 8, opset_import: ["" : 12]> g (float[2] x) => (float[2] y) { y = Relu(x) }'

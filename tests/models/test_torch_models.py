@@ -13,9 +13,10 @@ import onnx.numpy_helper
 import pytest
 
 import optvet_torch_models
-from optvet import InputError, ModelSource, PluginError, UsageError
+from optvet import InputError, PluginError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
+from optvet.plugin import ModelSource
 from optvet_torch_models import TorchSource
 
 NETS = """

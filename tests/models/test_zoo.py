@@ -10,7 +10,8 @@ import pytest
 from onnx import numpy_helper
 
 import optvet_zoo
-from optvet import InputError, ModelSource, UnknownName
+from optvet import InputError, UnknownName
+from optvet.plugin import ModelSource
 from optvet_zoo import light
 
 RECIPES = Path(optvet_zoo.__file__).with_name("recipes")

@@ -9,11 +9,12 @@ import onnx.parser
 import pytest
 from pydantic import ValidationError
 
-from optvet import Artifact, Symptom, VetResult
+from optvet import Symptom, VetResult
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.plugin import Artifact
 from optvet.spec.request import VetRequest
 from optvet_onnxoptimizer import OnnxOptimizer, OnnxOptimizerOptions
 

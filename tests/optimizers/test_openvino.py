@@ -13,7 +13,8 @@ from onnx import numpy_helper
 from tests.answers import detail
 
 import optvet
-from optvet import Artifact, Unsupported, VetResult
+from optvet import Unsupported, VetResult
+from optvet.plugin import Artifact
 from optvet_openvino_optimizer import OpenVinoOptimizer, changed_by
 
 if importlib.util.find_spec("openvino") is None:

@@ -12,10 +12,10 @@ from tests.answers import elsewhere
 
 import optvet
 import optvet_ort_optimizer
-from optvet import Artifact
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.plugin import Artifact
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest

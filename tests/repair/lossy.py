@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Pass, Traits
+from optvet.plugin import Artifact, Pass, Traits
 
 
 class NoOptions(BaseModel):

@@ -15,10 +15,11 @@ from tests.commands import Run, run
 from tests.repair import planted
 from tests.repair.lossy import Lossy
 
-from optvet import Artifact, UsageError
+from optvet import UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
+from optvet.plugin import Artifact
 from optvet.spec.records.repair import Patch, RepairResult
 from optvet.spec.repair import RepairRequest
 

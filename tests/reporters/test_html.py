@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optvet import CampaignReport, ReportedFinding
+from optvet import CampaignReport
 from optvet.engine.campaign.report import render_report
 from optvet.engine.discovery import Plugins
+from optvet.plugin import ReportedFinding
 from optvet.spec.records import (
     Bar,
     BarChart,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from optvet import Check, Collision, Installation, Ran, Unmet
 from optvet.engine.environment.checks import check_requirements
 from optvet.engine.environment.doctor import merged
 from optvet.engine.work.sandbox import Sandbox
+from optvet.plugin import Check, Collision, Installation, Ran, Unmet
 from optvet_ort_runtime import OrtRuntime
 
 BOTH = ("onnxruntime", "onnxruntime-gpu")

@@ -9,10 +9,11 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
-from optvet import Artifact, Session, Unsupported, UsageError, vet
+from optvet import Unsupported, UsageError, vet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.plugin import Artifact, Session
 from optvet.spec.request import VetRequest
 from optvet_ort_runtime import OrtOptions, OrtRuntime, _node_times, _placed, check_placement
 

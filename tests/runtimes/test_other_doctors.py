@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optvet import Installation, Ran
 from optvet.engine.environment.checks import check_imports, check_shadows
 from optvet.engine.environment.doctor import merged
+from optvet.plugin import Installation, Ran
 from optvet_torch_runtime import TorchRuntime
 from optvet_tvm_runtime import TvmRuntime
 

@@ -12,8 +12,8 @@ import pytest
 from tests.answers import elsewhere
 
 import optvet
-from optvet import Artifact
 from optvet.engine.discovery import Plugins
+from optvet.plugin import Artifact
 from optvet_reference_runtime import ReferenceOptions, ReferenceRuntime
 
 Run = Callable[..., Any]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from optvet import InfrastructureError, file_sha256, write_file
+from optvet import InfrastructureError
+from optvet.plugin import file_sha256, write_file
 from optvet.spec.files import replacing
 
 

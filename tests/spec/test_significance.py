@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from optvet import may_be_rounded
+from optvet.plugin import may_be_rounded
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])

@@ -14,7 +14,7 @@ import typer
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from optvet import InfrastructureError, Model, ModelCard, UsageError, ValueInfo
+from optvet import InfrastructureError, UsageError
 from optvet.cli.commands import Group, add
 from optvet.cli.options import CacheDir, Debug, cache_folder
 from optvet.cli.output import Json, write_document
@@ -22,6 +22,7 @@ from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine import contract
 from optvet.engine.discovery import Plugins
+from optvet.plugin import Model, ModelCard, ValueInfo
 from optvet.spec.files import file_sha256, replacing
 from optvet.spec.foreign import open_file
 from optvet.spec.protocols import NeedsNetwork

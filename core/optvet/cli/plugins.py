@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from optvet import Optimizer, Pass, Runtime, UnknownName, UsageError, __version__
+from optvet import UnknownName, UsageError, __version__
 from optvet.cli.commands import Group, add
 from optvet.cli.env import pythons_of
 from optvet.cli.options import Debug
@@ -25,6 +25,7 @@ from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.environment.extras import missing_extra, wanted_extra
 from optvet.engine.environment.scaffold import Family, write_plugin
+from optvet.plugin import Optimizer, Pass, Runtime
 from optvet.spec.described import descriptions
 from optvet.spec.records import PluginDescription, PluginDescriptions, PluginEntry, PluginList
 

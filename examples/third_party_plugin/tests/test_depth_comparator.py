@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optvet import Comparison, InputError, Sample
+from optvet.plugin import Comparison, InputError, Sample
 from optvet.testing import check_comparator, pretend_model
 
 from depth_comparator import DepthComparator, DepthOptions, depth_metrics

@@ -24,7 +24,16 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, InputError, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.plugin import (
+    Comparator,
+    Comparison,
+    InputError,
+    Model,
+    Sample,
+    Suggestion,
+    Summary,
+    hookimpl,
+)
 from optvet_detection.boxes import Detections, Proposals, everything, select
 from optvet_detection.coco import (
     NAMES,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparator, Comparison, Model, Sample, Suggestion, Summary, hookimpl
+from optvet.plugin import Comparator, Comparison, Model, Sample, Suggestion, Summary, hookimpl
 
 _TASK = re.compile(
     r"regression|landmark|\bpose\b|voice.activity|\bvad\b|(speech|audio|voice).enhancement"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Comparison, InputError, Model, Run, Sample, Summary, ValueInfo
+from optvet.plugin import Comparison, InputError, Model, Run, Sample, Summary, ValueInfo
 from optvet_tensor import tensor_metrics
 
 VERSION = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optvet import InputError, Model, Sample
+from optvet.plugin import InputError, Model, Sample
 
 _START, _END = re.compile(r"start", re.IGNORECASE), re.compile(r"end(?!c|ing_)", re.IGNORECASE)
 NOWHERE = -1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from optvet import InputError, Model, Run, Sample, ValueInfo
+from optvet.plugin import InputError, Model, Run, Sample, ValueInfo
 
 _IDS = re.compile(r"(^|[_.])(input_?)?(ids?|tokens?)([_.\d]|$)", re.IGNORECASE)
 _NO_IDS = re.compile(r"type|segment|position|mask|past|cache|length", re.IGNORECASE)

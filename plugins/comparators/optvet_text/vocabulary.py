@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from optvet import InputError, Model, parse_json, read_file
+from optvet.plugin import InputError, Model, parse_json, read_file
 
 MAX_BYTES = 64 << 20
 """Larger vocabularies are refused; those of large language models have some ten megabytes."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.plugin import (
     Dataset,
     Deferred,
     InputError,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from optvet import InputError, check_size, parse_json, read_text
+from optvet.plugin import InputError, check_size, parse_json, read_text
 
 FOLDERS = "folders"
 _BYTES_PER_BYTE = 8

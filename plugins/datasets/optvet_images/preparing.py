@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from optvet import InputError, Model, ValueInfo
+from optvet.plugin import InputError, Model, ValueInfo
 
 if TYPE_CHECKING:
     from PIL import Image

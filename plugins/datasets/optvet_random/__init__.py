@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from optvet import InputError, Model, Probe, Sample, UsageError, ValueInfo, hookimpl, load_model
+from optvet.plugin import (
+    InputError,
+    Model,
+    Probe,
+    Sample,
+    UsageError,
+    ValueInfo,
+    hookimpl,
+    load_model,
+)
 from optvet_random.graph import Graph
 from optvet_random.search import Config, RandomOptions, Search, feeds_of, roles_of, sizes_from
 from optvet_random.values import FLOATS, Domain, Recipe, numpy_dtype, recipe_from

@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from optvet import ValueInfo
 from optvet.graph import bodies_of
+from optvet.plugin import ValueInfo
 from optvet_random.values import FLOATS, INTEGER, WORDS, Domain
 
 # (operator, input) through which values pass unchanged, to all outputs. None: any input.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import InputError, Probe, UsageError, ValueInfo
+from optvet.plugin import InputError, Probe, UsageError, ValueInfo
 from optvet_random.graph import Graph, domains_of
 from optvet_random.values import FINITE, Domain, Regime, array_of, describe
 

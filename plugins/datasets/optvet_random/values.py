@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import onnx
 
-from optvet import InputError, ValueInfo, check_size
+from optvet.plugin import InputError, ValueInfo, check_size
 
 # fmt: off
 Regime = Literal[

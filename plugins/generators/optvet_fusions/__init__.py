@@ -17,8 +17,8 @@ import numpy as np
 import onnx.parser
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-from optvet import Fragment, Pattern, Pool, PoolRequest, hookimpl
 from optvet.graph import ONNX_DOMAIN, Typed, candidate_of, renamed, types_of
+from optvet.plugin import Fragment, Pattern, Pool, PoolRequest, hookimpl
 
 _FILE = Path(__file__).parent / "patterns.txt"
 

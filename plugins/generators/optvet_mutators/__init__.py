@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from optvet import Mutator, hookimpl
+from optvet.plugin import Mutator, hookimpl
 from optvet_mutators import between, form, structure, values
 from optvet_mutators.common import Edit
 

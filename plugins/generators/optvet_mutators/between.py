@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from optvet import Candidate, Vocabulary
 from optvet.graph import types_of
+from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import filled, fresh, insert, onnx_version, slots
 
 _UNARY = "Identity Neg Abs Relu Sigmoid Tanh Exp Sqrt Floor Not Transpose Dropout Cast"

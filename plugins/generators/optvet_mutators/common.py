@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
-from optvet import Candidate, Vocabulary
 from optvet.graph import (
     ONNX_DOMAIN,
     all_names,
@@ -19,6 +18,7 @@ from optvet.graph import (
     schema_of,
     type_of,
 )
+from optvet.plugin import Candidate, Vocabulary
 
 Change = Callable[[Candidate, Vocabulary, Random], bool]
 """Changes a candidate in place; False if there is nothing to change."""

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from optvet import Candidate, Vocabulary
 from optvet.graph import ONNX_DOMAIN, domain_of, reads, renamed, to_opset, type_of
+from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import (
     add_output,
     fresh,

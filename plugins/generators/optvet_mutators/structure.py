@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper, numpy_helper
 
-from optvet import Candidate, Vocabulary
 from optvet.graph import Typed, joined, opset_versions, type_of, types_of
+from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import (
     add_output,
     available,

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
-from optvet import Candidate, Vocabulary
 from optvet.graph import ONNX_DOMAIN, to_opset, type_of
+from optvet.plugin import Candidate, Vocabulary
 from optvet_mutators.common import constants, onnx_version, pick, schema, set_value
 
 _FLOATS = {1: np.float32, 10: np.float16, 11: np.float64}

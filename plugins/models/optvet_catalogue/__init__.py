@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from optvet import (
+from optvet.plugin import (
     InfrastructureError,
     ModelCard,
     ModelSource,

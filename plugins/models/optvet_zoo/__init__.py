@@ -18,14 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-from optvet import (
-    InputError,
-    ModelCard,
-    ModelSource,
-    UnknownName,
-    hookimpl,
-    write_file,
-)
+from optvet.plugin import InputError, ModelCard, ModelSource, UnknownName, hookimpl, write_file
 from optvet_zoo import light
 
 _RECIPES = Path(__file__).with_name("recipes")

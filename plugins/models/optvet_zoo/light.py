@@ -26,7 +26,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from optvet import InputError
+from optvet.plugin import InputError
 
 RECIPE = "1"
 """Changes whenever any byte of a made model would; names the folder in the cache."""

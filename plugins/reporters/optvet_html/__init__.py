@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optvet import Reporter, hookimpl
+from optvet.plugin import Reporter, hookimpl
 
 if TYPE_CHECKING:
-    from optvet import CampaignReport, FindingFiles
+    from optvet.plugin import CampaignReport, FindingFiles
 
 _HERE = Path(__file__).parent
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from optvet import BarChart, Chart, IntervalChart, PointChart, ReportTable
+from optvet.plugin import BarChart, Chart, IntervalChart, PointChart, ReportTable
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _FOOT = 760.0, 210.0, 20.0, 10.0, 44.0
 _LINE, _THICK = 24.0, 14.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from optvet import (
+from optvet.plugin import (
     CampaignReport,
     FindingFiles,
     ReportedFinding,

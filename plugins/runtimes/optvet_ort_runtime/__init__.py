@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.plugin import (
     Artifact,
     Check,
     Collision,

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from optvet import InputError, KernelLaunch, Reading
+from optvet.plugin import InputError, KernelLaunch, Reading
 
 _LOG = "kernels.csv"
 _LOG_BYTES = 64 << 20

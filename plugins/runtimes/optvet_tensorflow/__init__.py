@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from optvet import (
+from optvet.plugin import (
     Artifact,
     Converter,
     Feeds,

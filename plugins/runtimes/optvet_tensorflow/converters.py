@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import Artifact, ConversionStage, Unsupported, UsageError, version_of
+from optvet.plugin import Artifact, ConversionStage, Unsupported, UsageError, version_of
 from optvet_tensorflow.frozen import GRAPH, Frozen
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, bytes_of

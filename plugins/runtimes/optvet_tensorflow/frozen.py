@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from optvet import KEPT_BITS, Artifact, SourceInside, SourceOperand, SourceValue, may_be_rounded
+from optvet.plugin import (
+    KEPT_BITS,
+    Artifact,
+    SourceInside,
+    SourceOperand,
+    SourceValue,
+    may_be_rounded,
+)
 from optvet_tensorflow.alike import alike_in_onnx
 from optvet_tensorflow.program import Program, tensorflow
 

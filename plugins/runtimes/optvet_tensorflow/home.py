@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from optvet import PythonEnvironment
+from optvet.plugin import PythonEnvironment
 
 _TENSORFLOW = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
 ENVIRONMENT = PythonEnvironment(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from optvet import Artifact, InputError, SourceFacts, SourceInside, SourceValue, load_factory
+from optvet.plugin import Artifact, InputError, SourceFacts, SourceInside, SourceValue, load_factory
 
 TFLITE = "tflite"
 _NO_VALUES = ("DELEGATE", "VAR_HANDLE")

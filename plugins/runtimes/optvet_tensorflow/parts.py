@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optvet import Feeds, InputError, SourcePart
+from optvet.plugin import Feeds, InputError, SourcePart
 from optvet_tensorflow.program import Program, tensorflow
 
 _SOURCE = '''\

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from optvet import Artifact, InputError, SourceFacts, load_factory
+from optvet.plugin import Artifact, InputError, SourceFacts, load_factory
 
 TF = "tf"
 _ROWS = 2

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from optvet import (
+from optvet.plugin import (
     KEPT_BITS,
     Artifact,
     Feeds,

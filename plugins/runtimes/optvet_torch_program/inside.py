@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optvet import SourceInside, SourceOperand, SourceValue
+from optvet.plugin import SourceInside, SourceOperand, SourceValue
 from optvet_torch_program import as_array
 from optvet_torch_program.alike import alike_in_onnx, inputs_in_onnx
 

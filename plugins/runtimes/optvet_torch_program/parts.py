@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optvet import InputError, SourcePart
+from optvet.plugin import InputError, SourcePart
 
 _SOURCE = '''\
 """A part of a model, as an exported program, and what it was called with."""

@@ -315,7 +315,7 @@ class Explained(Planted):
 
     def snippet(self, passes: Sequence[str], options: BaseModel) -> str:
         return f"""
-            from optvet import Artifact
+            from optvet.plugin import Artifact
             from optvet.testing import Planted
             planted = Planted()
             source = Artifact("onnx", model.SerializeToString())

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from optvet import Check, Collision, Installation, Unmet
 from optvet.engine.discovery import Loaded, Plugins
 from optvet.engine.environment import checks, doctor, machine
 from optvet.engine.work.sandbox import Sandbox
+from optvet.plugin import Check, Collision, Installation, Unmet
 from optvet.spec.records import STATUSES
 
 

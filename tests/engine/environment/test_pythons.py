@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from optvet import InfrastructureError, PythonEnvironment, UsageError
+from optvet import InfrastructureError, UsageError
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment import pythons
 from optvet.engine.environment.pythons import MADE, Pythons, declared, listed, make, problem_of
+from optvet.plugin import PythonEnvironment
 
 
 def wheel(folder: Path, name: str) -> Path:

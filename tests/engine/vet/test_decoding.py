@@ -10,11 +10,12 @@ import onnx.parser
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Comparison, InputError, Model, Run, Sample, Summary
+from optvet import InputError, Sample
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.plugin import Comparison, Model, Run, Summary
 from optvet.spec.records import Impact, VetResult
 from optvet.spec.request import VetRequest
 from optvet.testing import Planted

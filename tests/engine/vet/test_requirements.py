@@ -11,11 +11,11 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from optvet import Artifact, Comparison, Pass, Summary, Traits
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.plugin import Artifact, Comparison, Pass, Summary, Traits
 from optvet.spec.errors import UsageError
 from optvet.spec.records import Finding, VetResult
 from optvet.spec.request import VetRequest

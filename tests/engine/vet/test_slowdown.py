@@ -14,7 +14,6 @@ import pytest
 from onnx import helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
-from optvet import Artifact, Pass, Traits
 from optvet.cli.errors import exit_code
 from optvet.engine.bench import bench
 from optvet.engine.discovery import Plugins
@@ -22,6 +21,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.vet.slowdown import of_profiles, of_structure
 from optvet.graph import structure
+from optvet.plugin import Artifact, Pass, Traits
 from optvet.spec.bench import BenchRequest
 from optvet.spec.records import BenchVariant, VetResult
 from optvet.spec.records.placement import OperatorTime, Placement

@@ -16,12 +16,12 @@ from onnx import ModelProto, numpy_helper
 from pydantic import BaseModel
 from tests.commands import Run, run  # noqa: F401
 
-from optvet import LogFormat
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.remote import LEFT_OUT
+from optvet.plugin import LogFormat
 from optvet.spec.records import VetResult, WarningRecord
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Artifact

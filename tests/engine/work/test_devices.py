@@ -15,10 +15,11 @@ import onnx.parser
 import pytest
 from tests.engine.work.test_placement import NET
 
-from optvet import InputError, KernelLaunch, Meter, Reading
+from optvet import InputError
 from optvet.engine.bench import bench
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.devices import profile_of, use_of
+from optvet.plugin import KernelLaunch, Meter, Reading
 from optvet.spec.bench import BenchRequest
 from optvet_ort_runtime import OrtOptions, OrtRuntime
 

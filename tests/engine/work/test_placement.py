@@ -12,13 +12,14 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet import Artifact, ContractError, Feeds, InputError, NodeTime, Profile
+from optvet import ContractError, InputError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.session import open_session
 from optvet.engine.work.inventory import take_inventory
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.placement import find_placement, placement_of
+from optvet.plugin import Artifact, Feeds, NodeTime, Profile
 from optvet.spec.records import Inventory, Placement
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Sample

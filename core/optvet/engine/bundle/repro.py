@@ -405,7 +405,7 @@ def optimize_by_plugin(context: ReproContext) -> str:
     """Body of ``optimize`` for an optimizer that does not show its call: by way of its plugin."""
     options = context.options.model_dump(mode="json")
     return f"""
-from optvet import Artifact
+from optvet.plugin import Artifact
 from optvet.engine.discovery import Plugins
 
 optimizer = Plugins().optimizer({context.optimizer.name!r})
@@ -420,7 +420,7 @@ return artifact.data if artifact.format == "onnx" else artifact
 def _run_by_plugin(context: ReproContext) -> str:
     options = context.runtime_options.model_dump(mode="json")
     return f"""
-from optvet import Artifact
+from optvet.plugin import Artifact
 from optvet.engine.discovery import Plugins
 
 if not isinstance(model, Artifact):

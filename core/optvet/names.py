@@ -1,0 +1,88 @@
+"""Where each public name is defined.
+
+Modules are imported when a name of theirs is first asked for: together they take half a second, and
+most processes need few of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_MODULES = {
+    "api": """
+        Data Progress Source bench compare convert hunt reduce repair replay vet
+        write_bundles
+    """,
+    "spec.bench": "BenchRequest",
+    "spec.convert": "ConvertRequest",
+    "spec.converters": """
+        ConversionStage Converter ConvertsOnInputs Factory Perturbs RunsInDouble
+        ShowsInside SourceFacts SourceInside SourceOperand SourcePart SourceValue
+        SplitsSource TellsSource TellsSourceRisks
+    """,
+    "spec.devices": "KernelLaunch Meter Meters ProfilesKernels Reading",
+    "spec.environment": "Collision Installation Ran Unmet",
+    "spec.errors": """
+        ContractError InfrastructureError InputError NothingTested OptvetError PluginError
+        UnknownName Unsupported UsageError
+    """,
+    "spec.executor": "Executor Report WorkerLost Workers",
+    "spec.factory": "Made load_factory",
+    "spec.files": "file_sha256 write_file",
+    "spec.foreign": """
+        check_file files_in load_model matching open_file open_text read_file read_text
+    """,
+    "spec.generators": """
+        Candidate Fragment Generator Mutator Pattern Pool PoolRequest Vocabulary
+    """,
+    "spec.hooks": "hookimpl",
+    "spec.hunt": "HuntRequest",
+    "spec.memory": "announced_bytes check_size",
+    "spec.parsing": "parse_json read_json read_toml",
+    "spec.protocols": """
+        Calibrates CarriesFiles ChecksOptions Comparator Dataset Decodes DependsOnOptions
+        Diagnoses Evaluates Explains ExplainsRuntime ExplainsRuntimeSimply ExplainsSimply
+        ExplainsTogether Feeds FindingFiles LoadsFiles Logs ModelSource NeedsNetwork
+        Optimizer Pins Preferred Probe Profiles Ragged ReadsFiles Reporter ReportsChanges
+        Run Runtime Saves Session SetsEnvironment Suits TakesFiles TakesSuggestions
+        TellsMetrics TellsProvenance UsesLibraries Wants
+    """,
+    "spec.pythons": "NeedsPython PythonEnvironment",
+    "spec.records.bench": "BenchResult",
+    "spec.records.bundle": "Replayed",
+    "spec.records.charts": "BarChart Chart IntervalChart PointChart",
+    "spec.records.compare": "ModelComparison",
+    "spec.records.convert": "ConversionResult",
+    "spec.records.doctor": "Check",
+    "spec.records.hunt": "HuntSummary",
+    "spec.records.repair": "RepairResult",
+    "spec.records.report": """
+        CampaignReport ReportTable ReportedFinding ReportedTrial Sighting
+    """,
+    "spec.records.vet": "Finding VetResult WarningRecord",
+    "spec.repair": "RepairRequest",
+    "spec.request": "VetRequest",
+    "spec.sensitive": "Harmless Sensitive",
+    "spec.significance": "KEPT_BITS may_be_rounded",
+    "spec.symptoms": "NOTES Stage Symptom",
+    "spec.types": """
+        Artifact Comparison Deferred Failure Inner InterfaceChange KnownLimit LogFormat
+        Model ModelCard ModelConfig NodeTime Pass Profile Reference Sample Suggestion
+        Summary Traits ValueInfo
+    """,
+    "spec.versions": "version_of",
+    "spec.words": "markdown_text printable",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_RENAMED = {"reference_evaluator": ("engine.numerics.float64", "evaluator")}
+
+
+def find(name: str) -> Any:
+    """The object that a public name stands for.
+
+    Raises:
+        KeyError: No public name is spelled so.
+    """
+    module, spelled = _RENAMED.get(name) or (_HOMES[name], name)
+    return getattr(import_module(f"optvet.{module}"), spelled)

@@ -1,0 +1,231 @@
+"""What plugins import: protocols first, then what they take and return, then what is optional.
+
+A plugin is an object with the attributes of one protocol, returned by a function that ``hookimpl``
+marks; see docs/plugins.md. An optional capability is a protocol that it has as well.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from optvet.names import find
+
+if TYPE_CHECKING:
+    from optvet.engine.numerics.float64 import evaluator as reference_evaluator
+    from optvet.spec.converters import (
+        ConversionStage,
+        Converter,
+        ConvertsOnInputs,
+        Factory,
+        Perturbs,
+        RunsInDouble,
+        ShowsInside,
+        SourceFacts,
+        SourceInside,
+        SourceOperand,
+        SourcePart,
+        SourceValue,
+        SplitsSource,
+        TellsSource,
+        TellsSourceRisks,
+    )
+    from optvet.spec.devices import (
+        KernelLaunch,
+        Meter,
+        Meters,
+        ProfilesKernels,
+        Reading,
+    )
+    from optvet.spec.environment import (
+        Collision,
+        Installation,
+        Ran,
+        Unmet,
+    )
+    from optvet.spec.errors import (
+        ContractError,
+        InfrastructureError,
+        InputError,
+        NothingTested,
+        OptvetError,
+        PluginError,
+        UnknownName,
+        Unsupported,
+        UsageError,
+    )
+    from optvet.spec.executor import (
+        Executor,
+        Report,
+        WorkerLost,
+        Workers,
+    )
+    from optvet.spec.factory import Made, load_factory
+    from optvet.spec.files import file_sha256, write_file
+    from optvet.spec.foreign import (
+        check_file,
+        files_in,
+        load_model,
+        matching,
+        open_file,
+        open_text,
+        read_file,
+        read_text,
+    )
+    from optvet.spec.generators import (
+        Candidate,
+        Fragment,
+        Generator,
+        Mutator,
+        Pattern,
+        Pool,
+        PoolRequest,
+        Vocabulary,
+    )
+    from optvet.spec.hooks import hookimpl
+    from optvet.spec.memory import announced_bytes, check_size
+    from optvet.spec.parsing import (
+        parse_json,
+        read_json,
+        read_toml,
+    )
+    from optvet.spec.protocols import (
+        Calibrates,
+        CarriesFiles,
+        ChecksOptions,
+        Comparator,
+        Dataset,
+        Decodes,
+        DependsOnOptions,
+        Diagnoses,
+        Evaluates,
+        Explains,
+        ExplainsRuntime,
+        ExplainsRuntimeSimply,
+        ExplainsSimply,
+        ExplainsTogether,
+        Feeds,
+        FindingFiles,
+        LoadsFiles,
+        Logs,
+        ModelSource,
+        NeedsNetwork,
+        Optimizer,
+        Pins,
+        Preferred,
+        Probe,
+        Profiles,
+        Ragged,
+        ReadsFiles,
+        Reporter,
+        ReportsChanges,
+        Run,
+        Runtime,
+        Saves,
+        Session,
+        SetsEnvironment,
+        Suits,
+        TakesFiles,
+        TakesSuggestions,
+        TellsMetrics,
+        TellsProvenance,
+        UsesLibraries,
+        Wants,
+    )
+    from optvet.spec.pythons import NeedsPython, PythonEnvironment
+    from optvet.spec.records.charts import (
+        BarChart,
+        Chart,
+        IntervalChart,
+        PointChart,
+    )
+    from optvet.spec.records.doctor import Check
+    from optvet.spec.records.report import (
+        CampaignReport,
+        ReportedFinding,
+        ReportedTrial,
+        ReportTable,
+        Sighting,
+    )
+    from optvet.spec.records.vet import (
+        Finding,
+        VetResult,
+        WarningRecord,
+    )
+    from optvet.spec.request import VetRequest
+    from optvet.spec.sensitive import Harmless, Sensitive
+    from optvet.spec.significance import KEPT_BITS, may_be_rounded
+    from optvet.spec.symptoms import (
+        NOTES,
+        Stage,
+        Symptom,
+    )
+    from optvet.spec.types import (
+        Artifact,
+        Comparison,
+        Deferred,
+        Failure,
+        Inner,
+        InterfaceChange,
+        KnownLimit,
+        LogFormat,
+        Model,
+        ModelCard,
+        ModelConfig,
+        NodeTime,
+        Pass,
+        Profile,
+        Reference,
+        Sample,
+        Suggestion,
+        Summary,
+        Traits,
+        ValueInfo,
+    )
+    from optvet.spec.versions import version_of
+    from optvet.spec.words import markdown_text, printable
+
+# fmt: off
+__all__ = [  # noqa: RUF022  # by what they are for
+    # What every plugin needs.
+    "hookimpl", "Model", "ModelConfig", "Sample", "Feeds", "Artifact", "ValueInfo", "Failure",
+    "Symptom", "Stage", "OptvetError", "UsageError", "InputError", "NothingTested",
+    "UnknownName", "Unsupported", "PluginError", "ContractError", "InfrastructureError",
+    "version_of",
+    # The families, one protocol each.
+    "Optimizer", "Runtime", "Comparator", "Dataset", "Converter", "ModelSource", "Reporter",
+    "Executor", "Generator", "Pool", "Mutator",
+    # What these take and return.
+    "Pass", "Traits", "KnownLimit", "InterfaceChange", "Session", "NodeTime", "Profile",
+    "Inner", "LogFormat", "Comparison", "Reference", "Summary", "Suggestion", "Deferred",
+    "Probe", "Run", "ModelCard", "ConversionStage", "Factory", "Made", "SourceFacts",
+    "SourceOperand", "SourceValue", "SourceInside", "SourcePart", "Reading", "Meter",
+    "KernelLaunch", "Candidate", "Fragment", "Pattern", "PoolRequest", "Vocabulary", "Report",
+    "Workers", "WorkerLost", "PythonEnvironment", "Installation", "Collision", "Ran", "Unmet",
+    "Check", "Sensitive", "Harmless", "FindingFiles", "VetRequest", "VetResult", "Finding",
+    "WarningRecord", "CampaignReport", "ReportedFinding", "ReportedTrial", "ReportTable",
+    "Sighting", "Chart", "BarChart", "IntervalChart", "PointChart", "NOTES",
+    # Optional capabilities; docs/plugins.md says what each brings.
+    "Preferred", "Wants", "ChecksOptions", "Diagnoses", "SetsEnvironment", "Logs",
+    "UsesLibraries", "NeedsPython", "TakesFiles", "ReportsChanges", "Saves", "DependsOnOptions",
+    "Explains", "ExplainsSimply", "ExplainsTogether", "CarriesFiles", "Evaluates", "LoadsFiles",
+    "ReadsFiles", "ExplainsRuntime", "ExplainsRuntimeSimply", "Profiles", "Meters",
+    "ProfilesKernels", "Calibrates", "Decodes", "Ragged", "TakesSuggestions", "TellsMetrics",
+    "Suits", "TellsProvenance", "NeedsNetwork", "Pins", "ConvertsOnInputs", "TellsSource",
+    "TellsSourceRisks", "Perturbs", "RunsInDouble", "ShowsInside", "SplitsSource",
+    # Files, which are untrusted, and text from models.
+    "check_file", "check_size", "announced_bytes", "files_in", "matching", "open_file",
+    "open_text", "read_file", "read_text", "read_json", "read_toml", "parse_json", "load_model",
+    "load_factory", "write_file", "file_sha256", "printable", "markdown_text",
+    # Numbers.
+    "may_be_rounded", "KEPT_BITS", "reference_evaluator",
+]
+# fmt: on
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = find(name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
