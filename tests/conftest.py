@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Some tests import libraries, or make plugins, without discovering any plugin.
@@ -15,3 +16,9 @@ for name, value in {
 # How fast a machine is today says nothing about the code.
 settings.register_profile("optvet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("optvet")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let tasks of tests leave notes there for them: workers write among their own files alone."""
+    os.environ.setdefault("OPTVET_CONFINE", str(tmp_path_factory.getbasetemp()))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +31,7 @@ from optvet.spec.protocols import Feeds, Probe
 from optvet.spec.records import VetResult
 from optvet.spec.records.error import ErrorRecord, ErrorSource
 from optvet.spec.request import VetRequest
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Model, Sample
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def given(model: Source, dataset: Data) -> Iterator[tuple[str, Plugins, tuple[st
     if not isinstance(model, (bytes, ModelProto)):
         yield os.fspath(model), plugins, names
         return
-    with TemporaryDirectory(prefix="optvet-given-") as folder:
+    with temporary_folder("optvet-given-") as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
         yield str(path), plugins, names

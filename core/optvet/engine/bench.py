@@ -119,7 +119,12 @@ def _sandbox(request: BenchRequest, variants: Sequence[Variant], model: Model) -
     preload = [MEASURES]
     for variant in variants:
         preload += preload_for(variant.case.optimizer, variant.case.candidate.runtime)
-    limits = Limits(request.timeout, request.memory, large.is_large(model))
+    limits = Limits(
+        request.timeout,
+        request.memory,
+        large.is_large(model),
+        writable=(str((request.cache_dir or cache_root()) / "scratch"),),
+    )
     return Sandbox(jobs=1, limits=limits, preload=tuple(dict.fromkeys(preload)))
 
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from optvet.spec.executor import Report, WorkerLost
+from optvet.spec.scratch import temporary_variables
 
 T = TypeVar("T")
 
@@ -194,7 +195,7 @@ class _Process:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), held],
-                env={**dict.fromkeys(_THREADS, "1"), **os.environ},
+                env={**dict.fromkeys(_THREADS, "1"), **os.environ, **temporary_variables()},
                 start_new_session=True,  # Ctrl-C is for the parent, which then ends the workers.
             )
         except BaseException:

@@ -1,17 +1,21 @@
 """One folder for all temporary files of a run, which a later run removes if this one is killed.
 
-``optvet-USER/run-PID-STARTED`` lies in the system's folder for temporary files. It is what
-``TMPDIR`` names for this process and for all that it starts, so it holds what libraries and
-optimizers leave there too, such as the compiler cache of PyTorch.
+``optvet-USER/run-PID-STARTED`` lies in the system's folder for temporary files. For a command it is
+what ``TMPDIR`` names, for this process and for all that it starts. A program that calls optvet
+keeps its own ``TMPDIR``: there only what optvet makes lies in the folder. Each worker has a folder
+of its own in it, which holds what libraries and optimizers leave, such as the compiler cache of
+PyTorch.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +54,7 @@ def temporary_files_in_one_folder() -> Iterator[None]:
     """
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     root = Path(tempfile.gettempdir())
-    folder = None if _RUN.fullmatch(root.name) else _made(root / f"optvet-{os.getuid()}")
+    folder = None if _is_in_a_run(root) else _made(root / f"optvet-{os.getuid()}")
     if folder is None:
         yield
         return
@@ -63,6 +67,52 @@ def temporary_files_in_one_folder() -> Iterator[None]:
             os.environ.pop("TMPDIR", None)
         else:
             os.environ["TMPDIR"] = before[1]
+        if folder not in _ours.values():  # Else it is of the program that calls this command.
+            _remove(folder)
+
+
+_lock = threading.Lock()
+_ours: dict[tuple[int, Path], Path] = {}
+"""Folders of this process, by its id (a fork is another process) and the folder they lie in."""
+
+
+def run_folder() -> Path | None:
+    """The folder of this run, made if need be and removed at exit; None if none can be made.
+
+    Unlike ``temporary_files_in_one_folder`` it changes nothing for the program that calls optvet.
+    """
+    root = Path(tempfile.gettempdir())
+    if _is_in_a_run(root):
+        return root
+    with _lock:
+        owner = os.getpid(), root
+        if owner not in _ours or not _ours[owner].is_dir():
+            folder = _made(root / f"optvet-{os.getuid()}")
+            if folder is None:
+                return None
+            _ours[owner] = folder
+            atexit.register(_remove, folder, owner[0])
+        return _ours[owner]
+
+
+def temporary_variables() -> dict[str, str]:
+    """The variable that puts a child's temporary files into the folder of this run."""
+    folder = run_folder()
+    return {} if folder is None else {"TMPDIR": str(folder)}
+
+
+def temporary_folder(prefix: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder in ``place``, else in that of this run, which the next run clears."""
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=place or run_folder())
+
+
+def _is_in_a_run(folder: Path) -> bool:
+    return any(_RUN.fullmatch(part) for part in folder.parts)
+
+
+def _remove(folder: Path, owner: int | None = None) -> None:
+    """Remove a run's folder; not in a fork of the process that made it."""
+    if owner in (None, os.getpid()):
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # Others are running.
             folder.parent.rmdir()
@@ -82,7 +132,7 @@ def _made(ours: Path) -> Path | None:
             _clear(ours)
             folder = ours / f"run-{mark()}"
             try:
-                folder.mkdir(mode=0o700)
+                folder.mkdir(mode=0o700, exist_ok=True)
             except FileNotFoundError:  # Another run has just ended, and removed ``ours``.
                 continue
             return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.yardstick import Yardstick
 from optvet.spec.errors import UsageError
+from optvet.spec.scratch import temporary_folder
 
 
 def samples(bundle: Path) -> list[dict[str, np.ndarray]]:
@@ -39,7 +39,7 @@ def unmet(bundle: Path, actual: Sequence[Mapping[str, np.ndarray]]) -> str:
     feeds = read_samples(bundle / "inputs.npz", record.inputs, record.samples)
     expected = read_samples(bundle / "expected.npz", record.outputs, record.samples)
     arrays = [{name: np.asarray(value) for name, value in run.items()} for run in actual]
-    with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as folder:
+    with temporary_folder("optvet-bundle-") as folder:
         model = open_model(bundle / "model.onnx", "model", Path(folder))
         reading = yardstick.compare(model, feeds, expected, arrays, record.noise)
     if reading.met is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Divergence, Finding, Reproduction
 from optvet.spec.requirement import Tolerance, parse_required
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Model, Sample
 
@@ -153,7 +153,7 @@ def _text_after(subject: Subject) -> str:
 @contextmanager
 def on_disk(proto: ModelProto) -> Iterator[Model]:
     """``proto`` as a ``Model``, in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as folder:
+    with temporary_folder("optvet-bundle-") as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(proto.SerializeToString())
         yield open_model(path, "model", Path(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.foreign import files_in
 from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproduction
 from optvet.spec.records.error import ErrorSource
+from optvet.spec.scratch import temporary_folder
 
 RECORD = "finding.json"
 _MOST_SAMPLES = 100_000
@@ -52,7 +52,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
     path = bundle / "model.onnx"
     if not path.is_file():
         raise InputError(f"{path} is missing; make the bundle anew")
-    with tempfile.TemporaryDirectory(prefix="optvet-bundle-") as store:
+    with temporary_folder("optvet-bundle-") as store:
         model = open_model(path, str(path), Path(store))
         file = str(bundle / "finding.json")
         case = case_from(record, plugins, model, file=file, trust=trust)

@@ -12,7 +12,6 @@ import functools
 import re
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from optvet.spec.protocols import (
     UsesLibraries,
 )
 from optvet.spec.requirement import Requirement, Tolerance
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Check
 
 MAX_LINES = 100
@@ -211,7 +211,7 @@ def _tried(code: str, context: ReproContext) -> str | None:
 
 def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
     limit = _TRY_S + (context.timeout_s if context.symptom.info.limit == "time" else 0)
-    with tempfile.TemporaryDirectory(prefix="optvet-try-") as folder:
+    with temporary_folder("optvet-try-") as folder:
         file = Path(folder, "script.py")
         file.write_text(code, "utf-8")
         command = [sys.executable, file.name]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from optvet.engine.api import error_of, vet_request
 from optvet.engine.bundle import with_fingerprints, write_bundles
@@ -27,6 +26,7 @@ from optvet.spec.errors import OptvetError
 from optvet.spec.records import ErrorRecord, VetResult
 from optvet.spec.records.error import ErrorSource
 from optvet.spec.request import VetRequest
+from optvet.spec.scratch import temporary_folder
 
 BUG = "BugInOptvet"
 """``error`` of a job that ended by an unexpected exception."""
@@ -106,7 +106,7 @@ def _bundled(
     if result.model.size_bytes > PROTOBUF_LIMIT:
         return result, ()
     files: list[NewArtifact] = []
-    with TemporaryDirectory(prefix="optvet-job-") as folder:
+    with temporary_folder("optvet-job-") as folder:
         bundles = write_bundles(
             result,
             request,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from optvet.engine.campaign.digests import files_of
 from optvet.spec.campaign import JobRequest
@@ -14,6 +13,7 @@ from optvet.spec.convert import parts_of
 from optvet.spec.foreign import read_file
 from optvet.spec.records import VetResult
 from optvet.spec.records.convert import ConversionResult
+from optvet.spec.scratch import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def unpacked(request: JobRequest, parcel: Parcel | None) -> Iterator[JobRequest]
     if parcel is None:
         yield request
         return
-    with TemporaryDirectory(prefix="optvet-parcel-") as folder:
+    with temporary_folder("optvet-parcel-") as folder:
         for name, content in parcel.files:
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from urllib.parse import quote
 
@@ -38,6 +37,7 @@ from optvet.engine.campaign.damage import (
 )
 from optvet.engine.campaign.schema import MIGRATIONS
 from optvet.spec.errors import InfrastructureError, OptvetError, UsageError
+from optvet.spec.scratch import temporary_folder
 
 __all__ = ["BUSY_S", "DATABASE", "Store", "open_store"]
 
@@ -174,7 +174,7 @@ def _detached(path: Path) -> Store:
         try:
             if log.exists() and log.stat().st_size:
                 # A killed process left what it wrote last in the log, which is replayed on a copy.
-                folder = Path(stack.enter_context(TemporaryDirectory(prefix="optvet-store-")))
+                folder = Path(stack.enter_context(temporary_folder("optvet-store-")))
                 for each in (file, log):
                     shutil.copyfile(each, folder / each.name)
                 database = _connect(folder / file.name)

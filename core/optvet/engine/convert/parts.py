@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +36,7 @@ from optvet.spec.records.convert import (
     ConversionResult,
     ReducedSource,
 )
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Sample
 
 SCRIPT = "reproduce.py"
@@ -72,7 +72,7 @@ def reduce_source(
     fault = next((f for f in result.findings if f.severity == "fault" and f.witness), None)
     if fault is None or fault.witness is None:
         raise UsageError(f"{request.model}: there is no fault on an input, so nothing to reduce")
-    with opened(request, plugins) as conversion, tempfile.TemporaryDirectory() as scratch:
+    with opened(request, plugins) as conversion, temporary_folder("optvet-parts-") as scratch:
         drawn, _, _ = prepared(conversion)
         sample = next(d.sample for d in drawn if d.sample.id == fault.witness.sample)
         parts = _parts(conversion, sample)

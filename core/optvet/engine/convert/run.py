@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,12 +33,13 @@ from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.interface import Interface, interface_of
-from optvet.spec.convert import ConvertRequest
+from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import ConversionStage
 from optvet.spec.errors import NothingTested, OptvetError
 from optvet.spec.protocols import Runtime
 from optvet.spec.records.convert import ConversionPlace, ConversionResult
 from optvet.spec.records.vet import CrossCheck
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Artifact, Failure, Sample
 
 
@@ -85,9 +85,12 @@ def opened(
     converters = [link.converter for link in links]
     homes = dict.fromkeys(("", *map(plugins.home_of, (*converters, *runtimes))))
     jobs = request.jobs or min(8, os.cpu_count() or 1)
-    limits = Limits(request.timeout, request.memory)
+    # A source that is code is trusted with the files and the network that it needs.
+    is_code = request.trust or parts_of(request.model)[1]
+    writable = None if is_code else ()
+    limits = Limits(request.timeout, request.memory, writable=writable)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optvet-convert-"))
+        folder = stack.enter_context(temporary_folder("optvet-convert-"))
         sandboxes = {}
         for home in homes:
             at_home = [r for r in runtimes if plugins.home_of(r) == home]

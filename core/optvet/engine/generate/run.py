@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.generate import GenerateRequest, nodes_of
 from optvet.spec.records import GeneratedModels, SyntheticModel
+from optvet.spec.scratch import temporary_folder
 
 ROUND = 16
 """Candidates that are planned at once: whatever the number of workers, so that the models of a
@@ -86,7 +86,7 @@ def generate(
     preload = ("numpy.random", "onnx", "onnx.checker", make.__module__, *runtime.preload)
     # Workers end before the folder goes in which they leave words.
     with (
-        tempfile.TemporaryDirectory(prefix="optvet-generate-") as temporary,
+        temporary_folder("optvet-generate-") as temporary,
         Sandbox(jobs=jobs, limits=Limits(_SECONDS, _MEMORY_BYTES), preload=preload) as sandbox,
     ):
         opset = _opset(request, config, sandbox)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -51,6 +50,7 @@ from optvet.spec.files import replacing
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.hunt import HuntRequest, budget_of
 from optvet.spec.records import HuntFinding, HuntSummary
+from optvet.spec.scratch import temporary_folder
 
 SUMMARY = "hunt.json"
 _BATCH = 40
@@ -113,7 +113,7 @@ def hunt(
         limits = Limits(_BATCH_S, MEMORY_BYTES)
         with (
             Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox,
-            tempfile.TemporaryDirectory(prefix="optvet-hunt-") as folder,
+            temporary_folder("optvet-hunt-") as folder,
         ):
             check_options(sandbox, subject.optimizer, subject.options)
             progress(_progress("gathering fragments", request, subject, state))

@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.values import infer
 from optvet.spec.errors import UsageError
+from optvet.spec.scratch import temporary_folder
 
 PLACE = "{model}"
 
@@ -133,7 +133,7 @@ def reduce_by_command(
     Raises:
         UsageError: The command cannot be run, or does not exit 0 for the whole model.
     """
-    with tempfile.TemporaryDirectory(prefix="optvet-reduce-") as folder:
+    with temporary_folder("optvet-reduce-") as folder:
         with Sandbox(jobs=1, preload=("onnx",)) as sandbox:
             known = sandbox.call(infer, model.SerializeToString()).value or {}
         types = {name: TypeProto.FromString(data) for name, data in known.items()}

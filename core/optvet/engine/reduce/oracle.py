@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,6 +53,7 @@ from optvet.graph.interface import shape_changes
 from optvet.graph.structure import Facts
 from optvet.spec.errors import UsageError
 from optvet.spec.requirement import Required
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Check, Symptom
 from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
@@ -114,7 +114,7 @@ def reduce_finding(
         UsageError: The culprit shows no fault on this model and sample, or a part of it does.
     """
     ledger = Ledger()
-    with tempfile.TemporaryDirectory(prefix="optvet-shrink-") as folder:
+    with temporary_folder("optvet-shrink-") as folder:
         oracle = ReductionOracle(case, culprit, sandbox, Path(folder), jobs, sought, ledger)
         with oracle:
             proto = case.model.load()

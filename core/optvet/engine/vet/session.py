@@ -107,7 +107,7 @@ def open_session(
     cache = Cache(root if request.cache else None)
     single_task = not large.keeps_workers(model, case.optimizer)
     keeps = large.keeps_memory(model, case.optimizer)
-    limits = Limits(request.timeout, request.memory, single_task, keeps)
+    limits = Limits(request.timeout, request.memory, single_task, keeps, (str(root / "scratch"),))
     own = sandbox is None or large.is_large(model)
     if sandbox is None or own:
         sandbox = Sandbox(jobs=jobs, limits=limits, preload=preload)

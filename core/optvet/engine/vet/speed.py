@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from optvet.engine.work.stopwatch import Stopwatch, Timed
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.records.bench import StepFailure
 from optvet.spec.records.timing import TimedSide, Timing
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
@@ -51,7 +51,7 @@ def stopwatch(
     is_large = large.is_large(case.model)
     # Results of large models are kept beside those of trials, which have room on a disk.
     place = session.lab.scratch if is_large else None
-    with tempfile.TemporaryDirectory(prefix="optvet-timing-", dir=place) as folder:
+    with temporary_folder("optvet-timing-", place) as folder:
         yield Stopwatch(
             case,
             session.lab.sandbox,

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from optvet.engine.work.edits import edits, owners_of
+from optvet.engine.work.sandbox import landlock
 from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
 
 CODE_VERSION = 11
@@ -25,7 +26,9 @@ _LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
 def basis() -> tuple[object, ...]:
     """Of what every answer depends on: this code, Python, and the libraries that all share."""
     versions = (installed(name) for name in _LIBRARIES)
-    return CODE_VERSION, *sys.version_info[:3], *versions, edits("onnx")
+    confined = landlock.setting()
+    where = (confined,) if confined else ()
+    return CODE_VERSION, *sys.version_info[:3], *versions, edits("onnx"), *where
 
 
 def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:

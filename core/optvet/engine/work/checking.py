@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from optvet.graph.outline import (
 from optvet.graph.types import element_bits
 from optvet.graph.walk import graphs, is_onnx
 from optvet.graph.weights import tensors_of, tensors_of_nodes
+from optvet.spec.scratch import temporary_folder
 
 _WHOLE_BYTES = 1 << 20
 """Models below this size are checked as they are."""
@@ -67,7 +67,7 @@ def passes_without_weights(model: bytes | Path, *, full: bool, dialect: bool = F
                 fetch(tensor, source)
         if dialect:
             _make_plain(graph)
-        with tempfile.TemporaryDirectory(prefix="optvet-check-") as folder:
+        with temporary_folder("optvet-check-") as folder:
             with (Path(folder) / inside).open("wb") as file:
                 file.truncate(size)
             path = Path(folder) / f"{inside}.graph"

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 
 from optvet.engine.work.lab import Lab, refuse_misuse
 from optvet.engine.work.runner import JOB, Job
@@ -27,6 +26,7 @@ from optvet.engine.work.trial import RuntimeConfig, TrialSpec, alignment_of, fed
 from optvet.spec.devices import KernelLaunch, Meter, Meters, ProfilesKernels, Reading
 from optvet.spec.errors import InputError
 from optvet.spec.records.devices import DeviceUse, KernelProfile, KernelUse, Quantity
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Artifact, Sample
 
 INTERVAL_S = 0.01
@@ -48,7 +48,7 @@ def find_use(
     """What the device does while the model after ``passes`` runs for two seconds; or why not."""
     subject = lab.subject(passes)
     order = lab.order(subject, samples)
-    with TemporaryDirectory(prefix="optvet-device-") as folder:
+    with temporary_folder("optvet-device-") as folder:
         begun, stop = Path(folder) / "begun", Path(folder) / "stop"
         limits = Limits(lab.sandbox.limits.timeout_s)
         with Sandbox(jobs=1, limits=limits) as beside:
@@ -145,7 +145,7 @@ def find_kernels(
     assert order.config is not None
     if not isinstance(order.config.runtime, ProfilesKernels):
         return f"runtime {order.config.runtime.name} has no profiler of kernels"
-    with TemporaryDirectory(prefix="optvet-kernels-") as folder:
+    with temporary_folder("optvet-kernels-") as folder:
         outcome: Outcome[KernelProfile | str] = lab.submit(
             subject, kernels_profiled, order, Path(folder)
         ).result()

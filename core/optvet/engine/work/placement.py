@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from optvet.engine import contract
@@ -20,6 +19,7 @@ from optvet.engine.work.trial import TrialSpec, alignment_of, fed
 from optvet.spec.errors import InputError, Unsupported
 from optvet.spec.protocols import LoadsFiles, Profiles
 from optvet.spec.records.placement import OperatorTime, PlacedNode, Placement
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Artifact, NodeTime, Profile, Sample
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def find_placement(
     if not isinstance(runtime, Profiles):
         return f"runtime {runtime.name} does not tell where it executes nodes"
     # Made and removed here: a worker that is killed removes nothing.
-    with TemporaryDirectory(prefix="optvet-profile-") as folder:
+    with temporary_folder("optvet-profile-") as folder:
         outcome = lab.submit(subject, profiled, order, Path(folder)).result()
     found = value_or_reason(outcome)
     return found if isinstance(found, str) else placement_of(found)

@@ -9,16 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from optvet.engine.work.sandbox import landlock
 from optvet.engine.work.sandbox.interpreter import OWN_VARIABLES, Interpreter, command
 from optvet.engine.work.sandbox.messages import STATUS, memory_file
 from optvet.engine.work.sandbox.outcome import Limits
 from optvet.spec.errors import InfrastructureError
+from optvet.spec.scratch import run_folder, temporary_variables
 
 START_S = 120.0
 _LOG_CHARS = 2000
@@ -54,7 +57,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs.fileno()],
-                env={**environment, _MARK: self._mark},
+                env={**environment, **temporary_variables(), _MARK: self._mark},
                 start_new_session=True,  # Ctrl-C is for the caller, who then closes the sandbox.
             )
 
@@ -78,18 +81,21 @@ class Server:
             self._socket.settimeout(None)
         self.ready = True
 
-    def fork(self, fds: Sequence[int], *, keeps_memory: bool) -> None:
+    def fork(self, fds: Sequence[int], limits: Limits) -> None:
         """Ask for a worker that owns copies of ``fds``: socket, stdout, stderr, stage, status.
 
         Args:
             fds: The descriptors.
-            keeps_memory: As in ``Limits``.
+            limits: Those of its tasks; of memory, those of the server hold.
 
         Raises:
             OSError: The server has died.
         """
         path = None if self._abroad else sys.path
-        request = b"f" + pickle.dumps((_folder(), path, keeps_memory))
+        place = str(run_folder() or tempfile.gettempdir())
+        writable = None if limits.writable is None else (place, *limits.writable)
+        about = path, limits.keeps_memory, place, landlock.with_users_own(writable)
+        request = b"f" + pickle.dumps((_folder(), *about))
         socket.send_fds(self._socket, [request], fds)
 
     def kill(self, pid: int) -> None:

@@ -25,12 +25,15 @@ class Limits:
         single_task: A worker ends after one task: used for tasks that take gigabytes.
         keeps_memory: A worker keeps the memory that it frees, to use it again: quicker, but it may
             take more of it.
+        writable: Folders in which a task may write beside those for temporary files; None if it
+            may write everywhere, and connect.
     """
 
     timeout_s: float = 120.0
     memory_bytes: int = 8 << 30
     single_task: bool = False
     keeps_memory: bool = True
+    writable: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class Sandbox:
         """Run tasks one after the other, keeping a warm worker for each role."""
         assert self._servers is not None
         with contextlib.ExitStack() as stack:
-            kept = stack.enter_context(_Kept(self._servers, self.limits.keeps_memory))
+            kept = stack.enter_context(_Kept(self._servers, self.limits))
             while (task := self._tasks.get()) is not None:
                 if task.future.set_running_or_notify_cancel():
                     with self._gate.passed(task.alone):
@@ -258,8 +258,8 @@ class _Gate:
 class _Kept:
     """The workers that a slot keeps between tasks: at most one per role."""
 
-    def __init__(self, servers: Servers, keeps_memory: bool) -> None:
-        self.servers, self.keeps_memory = servers, keeps_memory
+    def __init__(self, servers: Servers, limits: Limits) -> None:
+        self.servers, self.limits = servers, limits
         self.workers: dict[Role, Worker] = {}
 
     def __enter__(self) -> _Kept:
@@ -276,7 +276,7 @@ class _Kept:
         if worker is not None and not worker.is_usable():
             worker.close()
             worker = None
-        worker = worker or _new_worker(self.servers.get, self.keeps_memory)
+        worker = worker or _new_worker(self.servers.get, self.limits)
         try:
             yield worker
         except BaseException:
@@ -289,7 +289,7 @@ class _Kept:
                 self.workers[role] = worker
 
 
-def _new_worker(server: Callable[[], Server], keeps_memory: bool) -> Worker:
+def _new_worker(server: Callable[[], Server], limits: Limits) -> Worker:
     """A worker forked by ``server()``, which is called again if that server is dead.
 
     Raises:
@@ -298,7 +298,7 @@ def _new_worker(server: Callable[[], Server], keeps_memory: bool) -> Worker:
     for pause_s in (0.0, 0.1, 0.5):
         time.sleep(pause_s)
         try:
-            return Worker(server(), keeps_memory=keeps_memory)
+            return Worker(server(), limits)
         except OSError as error:
             reason = error
     raise InfrastructureError(f"no worker process can be started: {reason}") from reason
@@ -355,7 +355,7 @@ class _Attempts:
         """The outcome under a server of its own, after the shared server died during the task."""
         for _ in range(2):
             with self._kept.servers.alone() as server:
-                worker = Worker(server, keeps_memory=self._kept.keeps_memory)
+                worker = Worker(server, self._kept.limits)
                 try:
                     result = worker.run(self._name, self._payload, self._task.timeout_s)
                     stage = worker.stage()

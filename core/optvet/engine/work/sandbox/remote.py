@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import Any, Literal, get_args
 
+from optvet.engine.work.sandbox import landlock
 from optvet.engine.work.sandbox.forks import START_S, Server
 from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
@@ -32,7 +33,7 @@ from optvet.engine.work.sandbox.messages import (
     text_of,
     type_name,
 )
-from optvet.engine.work.sandbox.outcome import Outcome
+from optvet.engine.work.sandbox.outcome import Limits, Outcome
 from optvet.engine.work.sandbox.worker import CHANNEL_LOST
 from optvet.spec.errors import InfrastructureError, PluginError
 from optvet.spec.symptoms import Stage
@@ -49,6 +50,10 @@ _TAIL_CHARS = 2000
 _DEATH_S = 1.0  # How long the report of a death may take.
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 _NOT_BEGUN = b"not begun".ljust(16)
+_CONFINED = (
+    "optvet lets its workers write among temporary files alone, and open no TCP socket; if that "
+    f"is why, set {landlock.VARIABLE}=off, or to the folders that it needs"
+)
 LEFT_OUT = "[... the rest is left out ...]"
 OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
 """Signals that no crash raises: another process sent them, or the task did so itself."""
@@ -57,8 +62,9 @@ OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
 class Worker:
     """The caller's side of one worker process."""
 
-    def __init__(self, server: Server, *, keeps_memory: bool = True) -> None:
+    def __init__(self, server: Server, limits: Limits) -> None:
         self._server = server
+        self._confined = limits.writable is not None and landlock.is_active()
         self._tickets: set[bytes] = set()
         self._kernel_kills = _kernel_kills()
         self.spent = False
@@ -79,7 +85,7 @@ class Worker:
             ours.callback(os.close, self._status_r)
             theirs.callback(os.close, status_w)
             given = [socket_w.fileno(), self._stdout, self._stderr, self._stage, status_w]
-            server.fork(given, keeps_memory=keeps_memory)
+            server.fork(given, limits)
             theirs.close()
             self._pid = self._started()
             self._resources = ours.pop_all()
@@ -266,6 +272,8 @@ class Worker:
     def _failed(
         self, kind: FailureKind, message: str, *, error_type: str = "", signal: str | None = None
     ) -> Outcome[Any]:
+        if self._confined and landlock.DENIED.search(f"{error_type} {message}"):
+            message = f"{message}\n{_CONFINED}"
         return Outcome(None, Failure(kind, self.stage(), message, error_type, signal))
 
     def stage(self) -> Stage:

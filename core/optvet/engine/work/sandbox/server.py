@@ -14,6 +14,7 @@ import importlib
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import time
@@ -120,15 +121,33 @@ def _fork(
         try:
             for inherited in [channel.detach(), *others]:
                 os.close(inherited)
-            folder, path, keeps = pickle.loads(message[1:])
+            folder, path, keeps, place, writable = pickle.loads(message[1:])
             if keeps:
                 keep_memory()
-            work(fds, folder, path, memory_bytes, server)
+            work(fds, folder, path, memory_bytes, server, _own_folder(place, os.getpid()), writable)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(70)  # No exit handlers: those of native libraries crash and hang.
+    _folders[pid] = _own_folder(pickle.loads(message[1:])[3], pid)
     return pid
+
+
+_folders: dict[int, str] = {}
+"""The folder for temporary files of each worker."""
+
+
+def _own_folder(place: str, pid: int) -> str:
+    return os.path.join(place, f"worker-{pid}")
+
+
+def _clear(pid: int) -> None:
+    """Remove the folder of a worker that has ended."""
+    if (folder := _folders.pop(pid, None)) is not None:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reap(workers: dict[int, int]) -> None:
@@ -144,6 +163,7 @@ def _reap(workers: dict[int, int]) -> None:
             if (report := workers.pop(pid, None)) is not None:
                 _tell(report, os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10)
                 os.close(report)
+            _clear(pid)
     _sweep(workers)
 
 
@@ -170,6 +190,8 @@ def _end() -> None:
     Reaping adds the CPU time of the workers to that of the caller's children.
     """
     _sweep((), _END_S)
+    for pid in list(_folders):
+        _clear(pid)
 
 
 def _children() -> list[int]:

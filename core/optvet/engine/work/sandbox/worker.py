@@ -12,11 +12,13 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Sequence
 
+from optvet.engine.work.sandbox.landlock import confine
 from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
     cut,
@@ -80,6 +82,8 @@ def work(
     path: Sequence[str] | None,
     memory_bytes: int,
     server: int,
+    own_folder: str,
+    writable: Sequence[str] | None,
 ) -> None:
     """Serve tasks until the caller ends.
 
@@ -89,6 +93,8 @@ def work(
         path: Their ``sys.path``; None in another environment, which has its own.
         memory_bytes: As in ``Limits``.
         server: Process id of the server.
+        own_folder: For temporary files of this worker; it is made here.
+        writable: Folders to write in beside that one; None if everywhere.
     """
     socket_fd, stdout_fd, stderr_fd, stage_fd = fds
     if not _settle(stdout_fd, stderr_fd, server):
@@ -100,6 +106,11 @@ def work(
         sys.path[:] = path
     with contextlib.suppress(OSError):
         os.chdir(folder)
+    with contextlib.suppress(OSError):
+        os.makedirs(own_folder, 0o700, exist_ok=True)
+        os.environ["TMPDIR"] = tempfile.tempdir = own_folder
+    if writable is not None:
+        confine((own_folder, *writable))
     channel = socket.socket(fileno=socket_fd)
     start, me, state = _address_space(), os.getpid(), _State()
     while True:
