@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from tests.commands import Spawn, spawn
 
-from optvet.engine.environment import pythons
 from optvet.spec import scratch
 
 __all__ = ["spawn"]
@@ -140,25 +139,34 @@ def test_pip_ends_with_the_command_that_started_it(how: signal.Signals, tmp_path
     process.wait(20)
     try:
         assert until(lambda: not is_alive(pip))
-        if how == signal.SIGINT:
-            assert until(lambda: not is_alive(below))
+        assert until(lambda: not is_alive(below))
     finally:
         if is_alive(below):
             os.kill(below, signal.SIGKILL)
 
 
-def test_what_a_killed_env_make_left_is_removed(tmp_path: Path) -> None:
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
-    )
-    pid = int(dead.stdout)
-    left, living, other = (
-        tmp_path / name
-        for name in (f".tf-{pid}-1-abc", f".tf-{scratch.mark()}-abc", ".tf-settings")
-    )
-    for folder in (left, living, other):
-        folder.mkdir()
-    pythons._clear_beside(tmp_path / "tf")
+MAKES = """
+import sys, time
+from pathlib import Path
+from optvet.spec.scratch import folder_beside
+print(folder_beside(Path(sys.argv[1])), flush=True)
+time.sleep(99)
+"""
+
+
+def test_what_is_half_made_beside_a_folder_is_removed(tmp_path: Path) -> None:
+    target = tmp_path / "tf"
+    command = [sys.executable, "-c", MAKES, str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        left = Path(process.stdout.readline().strip())
+        (elsewhere := left.with_name(left.name.replace(scratch._place(), "0" * 12))).mkdir()
+        (other := tmp_path / ".tf-settings").mkdir()
+        living = scratch.folder_beside(target)
+        assert left.is_dir()
+        process.kill()
+    scratch.folder_beside(target)
     assert not left.exists()
     assert living.is_dir()
+    assert elsewhere.is_dir()
     assert other.is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -18,6 +19,7 @@ from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.doctor import diagnose
+from optvet.engine.environment.security import examine
 from optvet.spec.records import Diagnosis
 
 _COLOURS = {"ok": "green", "absent": "dim", "warning": "yellow", "broken": "red"}
@@ -27,19 +29,31 @@ def command(
     context: typer.Context,
     cache_dir: CacheDir = None,
     environments: Environments = None,
+    security: Annotated[
+        bool,
+        typer.Option(
+            "--security",
+            help="Tell instead what runs in which process, under which limits, what protects "
+            "here, and what is not protected.",
+        ),
+    ] = False,
     json_to: Json = None,
     debug: Debug = False,
 ) -> None:
     """Check the environment: packages, providers, plugins, sandbox, cache; say what to do."""
     terminal = context.ensure_object(Terminal)
     with terminal.progress() as progress:
-        found = diagnose(
-            Plugins().all(),
-            cache_folder(cache_dir),
-            Path.cwd(),
-            pythons=pythons_of(environments),
-            progress=progress,
-        )
+        if security:
+            progress("confinement", 0, None)
+            found = examine()
+        else:
+            found = diagnose(
+                Plugins().all(),
+                cache_folder(cache_dir),
+                Path.cwd(),
+                pythons=pythons_of(environments),
+                progress=progress,
+            )
     if json_to is not None:
         write_document(terminal, json_to, found.to_json())
     if json_to != "-":
@@ -53,7 +67,8 @@ def _screen(found: Diagnosis) -> Iterator[RenderableType]:
     for key, value in found.environment.items():
         environment.add_row(text(key), text(value))
     present = [f"{n} {v}" for n, v in found.libraries.items() if v is not None]
-    environment.add_row("libraries", text(", ".join(present)))
+    if present:
+        environment.add_row("libraries", text(", ".join(present)))
     yield Padding(environment, (0, 0, 1, 0))
     # Two columns leave a command of pip the room to stay on one line of 80 columns.
     checks = table_of(("", ""), ("", ""))

@@ -53,7 +53,7 @@ def report(error: Exception, terminal: Terminal) -> int:
         terminal.complain("".join(traceback.format_exception(error)))
     if isinstance(error, Interrupted):
         kept = "what was computed is kept; the same command goes on from there"
-        lost = "nothing is kept, since --no-cache was given"
+        lost = "nothing is kept"
         words = str(error) or (kept if terminal.keeps else lost)
         terminal.error(f"interrupted; {words}", label="")
         return INTERRUPTED

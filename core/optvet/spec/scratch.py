@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import glob
+import hashlib
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -104,6 +107,38 @@ def temporary_variables() -> dict[str, str]:
 def temporary_folder(prefix: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """A temporary folder in ``place``, else in that of this run, which the next run clears."""
     return tempfile.TemporaryDirectory(prefix=prefix, dir=place or run_folder())
+
+
+def folder_beside(target: Path) -> Path:
+    """A new folder beside ``target``, to become it once it is whole.
+
+    What runs that were killed have left there is removed; not what another machine or container
+    that shares the disk is making.
+    """
+    prefix = f".{target.name}-"
+    for left in target.parent.glob(f"{glob.escape(prefix)}*-*-*"):
+        pid, ticks, place, *_ = left.name.removeprefix(prefix).split("-")
+        if place == _place() and is_left(f"{pid}-{ticks}"):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{mark()}-{_place()}-", dir=target.parent))
+
+
+@contextlib.contextmanager
+def made_beside(target: Path) -> Iterator[Path]:
+    """As ``folder_beside``; what is still there at the end is removed."""
+    folder = folder_beside(target)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _place() -> str:
+    """Which processes have ids of one kind: those of this machine, or of this container."""
+    with contextlib.suppress(OSError):
+        about = f"{platform.node()} {os.stat('/proc/self/ns/pid').st_ino}"
+        return hashlib.sha256(about.encode()).hexdigest()[:12]
+    return "unknown"
 
 
 def _is_in_a_run(folder: Path) -> bool:

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from optvet.spec.parsing import read_json
 from optvet.spec.records import Reproduction
 from optvet.spec.records.reading import read_document
 from optvet.spec.requirement import parse_required
+from optvet.spec.scratch import folder_beside
 from optvet.spec.words import printable, quoted
 
 _REPRO_S = 300.0
@@ -77,7 +77,7 @@ def write_folder(
         known = read_record(place)
         return Bundle(index, place, known, evidence.before, evidence.after, note, known=True)
     out.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".optvet-", dir=out))
+    folder = folder_beside(out / "optvet")
     try:
         (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
         write_arrays(folder / "inputs.npz", _in_a_row((feeds, *more_feeds)))

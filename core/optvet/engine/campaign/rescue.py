@@ -13,7 +13,6 @@ import os
 import shutil
 import sqlite3
 import stat
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -37,6 +36,7 @@ from optvet.engine.campaign.store import Store, open_store
 from optvet.engine.work.cache import key
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.foreign import open_file
+from optvet.spec.scratch import made_beside
 
 _QUERY_S = 60.0
 _STEPS = 100_000
@@ -76,9 +76,9 @@ def rescue_store(path: Path, out: Path) -> Rescued:
         raise UsageError(f"{path} is no store; give the folder that has a {DATABASE}")
     found = Rescued(out)
     try:
-        with tempfile.TemporaryDirectory(prefix=".optvet-", dir=out.absolute().parent) as folder:
-            made = Path(folder) / "new"
-            with closing(_copied(path, Path(folder))) as database:
+        with made_beside(out.absolute().with_name("optvet")) as folder:
+            made = folder / "new"
+            with closing(_copied(path, folder)) as database:
                 source = _Source(database)
                 with open_store(made, create=True) as store:
                     _take_over(source, path, store, found)

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import venv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from optvet.engine.work.sandbox import Interpreter
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.pythons import NeedsPython, PythonEnvironment
 from optvet.spec.records import EnvironmentEntry
-from optvet.spec.scratch import is_left, mark
+from optvet.spec.scratch import folder_beside
 
 WORKER_LIBRARIES = ("numpy", "onnx", "pluggy", "pydantic", "scipy")
 """What the modules import that worker processes execute."""
@@ -233,15 +232,15 @@ def make(environment: PythonEnvironment, target: Path, *, force: bool, say: Say)
     _refuse_to_replace(environment.name, target, force)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _clear_beside(target)
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-{mark()}-", dir=target.parent))
+        beside = folder_beside(target)
     except OSError as error:
         raise InfrastructureError(
             f"cannot write {target.parent}: {error.strerror}; choose another folder with --into"
         ) from error
     try:
         say("virtual environment")
-        venv.create(beside, with_pip=True, symlinks=True)
+        venv.create(beside, symlinks=True)
+        _bootstrap(beside)
         wanted = requirements(environment)
         say(f"pip install {' '.join(wanted)}")
         _install(beside / "bin" / "python", wanted)
@@ -260,22 +259,16 @@ def make(environment: PythonEnvironment, target: Path, *, force: bool, say: Say)
     return target / "bin" / "python"
 
 
-def _clear_beside(target: Path) -> None:
-    """Remove what a run that was killed has left beside ``target``."""
-    prefix = f".{target.name}-"
-    for left in target.parent.glob(f"{prefix}*-*-*"):
-        pid, ticks, *_ = left.name.removeprefix(prefix).split("-")
-        if is_left(f"{pid}-{ticks}"):
-            shutil.rmtree(left, ignore_errors=True)
-
-
 _DIES_WITH_PARENT = """\
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+import ctypes, os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
 os.getppid() == int(sys.argv[1]) or sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
+status = subprocess.call(sys.argv[2:])
+sys.exit(status if status >= 0 else 128 - status)
 """
-"""Becomes the command in its arguments, which is killed when the process ends that started it."""
+"""Runs the command in its arguments, and kills it, with all that it has started, when the process
+ends that started this one."""
 
 
 def _run_below(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
@@ -309,6 +302,19 @@ def _refuse_to_replace(name: str, target: Path, force: bool) -> None:
         raise UsageError(
             f"{target} is no environment that optvet made; remove it, or choose another folder "
             "with --into"
+        )
+
+
+def _bootstrap(folder: Path) -> None:
+    """Put pip into a virtual environment, as ``venv`` does; but this ends with its parent."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    command = [str(folder / "bin" / "python"), "-m", "ensurepip", "--upgrade", "--default-pip"]
+    status, words = _run_below(command, {**variables, "VIRTUAL_ENV": str(folder)})
+    if status:
+        lines = [line for line in words.splitlines() if line.strip()]
+        raise InfrastructureError(
+            f"pip cannot be put into {folder}: {' '.join(lines[-_LOG_LINES:])}; check that this "
+            "Python has ensurepip (Debian: python3-venv), then run again"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, HuntFinding
 from optvet.spec.request import VetRequest
+from optvet.spec.scratch import made_beside
 
 FINDINGS = "findings"
 """The folder of the bundles, below that of the hunt."""
@@ -67,8 +67,7 @@ class Confirmer:
         Raises:
             PluginError: A plugin gave what its contract does not allow.
         """
-        with tempfile.TemporaryDirectory(prefix=".confirm-", dir=self.out) as name:
-            folder = Path(name)
+        with made_beside(self.out / "confirm") as folder:
             (folder / "hunted.onnx").write_bytes(suspect.model)
             feeds = several_inputs(ModelProto.FromString(suspect.model), suspect.feeds)
             inputs = GivenInputs(feeds if suspect.feeds else ({},))

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from optvet.engine.vet.blame import blame
-from optvet.engine.vet.memory import passes_with_more
+from optvet.engine.vet.limits import passes_unconfined, passes_with_more
 from optvet.engine.vet.observation import same_fault
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import Session
+from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
-from optvet.spec.types import Failure
+from optvet.spec.types import Failure, Sample
 
 
 def note(session: Session, noted: Property) -> None:
@@ -64,8 +65,8 @@ def report_fault(
             "as_deployed": as_deployed,
         }
     )
-    if finding.confirmed and finding.symptom.info.limit == "memory":
-        words = passes_with_more(session, passes, fault.samples)
+    if finding.confirmed:
+        words = _ended_by_a_limit(session, finding.symptom, trial, fault.samples)
         if words:
             finding = finding.model_copy(update={"severity": "note", "known_limit": words})
             session.ledger.undecided(f"{' then '.join(culprit) or 'import and export'}: {words}")
@@ -74,6 +75,15 @@ def report_fault(
     elif undecided:
         session.ledger.undecided(unrepeated(finding))
     return finding
+
+
+def _ended_by_a_limit(
+    session: Session, symptom: Symptom, trial: Trial, samples: Sequence[Sample]
+) -> str:
+    """The limit of the sandbox, in words, that alone makes ``trial`` fail; empty if none does."""
+    if symptom.info.limit == "memory":
+        return passes_with_more(session, trial.passes, samples)
+    return "" if symptom.info.limit else passes_unconfined(session, trial, samples)
 
 
 def unrepeated(finding: Finding) -> str:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from optvet.spec.types import Model
 
 SELF = "optvet"
+CONFINE = "OPTVET_CONFINE"
+"""As in ``sandbox.landlock``, which an answer that is kept does not wait for."""
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 
 
@@ -154,8 +156,9 @@ def _key_of(request: VetRequest) -> str | None:
     modules = sorted({point.value.partition(":")[0].partition(".")[0] for point in points})
     code = [*_files_of(SELF), *(file for module in modules for file in _files_of(module))]
     asked = request.model_dump(mode="json", exclude={"cache_dir"})
+    confined = os.environ.get(CONFINE, "")
     where = str(Path(request.model).expanduser().absolute())
-    return key("answer", sys.version, sys.path, list(_installed()), code, asked, where)
+    return key("answer", sys.version, sys.path, list(_installed()), code, asked, where, confined)
 
 
 def _files_of(module: str) -> list[tuple[str, int, int]]:
