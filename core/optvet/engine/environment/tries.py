@@ -1,4 +1,4 @@
-"""Tries one means of confinement in this process; prints 1 if it holds here, else why not.
+"""Tries one means of confinement in this process; writes 1 if it holds here, else why not.
 
 ``security`` runs this file by an interpreter of its own for each, since none can be undone. It
 imports nothing of optvet.
@@ -112,4 +112,4 @@ TRIES = {
 }
 
 if __name__ == "__main__":
-    print(TRIES[sys.argv[1]]() or 1)
+    sys.stdout.write(TRIES[sys.argv[1]]() or "1")
