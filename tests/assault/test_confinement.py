@@ -24,7 +24,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
 from optvet.engine.work.sandbox import Limits, Sandbox, landlock
 from optvet.spec.records import VetResult
-from optvet.spec.request import VetRequest
+from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
 needs_landlock = pytest.mark.skipif(
@@ -182,7 +182,7 @@ class NoOptions(BaseModel):
 
 
 class Writer:
-    """An optimizer of which one pass writes a file where its package lies, and one is broken."""
+    """An optimizer with passes that write where its package lies, break, and harm the model."""
 
     name = "writer"
     preload = ("onnx", "tests.assault.test_confinement")
@@ -196,7 +196,8 @@ class Writer:
         return "1"
 
     def passes(self) -> Sequence[Pass]:
-        return [Pass("note", "rewrite", default=True), Pass("break", "rewrite")]
+        harmful = [Pass(name, "rewrite") for name in ("break", "delete", "overwrite")]
+        return [Pass("note", "rewrite", default=True), *harmful]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
         return {"default": ("note",)}
@@ -205,18 +206,23 @@ class Writer:
         if "note" in passes:
             (self.place / "log").write_text("x")
         if "break" in passes:
-            raise ValueError("Permission denied by nobody")
+            raise ValueError("it is broken")
+        if "delete" in passes:
+            (self.place / "model.onnx").unlink()
+        if "overwrite" in passes:
+            (self.place / "model.onnx").write_bytes(b"")
         return Artifact("onnx", source.data)
 
 
-def vet(folder: Path, pipeline: str = "note") -> VetResult:
+def vet(folder: Path, pipeline: str = "note", strategy: Strategy = "auto") -> VetResult:
     path = folder / "model.onnx"
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     onnx.save(onnx.parser.parse_model(text), path)
     plugins = Plugins()
     plugins.register("optimizer", Writer(folder))
     asked = {"limit": 1, "jobs": 1, "cache": False, "optimizer": "writer", "pipeline": pipeline}
-    request = VetRequest.model_validate({"model": str(path), "cache_dir": folder / "c", **asked})
+    asked |= {"model": str(path), "cache_dir": folder / "c", "strategy": strategy}
+    request = VetRequest.model_validate(asked)
     return vet_model(open_model(path, str(path), folder / "c"), request, plugins)
 
 
@@ -224,6 +230,7 @@ def vet(folder: Path, pipeline: str = "note") -> VetResult:
 def test_what_confinement_alone_ends_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(landlock.VARIABLE, str(tmp_path / "elsewhere"))
     result = vet(tmp_path)
     assert result.verdict == "undecided"
     assert "OPTVET_CONFINE=off" in result.reason
@@ -231,6 +238,22 @@ def test_what_confinement_alone_ends_is_no_fault(
     assert vet(tmp_path, "break").verdict == "faulty"
     monkeypatch.setenv(landlock.VARIABLE, str(tmp_path))
     assert vet(tmp_path).verdict == "clean"
+
+
+@needs_landlock
+@pytest.mark.parametrize("harm", ["delete", "overwrite"])
+@pytest.mark.parametrize("strategy", ["auto", "each"])
+def test_a_pass_that_would_harm_the_model_is_at_fault_and_kept_from_it(
+    harm: str, strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(landlock.VARIABLE, str(tmp_path / "elsewhere"))
+    result = vet(tmp_path, harm, strategy)
+    assert result.verdict == "faulty"
+    # With "each", the other passes are tried too.
+    (found,) = (f for f in result.findings if f.culprit == [harm])
+    assert (found.symptom, found.severity) == ("optimizer-error", "fault")
+    assert str(tmp_path / "model.onnx") in found.message
+    assert onnx.load(tmp_path / "model.onnx").graph.node[0].op_type == "Relu"
 
 
 # --- what is said --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether what fails under a limit of the sandbox fails because of that limit alone."""
+"""Whether what fails under a limit of the sandbox may fail because of that limit alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optvet.engine.work.cache import Cache
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.preload import preload_for
-from optvet.engine.work.sandbox import Limits, Sandbox, landlock
+from optvet.engine.work.sandbox import Sandbox, landlock
 from optvet.spec.types import Failure, Sample
 
 _MORE = 4
@@ -27,42 +27,42 @@ def passes_with_more(session: Session, passes: tuple[str, ...], samples: Sequenc
     more = min(_MORE * limits.memory_bytes, (available_bytes() or 0) // 2)
     if more <= limits.memory_bytes:
         return ""
-    if _fails(session, passes, samples, replace(limits, memory_bytes=more)):
+    case, cache = session.case, Cache(None)
+    preload = preload_for(case.optimizer, case.candidate.runtime)
+    try:
+        with Sandbox(jobs=1, limits=replace(limits, memory_bytes=more), preload=preload) as box:
+            trial = Lab(case, box, cache).trial(passes, samples, "confirm")
+    finally:
+        cache.close()
+    if trial.build.failure is not None:
+        return ""
+    if any(isinstance(run, Failure) for run in trial.runs.values()):
         return ""
     was, now = (f"{size / (1 << 20):.0f}M" for size in (limits.memory_bytes, more))
     return f"it needs more than --memory {was}, and passes with {now}: the limit ends it"
 
 
-def passes_unconfined(session: Session, trial: Trial, samples: Sequence[Sample]) -> str:
-    """What is said where the failing passes of ``trial`` run if they may write and connect.
+def was_denied(session: Session, trial: Trial) -> str:
+    """What is said where confinement may be why ``trial`` fails; empty where it cannot be.
 
-    Empty where they do not, where nothing failed, and where nothing is confined.
+    It is not tried without: a pass may do harm there. One that was kept from changing the files of
+    the model itself is at fault.
     """
-    limits = session.lab.sandbox.limits
-    if limits.writable is None or not landlock.is_active() or not _has_failed(trial):
+    if session.lab.sandbox.limits.writable is None or not landlock.is_active():
         return ""
-    if _fails(session, trial.passes, samples, replace(limits, writable=None)):
+    failures = [trial.build.failure, *trial.runs.values()]
+    found = [f for f in failures if isinstance(f, Failure)]
+    words = "\n".join(f"{f.error_type} {f.message}" for f in found)
+    if not landlock.DENIED.search(words) or _names_the_model(session, words):
         return ""
     return (
-        "it needs to write outside of its folder for temporary files, or to connect, which "
-        f"workers may not; it passes with {landlock.VARIABLE}=off (or name the folders there)"
+        "workers may not write outside of their folder for temporary files, nor connect, which may "
+        f"be why it fails; {landlock.VARIABLE}=off allows it, or name the folders there"
     )
 
 
-def _fails(
-    session: Session, passes: tuple[str, ...], samples: Sequence[Sample], limits: Limits
-) -> bool:
-    """Whether ``passes`` still fail under other ``limits``; nothing is remembered of it."""
-    case, cache = session.case, Cache(None)
-    preload = preload_for(case.optimizer, case.candidate.runtime)
-    try:
-        with Sandbox(jobs=1, limits=limits, preload=preload) as box:
-            return _has_failed(Lab(case, box, cache).trial(passes, samples, "confirm"))
-    finally:
-        cache.close()
-
-
-def _has_failed(trial: Trial) -> bool:
-    return trial.build.failure is not None or any(
-        isinstance(run, Failure) for run in trial.runs.values()
-    )
+def _names_the_model(session: Session, words: str) -> bool:
+    """Whether words are about a file in which the model is."""
+    model = session.case.model
+    places = {str(path) for path in (model.path, model.path.absolute(), model.path.resolve())}
+    return any(place in words for place in places)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from optvet.engine.vet.blame import blame
-from optvet.engine.vet.limits import passes_unconfined, passes_with_more
+from optvet.engine.vet.limits import passes_with_more, was_denied
 from optvet.engine.vet.observation import same_fault
 from optvet.engine.vet.properties import Fault, Property
 from optvet.engine.vet.session import Session
@@ -80,10 +80,10 @@ def report_fault(
 def _ended_by_a_limit(
     session: Session, symptom: Symptom, trial: Trial, samples: Sequence[Sample]
 ) -> str:
-    """The limit of the sandbox, in words, that alone makes ``trial`` fail; empty if none does."""
+    """The limit of the sandbox, in words, that may make ``trial`` fail; empty if none does."""
     if symptom.info.limit == "memory":
         return passes_with_more(session, trial.passes, samples)
-    return "" if symptom.info.limit else passes_unconfined(session, trial, samples)
+    return "" if symptom.info.limit else was_denied(session, trial)
 
 
 def unrepeated(finding: Finding) -> str:
