@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import optvet
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import (
@@ -125,7 +126,7 @@ def hunt(
                 seed=request.seed,
                 sandbox=sandbox,
                 folder=(request.cache_dir or cache_root()) / "fragments",
-                version=_version(),
+                version=optvet.__version__,
             )
             confirmer = Confirmer(
                 subject, request.optimizer_options, plugins, request.folder, jobs, known, draw
@@ -144,12 +145,6 @@ def hunt(
                 progress,
             )
             return hunter.run(state)
-
-
-def _version() -> str:
-    from optvet import __version__
-
-    return __version__
 
 
 def _choices(request: HuntRequest, plugins: Plugins) -> list[PoolChoice]:

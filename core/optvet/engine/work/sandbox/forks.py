@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from optvet.engine.work.sandbox import landlock
 from optvet.engine.work.sandbox.interpreter import OWN_VARIABLES, Interpreter, command
+from optvet.engine.work.sandbox.landlock import with_users_own
 from optvet.engine.work.sandbox.messages import STATUS, memory_file
 from optvet.engine.work.sandbox.outcome import Limits
 from optvet.spec.errors import InfrastructureError
@@ -94,7 +94,7 @@ class Server:
         path = None if self._abroad else sys.path
         place = str(run_folder() or tempfile.gettempdir())
         writable = None if limits.writable is None else (place, *limits.writable)
-        about = path, limits.keeps_memory, place, landlock.with_users_own(writable)
+        about = path, limits.keeps_memory, place, with_users_own(writable)
         request = b"f" + pickle.dumps((_folder(), *about))
         socket.send_fds(self._socket, [request], fds)
 

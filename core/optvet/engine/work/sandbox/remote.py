@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import Any, Literal, get_args
 
-from optvet.engine.work.sandbox import landlock
 from optvet.engine.work.sandbox.forks import START_S, Server
+from optvet.engine.work.sandbox.landlock import DENIED, VARIABLE, is_active
 from optvet.engine.work.sandbox.messages import (
     NO_MEMORY,
     STATUS,
@@ -52,7 +52,7 @@ _STAGES: tuple[Stage, ...] = get_args(Stage)
 _NOT_BEGUN = b"not begun".ljust(16)
 _CONFINED = (
     "optvet lets its workers write among temporary files alone, and open no TCP socket; if that "
-    f"is why, set {landlock.VARIABLE}=off, or to the folders that it needs"
+    f"is why, set {VARIABLE}=off, or to the folders that it needs"
 )
 LEFT_OUT = "[... the rest is left out ...]"
 OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
@@ -64,7 +64,7 @@ class Worker:
 
     def __init__(self, server: Server, limits: Limits) -> None:
         self._server = server
-        self._confined = limits.writable is not None and landlock.is_active()
+        self._confined = limits.writable is not None and is_active()
         self._tickets: set[bytes] = set()
         self._kernel_kills = _kernel_kills()
         self.spent = False
@@ -272,7 +272,7 @@ class Worker:
     def _failed(
         self, kind: FailureKind, message: str, *, error_type: str = "", signal: str | None = None
     ) -> Outcome[Any]:
-        if self._confined and landlock.DENIED.search(f"{error_type} {message}"):
+        if self._confined and DENIED.search(f"{error_type} {message}"):
             message = f"{message}\n{_CONFINED}"
         return Outcome(None, Failure(kind, self.stage(), message, error_type, signal))
 
