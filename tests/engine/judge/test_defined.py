@@ -344,3 +344,24 @@ def test_unsigned_integers_wrap_alike_everywhere() -> None:
     signed = text.replace("uint8", "int8")
     (found,) = undefined_in(model(signed), {"x": I8([100]), "n": I8([100])})
     assert (found.kind, found.values) == ("Add: overflow", ("y",))
+
+
+def test_elements_are_divided_one_by_one() -> None:
+    assert kinds(DIVIDE, x=I32([LEAST, 5]), n=I32([2, -1])) == []
+    assert kinds(DIVIDE, x=I32([5, LEAST]), n=I32([2, -1])) == ["Div: divisor"]
+
+
+def test_unsigned_powers_wrap_alike_and_signed_ones_overflow() -> None:
+    unsigned = POWER.replace("int32", "uint32")
+    feeds = {"x": np.array([3, 2], np.uint32), "n": np.array([40, 1], np.uint32)}
+    (found,) = undefined_in(model(unsigned), feeds)
+    assert (found.kind, found.values) == ("Pow: power wrap", ())
+    assert kinds(POWER, x=I32([3, 2]), n=I32([40, 1])) == ["Pow: power"]
+
+
+def test_a_branch_that_is_not_taken_leaves_nothing_open() -> None:
+    text = """g (bool c, int32[2] x) => (int32[2] y) <int32[2] zero = {0, 0}> {
+      y = If (c) <then_branch = t () => (a) { a = Identity(x) },
+                  else_branch = e () => (b) { b = Div(x, zero) }> }"""
+    assert kinds(text, c=np.array(True), x=I32([1, 2])) == []
+    assert kinds(text, c=np.array(False), x=I32([1, 2])) == ["Div: divisor"]

@@ -111,7 +111,7 @@ def needs_inner_values(model: ModelProto, feeds: Values) -> bool:
 
 
 def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Iterator[Undefined]:
-    for body in bodies_of(node):
+    for body in _executed(node, known):
         inside = {**known, **_constants(body)}
         for inner in body.node:
             for found in _of_node(inner, inside, versions):
@@ -128,6 +128,17 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
             where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"
             values = () if rule in AGREED else tuple(node.output)
             yield Undefined(f"{node.op_type}: {name}", where, words, values)
+
+
+def _executed(node: NodeProto, known: Values) -> Iterator[GraphProto]:
+    """The bodies of a node, without the branch that a known condition leaves out."""
+    condition = known.get(node.input[0]) if node.op_type == "If" and node.input else None
+    if condition is None or not condition.size:
+        yield from bodies_of(node)
+        return
+    taken = attribute_of(node, "then_branch" if condition.any() else "else_branch")
+    if isinstance(taken, GraphProto):
+        yield taken
 
 
 def _constants(graph: GraphProto | FunctionProto) -> dict[str, np.ndarray]:

@@ -157,8 +157,11 @@ def divides_outside(over: Array | None, by: Array) -> str:
     if not bool(np.all(by != 0)):
         return "integers divided by 0"
     if over is not None and over.dtype.kind == "i" and by.dtype.kind == "i":
-        least = np.iinfo(over.dtype).min
-        if bool(np.any(over == least)) and bool(np.any(by == -1)):
+        try:
+            wrong = (over == np.iinfo(over.dtype).min) & (by == -1)
+        except ValueError:
+            return ""  # shapes that do not fit are for the checker to refuse
+        if bool(np.any(wrong)):
             return "the least integer divided by -1"
     return ""
 
@@ -248,13 +251,25 @@ _FOLDS: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 def _power(given: Given) -> str:
+    """Negative powers of integers, and signed powers that overflow."""
+    return _power_beyond(given, signed=True)
+
+
+def _power_wrap(given: Given) -> str:
+    """Powers of unsigned integers that wrap."""
+    return _power_beyond(given, signed=False)
+
+
+def _power_beyond(given: Given, *, signed: bool) -> str:
     base, exponent = given.operand(0), given.operand(1)
     if base is None or exponent is None or base.dtype.kind not in "iu":
         return ""
     with np.errstate(all="ignore"):
         negative = np.broadcast_arrays(base, exponent)
         if bool(np.any((negative[1] < 0) & (np.abs(negative[0].astype(np.float64)) != 1))):
-            return "an integer to a negative power"
+            return "an integer to a negative power" if signed else ""
+        if signed != (base.dtype.kind == "i"):
+            return ""
         exact = np.power(base.astype(np.float64), exponent.astype(np.float64))
     limits = np.iinfo(base.dtype)
     wrong = bool(np.any((np.abs(exact) > float(limits.max)) | (exact < float(limits.min))))
@@ -417,7 +432,7 @@ _BY_OPERATOR: Mapping[str, tuple[Rule, ...]] = {
     "BitShift": (_shift,),
     "Div": (_divisor,),
     "Mod": (_divisor, _float_remainder),
-    "Pow": (_power,),
+    "Pow": (_power, _power_wrap),
     "Resize": (_scales_of_size,),
     "Upsample": (_scales_of_size,),
     "Reshape": (_zero_and_rest,),
@@ -467,12 +482,12 @@ def _collected() -> dict[str, tuple[Rule, ...]]:
 
 RULES: Mapping[str, tuple[Rule, ...]] = _collected()
 """The rules of each operator."""
-AGREED = frozenset({_negative_axis, _wrap})
+AGREED = frozenset({_negative_axis, _wrap, _power_wrap})
 """Rules about what the standard does not allow or does not say, and all kernels do alike: hunts
 judge no such model, and in any other one it excuses nothing."""
 _BY_ATTRIBUTES = {_epsilon, _negative_axis, _padding, _places}
 """Rules for which no value is recorded: runtimes mostly refuse an index outside of the data."""
-_OF_INTEGERS = {_overflow, _wrap, _divisor, _power, _shift}
+_OF_INTEGERS = {_overflow, _wrap, _divisor, _power, _power_wrap, _shift}
 
 
 def wanted_values(node: NodeProto, types: Mapping[str, int]) -> Iterator[str]:
