@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import optvet
 from optvet import InputError
 from optvet.engine.bundle import read_record
 from optvet.engine.models.sidecar import config_for
+from optvet.plugin import read_json, read_toml
 
 DEEP = 100_000
 
@@ -35,10 +35,10 @@ def test_json_is_read_within_bounds(tmp_path: Path, text: str, message: str | No
     file = tmp_path / "a.json"
     file.write_text(text)
     if message is None:
-        optvet.read_json(file, "listing")
+        read_json(file, "listing")
         return
     with pytest.raises(InputError, match=message) as caught:
-        optvet.read_json(file, "listing")
+        read_json(file, "listing")
     assert str(file) in str(caught.value)
     assert len(str(caught.value)) < 600
 
@@ -64,7 +64,7 @@ def test_toml_is_read_within_bounds(tmp_path: Path, text: str, message: str) -> 
     file = tmp_path / "a.toml"
     file.write_text(text)
     with pytest.raises(InputError, match=message) as caught:
-        optvet.read_toml(file, "record")
+        read_toml(file, "record")
     assert len(str(caught.value)) < 600
 
 
@@ -72,16 +72,16 @@ def test_sentences_and_lists_of_numbers_are_no_long_keys(tmp_path: Path) -> None
     file = tmp_path / "a.toml"
     numbers = ", ".join(["0.5"] * 200)
     file.write_text(f'# {"A. " * 100}\ntask = "{"One. " * 100}"\nmean = [{numbers}]\n')
-    assert len(optvet.read_toml(file, "record")["mean"]) == 200
+    assert len(read_toml(file, "record")["mean"]) == 200
 
 
 def test_a_file_that_is_no_file_or_not_utf_8_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: it is a folder, expected a regular file"):
-        optvet.read_json(tmp_path, "record")
+        read_json(tmp_path, "record")
     with pytest.raises(InputError, match="cannot be read: No such file"):
-        optvet.read_toml(tmp_path / "x", "record")
+        read_toml(tmp_path / "x", "record")
     (tmp_path / "b").write_bytes(b"\xff\xfe\xff")
-    for read in (optvet.read_json, optvet.read_toml):
+    for read in (read_json, read_toml):
         with pytest.raises(InputError, match="cannot be read"):
             read(tmp_path / "b", "record")
 
@@ -105,4 +105,4 @@ def test_bundles_records_and_catalogues_are_read_within_bounds(tmp_path: Path, t
 def test_a_document_within_bounds_is_what_the_standard_library_reads(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None, True, {"b": "c" * 1000}], "n": 2**64 - 1, "m": -(2**63)}
     (tmp_path / "a.json").write_text(json.dumps(value))
-    assert optvet.read_json(tmp_path / "a.json", "record") == value
+    assert read_json(tmp_path / "a.json", "record") == value

@@ -22,7 +22,6 @@ from optvet.spec.keywords import (
     RepairOptions,
     VetOptions,
 )
-from optvet.spec.protocols import Feeds
 from optvet.spec.records.vet import VetResult
 from optvet.spec.request import VetRequest, request_of
 
@@ -32,13 +31,14 @@ if TYPE_CHECKING:
     from optvet.engine.bundle import Bundle
     from optvet.engine.discovery import Plugins
     from optvet.engine.hunt.run import HuntProgress
+    from optvet.spec.protocols import Feeds
     from optvet.spec.records import BenchResult, HuntSummary, ModelComparison, Replayed
     from optvet.spec.records.convert import ConversionResult
     from optvet.spec.records.repair import RepairResult
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 """A model: a path, ``SOURCE:NAME`` such as ``zoo:resnet50``, a serialized one, or a protobuf."""
-Data = str | Sequence[str] | Feeds | Iterable[Feeds]
+Data: TypeAlias = "str | Sequence[str] | Feeds | Iterable[Feeds]"
 """Where inputs come from: names of datasets, the inputs of one sample, or those of several."""
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and of how much (None: unknown)."""

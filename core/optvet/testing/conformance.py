@@ -146,8 +146,8 @@ def _check_options(plugin: Any, attribute: str) -> None:
         _fail(
             plugin,
             f"{attribute}: option {option!r} {looks}: it seems to name code, a command or a file; "
-            "mark it Annotated[…, optvet.Sensitive('what a value does')], so that bundles and "
-            "records may not set it unasked, or optvet.Harmless('why') if it names none",
+            "mark it Annotated[…, Sensitive('what a value does')], so that bundles and records may "
+            "not set it unasked, or Harmless('why') if it names none (both of optvet.plugin)",
         )
     again = type(options).model_validate(options.model_dump(mode="json"))
     require(plugin, again == options, f"{attribute}: {name} does not survive a trip through JSON")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from optvet.engine.convert import steps
@@ -12,6 +11,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.protocols import Runtime
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Artifact, Sample
 from optvet.testing.conformance import LIMITS, check_form, require
 
@@ -91,7 +91,7 @@ def _check_artifacts(converter: Converter, source: Artifact, stages: int) -> Non
     """Convert in a worker, and load the last artifact if anything here runs it."""
     plugins = Plugins()
     with (
-        tempfile.TemporaryDirectory() as folder,
+        temporary_folder("optvet-check-") as folder,
         Sandbox(jobs=1, limits=LIMITS, preload=tuple(converter.preload)) as sandbox,
     ):
         about = (converter, source, converter.options, Path(folder))

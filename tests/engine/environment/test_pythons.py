@@ -52,7 +52,8 @@ def test_an_environment_is_made_and_works(small: PythonEnvironment, tmp_path: Pa
     assert done.stdout == "42\n"
     assert [*target.parent.iterdir()] == [target]
     assert json.loads((target / MADE).read_text())["name"] == "small"
-    assert (target / "bin" / "pip").read_text().startswith(f"#!{target}/bin/python")
+    # In the first line, or in the second one where the path is too long for the kernel.
+    assert f"{target}/bin/python" in "".join((target / "bin" / "pip").read_text().splitlines()[:2])
     assert problem_of(python, small) == ""
     assert len(said) == 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import onnx
 from pydantic import TypeAdapter
 
 from optvet.engine.models.opening import OPSET_FLOOR, is_for_evaluator
@@ -17,6 +16,7 @@ from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import TrialSpec, probe
 from optvet.graph.walk import ONNX_DOMAIN
 from optvet.spec.errors import CannotLoad, InputError, NothingTested
+from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Feeds
 from optvet.spec.types import Failure, Sample
 
@@ -102,7 +102,7 @@ def cannot_load(case: Case, failure: Failure) -> InputError:
             f"its opset is {opset}, and runtimes promise {OPSET_FLOOR} and later only: take a "
             "newer export, or convert it with onnx.version_converter"
         )
-    outline = onnx.load(case.model.path, load_external_data=False)
+    outline = load_model(case.model.path, weights=False)
     kind = CannotLoad if is_for_evaluator(outline) else InputError
     return kind(
         f"{case.model.source}: {case.reference.runtime.name} cannot load the original "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
@@ -15,6 +14,7 @@ from optvet.engine.vet.observation import finite
 from optvet.engine.vet.session import Session
 from optvet.engine.work.undefined import undefined_between, with_answers
 from optvet.spec.records import Finding
+from optvet.spec.scratch import temporary_folder
 from optvet.spec.types import Sample
 
 
@@ -69,7 +69,7 @@ def _shows_with_answers(session: Session, finding: Finding, sample: Sample) -> b
     if answered is None:
         return False
     data, feeds = answered
-    with TemporaryDirectory(dir=lab.scratch) as folder:
+    with temporary_folder("optvet-answered-") as folder:
         path = Path(folder) / "answered.onnx"
         path.write_bytes(data)
         other = lab.on(case.on(open_model(path, case.model.source, Path(folder))))
