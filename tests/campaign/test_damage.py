@@ -191,6 +191,19 @@ def test_a_store_in_order_is_repaired_to_its_equal(run: Run, old: Path) -> None:
     assert "is there already" in again.err
 
 
+@pytest.mark.parametrize("table", ["jobs", "campaigns"])
+def test_a_column_whose_name_is_damaged_loses_its_values_alone(
+    run: Run, old: Path, table: str
+) -> None:
+    change(f"ALTER TABLE {table} RENAME COLUMN finished TO NaNished")(old)
+    ran = run("campaign", "repair", "s", "--out", "new")
+    assert "Traceback" not in ran.err, ran.err
+    assert ran.code in (0, 1), ran.err
+    with open_store(Path("new")) as store:
+        (trial,) = trials(store, find_campaign(store))
+        assert trial.answer is not None
+
+
 def test_a_lost_answer_is_asked_again(run: Run, old: Path) -> None:
     before = (old / DATABASE).read_bytes()
     DAMAGE["no JSON"](old)

@@ -149,24 +149,25 @@ class _Source:
 def _take_over(source: _Source, path: Path, store: Store, found: Rescued) -> None:
     files: dict[str, list[Row]] = {}
     for row in source.rows("finding_artifacts", "job, number, name"):
-        if _is_typed(store, "finding_artifacts", row):
+        if _typed(store, "finding_artifacts", row) is not None:
             files.setdefault(row["job"], []).append(row)
     owner = this_process()
     join(store, owner)
     broken = unanswered = gone = 0
     for row in source.jobs():
-        given = {"kind": "vet", "attempts": 1, **row}
-        if not _is_typed(store, "jobs", given) or not _add_job(store, given):
+        given = _typed(store, "jobs", {"kind": "vet", "attempts": 1, **row})
+        if given is None or not _add_job(store, given):
             broken += 1
             continue
         found.jobs += 1
-        if row["document"] is None:
+        if given["document"] is None:
             continue
-        kept = list(_kept(path, store, files.get(row["key"], ())))
+        mine = files.get(given["key"], ())
+        kept = list(_kept(path, store, mine))
         if _add_answer(store, owner, given, kept):
             found.answers += 1
             found.files += len(kept)
-            gone += len(files.get(row["key"], ())) - len(kept)
+            gone += len(mine) - len(kept)
         else:
             unanswered += 1
     leave(store, owner)
@@ -180,15 +181,19 @@ def _take_over(source: _Source, path: Path, store: Store, found: Rescued) -> Non
     _add_campaigns(source, store, found)
 
 
-def _is_typed(store: Store, table: str, row: Row) -> bool:
-    """Whether a row has all columns of a table, with values of their types."""
+def _typed(store: Store, table: str, row: Row) -> Row | None:
+    """A row with all columns of a table; None if values are not of their types.
+
+    A column of optional values that is not there, since its name is damaged, has none.
+    """
+    made = dict(row)
     kinds: Mapping[str, Any] = {"TEXT": str, "INTEGER": int, "REAL": int | float, "BLOB": bytes}
     for column in store.database.execute(f"PRAGMA table_info({table})"):
-        value = row.get(column["name"])
+        value = made.setdefault(column["name"], None)
         needed = column["notnull"] or column["pk"]
         if not isinstance(value, kinds[column["type"]]) and (needed or value is not None):
-            return False
-    return True
+            return None
+    return made
 
 
 _JOB = (
@@ -241,13 +246,13 @@ def _add_answer(store: Store, owner: Owner, row: Row, files: Sequence[NewArtifac
 
 def _add_campaigns(source: _Source, store: Store, found: Rescued) -> None:
     jobs: dict[int, list[tuple[int, str]]] = {}
-    for row in source.rows("campaign_jobs", "campaign, position"):
-        if _is_typed(store, "campaign_jobs", row):
-            jobs.setdefault(row["campaign"], []).append((row["position"], row["job"]))
+    for listed in source.rows("campaign_jobs", "campaign, position"):
+        if _typed(store, "campaign_jobs", listed) is not None:
+            jobs.setdefault(listed["campaign"], []).append((listed["position"], listed["job"]))
     known = {row[0] for row in store.database.execute("SELECT key FROM jobs")}
     incomplete: list[str] = []
-    for row in source.rows("campaigns", "id"):
-        if not _is_typed(store, "campaigns", row):
+    for damaged in source.rows("campaigns", "id"):
+        if (row := _typed(store, "campaigns", damaged)) is None:
             continue
         keys = [job for _, job in sorted(jobs.get(row["id"], ()))]
         whole = row["plan"] == key(row["name"], keys) and known.issuperset(keys)
