@@ -34,6 +34,12 @@ def requests(place: Path, text: str) -> list[tuple[str, str | None, str, tuple[s
     ]
 
 
+def test_a_path_that_no_file_system_takes_is_refused_in_words(place: Path) -> None:
+    Path("c.toml").write_text(f'models = ["{"n" * 400}"]\noptimizers = ["onnxoptimizer"]\n')
+    with pytest.raises(UsageError, match="no such file or folder"):
+        list(requests_of(read_campaign(Path("c.toml"), Plugins()), Plugins()))
+
+
 def test_every_combination_is_asked_once(models: Path, place: Path) -> None:
     asked = requests(
         place,

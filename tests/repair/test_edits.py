@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx import ModelProto, TensorProto
 
+from optvet import UsageError
 from optvet.engine.repair.edits import BEFORE, DoesNotFit, array_of, edited, tensor_of
+from optvet.engine.repair.replay import read_patch
 from optvet.spec.records.repair import (
     Edit,
     InsertNode,
@@ -238,3 +242,24 @@ def test_a_region_inside_feeds_what_read_the_value() -> None:
 def test_a_region_that_does_not_fit_is_refused(operation: Operation, words: str) -> None:
     with pytest.raises(DoesNotFit, match=words):
         edited(model(), made(operation))
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"operation": "set-attribute", "node": "y", "name": "axis", "value": 10**50},
+        {"operation": "set-attribute", "node": "y", "name": "axis", "value": []},
+        {"operation": "set-output-type", "output": "y", "type": "no type", "axes": 1},
+        {"operation": "set-input", "node": "y", "index": 10**9, "value": "x"},
+        {"operation": "set-input", "node": "y", "index": -9, "value": "x"},
+    ],
+)
+def test_an_edit_that_nobody_can_make_is_refused(
+    operation: dict[str, object], tmp_path: Path
+) -> None:
+    edit = {"kind": "attribute", "about": "a", "operations": [operation]}
+    patch = {"schema": "optvet.patch/1", "digest": "0" * 64, "edits": [edit]}
+    (tmp_path / "patch.json").write_text(json.dumps(patch))
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    with pytest.raises(UsageError):
+        edited(onnx.parser.parse_model(text), read_patch(tmp_path / "patch.json").edits)

@@ -61,29 +61,43 @@ def _is_meant(reference: str, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in names if name)
 
 
+_MESSAGE_CHARS = 500
+
+
 def _expanded(selector: str, plugins: Plugins, folder: Path | None) -> list[str]:
     scheme, colon, rest = selector.partition(":")
     if colon and scheme in plugins.names("model source"):
         return _listed(selector, scheme, rest, plugins)
-    path = Path(selector).expanduser()
+    try:
+        path = Path(selector).expanduser()
+    except RuntimeError as error:  # the home of nobody
+        raise UsageError(f"{selector[:200]}: no path: {error}"[:_MESSAGE_CHARS]) from error
     if folder is not None and not path.is_absolute() and not _looks_foreign(selector):
         path = folder / path
-    if not path.exists() and glob.has_magic(selector):
+    if not _exists(path) and glob.has_magic(selector):
         files = [p for p in matching(str(path)) if Path(p).is_file()]
         if not files:
-            raise UsageError(f"{path}: no file matches; check the pattern")
+            raise UsageError(f"{str(path)[:_MESSAGE_CHARS]}: no file matches; check the pattern")
         return files
-    if path.is_dir():
+    if _exists(path) and path.is_dir():
         source = plugins.model_source(plugins.default("model source"))
         return [str(file) for file in contract.files(source, str(path), Path())]
     # What is wrong with a single model is told by the job that opens it.
-    return [str(path)] if path.exists() or folder is None else [_missing(selector, path)]
+    return [str(path)] if _exists(path) or folder is None else [_missing(selector, path)]
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file; False also of a name that no file system takes."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _missing(selector: str, path: Path) -> str:
     if _looks_foreign(selector):
         return selector
-    raise UsageError(f"{path}: no such file or folder")
+    raise UsageError(f"{str(path)[:_MESSAGE_CHARS]}: no such file or folder")
 
 
 def _looks_foreign(selector: str) -> bool:

@@ -58,6 +58,9 @@ def array_of(tensor: PatchTensor) -> np.ndarray:
         raise DoesNotFit(f"a tensor of the patch cannot be read: {error}") from error
 
 
+_WORDS_CHARS = 500
+
+
 def edited(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
     """A copy of ``model`` with ``edits`` made in order; nodes are sorted again.
 
@@ -68,7 +71,12 @@ def edited(model: ModelProto, edits: Sequence[Edit]) -> ModelProto:
     copy.CopyFrom(model)
     for edit in edits:
         for operation in edit.operations:
-            _APPLY[type(operation)](copy, operation)
+            try:
+                _APPLY[type(operation)](copy, operation)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                # Numbers that no attribute holds, types that there are not.
+                words = f"an edit ({operation.operation}) cannot be made: {error}"
+                raise DoesNotFit(words[:_WORDS_CHARS]) from error
     # What was inferred of values inside may hold no longer.
     del copy.graph.value_info[:]
     _sort(copy)

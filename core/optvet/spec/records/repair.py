@@ -25,6 +25,10 @@ EditKind = Literal[
 ]
 
 
+MOST_INPUTS = 10_000
+"""A patch from outside may not make a node of more inputs than this."""
+
+
 class PatchTensor(Record):
     """A tensor: type and shape as of numpy, and its bytes, little-endian, in base64."""
 
@@ -55,7 +59,7 @@ class SetInput(Record):
 
     operation: Literal["set-input"] = "set-input"
     node: str
-    index: int
+    index: int = Field(ge=0, le=MOST_INPUTS)
     value: str
 
 
@@ -76,7 +80,7 @@ class InsertNode(Record):
 
     operation: Literal["insert-node"] = "insert-node"
     node: str
-    index: int | None = None
+    index: int | None = Field(default=None, ge=0, le=MOST_INPUTS)
     operator: str
     domain: str = ""
     inputs: list[str]
@@ -114,7 +118,7 @@ class SetOutputType(Record):
     operation: Literal["set-output-type"] = "set-output-type"
     output: str
     type: str
-    axes: int = Field(ge=0)
+    axes: int = Field(ge=0, le=64)
 
 
 Operation = Annotated[
