@@ -365,3 +365,15 @@ def test_a_branch_that_is_not_taken_leaves_nothing_open() -> None:
                   else_branch = e () => (b) { b = Div(x, zero) }> }"""
     assert kinds(text, c=np.array(True), x=I32([1, 2])) == []
     assert kinds(text, c=np.array(False), x=I32([1, 2])) == ["Div: divisor"]
+
+
+def test_an_attribute_of_another_form_is_left_to_the_checker() -> None:
+    x = np.zeros(3, np.float32)
+    for body in (
+        "g (float[3] x) => (float[a] y) { y = ReduceMax<axes: int = 0>(x) }",
+        "g (float[3] x) => (float[a] y) { y = Unsqueeze<axes: int = 0>(x) }",
+        "g (float[3] x) => (float[a] y) { y = ReduceSum<axes: floats = [0.5]>(x) }",
+        "g (float[3] x) => (float[a] y) { y = Upsample<scales: float = 2.0>(x) }",
+    ):
+        assert kinds(body, 9, x=x) == []
+        assert not needs_inner_values(model(body, 9), {"x": x})

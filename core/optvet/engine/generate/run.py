@@ -17,9 +17,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.generate.coverage import Covered, operators_at, opsets_for
 from optvet.engine.generate.grow import Grown
 from optvet.engine.generate.make import Answer, Order, fragments_of, make, newest_opset
-from optvet.engine.hunt.vocabulary import PoolChoice, gathered
+from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered
 from optvet.engine.vet.session import default_jobs
-from optvet.engine.work.cache import cache_root
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.walk import node_count, qualified
@@ -84,10 +83,12 @@ def generate(
     choices = _choices(request, plugins)
     jobs = request.jobs or default_jobs()
     preload = ("numpy.random", "onnx", "onnx.checker", make.__module__, *runtime.preload)
+    fragments = fragments_folder(request.cache_dir)
+    limits = Limits(_SECONDS, _MEMORY_BYTES, writable=(str(fragments),))
     # Workers end before the folder goes in which they leave words.
     with (
         temporary_folder("optvet-generate-") as temporary,
-        Sandbox(jobs=jobs, limits=Limits(_SECONDS, _MEMORY_BYTES), preload=preload) as sandbox,
+        Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox,
     ):
         opset = _opset(request, config, sandbox)
         operators = _operators(request, opset)
@@ -99,7 +100,7 @@ def generate(
             runtime.options,
             seed=request.seed,
             sandbox=sandbox,
-            folder=(request.cache_dir or cache_root()) / "fragments",
+            folder=fragments,
             version=__version__,
         )
         known = fragments_of(tuple(files), operators, frozenset())

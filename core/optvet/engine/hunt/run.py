@@ -41,9 +41,8 @@ from optvet.engine.hunt.plan import ROUND, in_batches, planned
 from optvet.engine.hunt.state import NAME, State, Store, Suspect
 from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
 from optvet.engine.hunt.tried import Subject
-from optvet.engine.hunt.vocabulary import PoolChoice, gathered, read_vocabulary
+from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered, read_vocabulary
 from optvet.engine.vet.session import default_jobs
-from optvet.engine.work.cache import cache_root
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.errors import InfrastructureError, OptvetError, PluginError, UsageError
@@ -111,7 +110,8 @@ def hunt(
         # A worker that died is replaced by a fork of a process that has all of it loaded.
         preload += (run_batch.__module__, *{type(m).__module__ for m in mutators})
         preload += tuple(m for r in runtimes.values() for m in r.preload)
-        limits = Limits(_BATCH_S, MEMORY_BYTES)
+        fragments = fragments_folder(request.cache_dir)
+        limits = Limits(_BATCH_S, MEMORY_BYTES, writable=(str(fragments),))
         with (
             Sandbox(jobs=jobs, limits=limits, preload=preload) as sandbox,
             temporary_folder("optvet-hunt-") as folder,
@@ -125,7 +125,7 @@ def hunt(
                 subject.reference.options,
                 seed=request.seed,
                 sandbox=sandbox,
-                folder=(request.cache_dir or cache_root()) / "fragments",
+                folder=fragments,
                 version=optvet.__version__,
             )
             confirmer = Confirmer(

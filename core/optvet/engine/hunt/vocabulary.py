@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -20,6 +21,7 @@ from onnx import AttributeProto, ModelProto, helper, numpy_helper
 from pydantic import BaseModel
 
 from optvet.engine.hunt.inner import inner_values
+from optvet.engine.work.cache import cache_root
 from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import private_folder, replacing
@@ -230,6 +232,14 @@ class Stock:
 
 
 @lru_cache(maxsize=2)
+def fragments_folder(cache_dir: Path | None) -> Path:
+    """The folder in the cache that pools are kept in, made if need be: workers write there."""
+    folder = (cache_dir or cache_root()) / "fragments"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def read_vocabulary(files: tuple[Path, ...]) -> Stock:
     """The vocabulary in ``files``; that of the last two calls is kept in memory.
 

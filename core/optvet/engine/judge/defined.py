@@ -122,7 +122,10 @@ def _of_node(node: NodeProto, known: Values, versions: Mapping[str, int]) -> Ite
     results = [known.get(name) if name else None for name in node.output]
     given = Given(node, operands, results, versions.get(ONNX_DOMAIN, 1))
     for rule in RULES.get(node.op_type, ()):
-        words = rule(given)
+        try:
+            words = rule(given)
+        except (IndexError, TypeError, ValueError):
+            continue  # Attributes and shapes of other forms are for the checker to refuse.
         if words:
             name = rule.__name__.strip("_").replace("_", " ")
             where = f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"

@@ -226,10 +226,15 @@ def _running(value: Array, given: Given) -> Array:
     return np.asarray(np.take(sums, range(max(0, last)), axis))
 
 
+def _listed(value: Any) -> list[Any]:
+    """The items of an attribute, which a model that the checker refuses has in another form."""
+    return [value] if isinstance(value, (int, float)) else list(value or ())
+
+
 def _axes(given: Given) -> tuple[int, ...] | None:
     """Along which a node reduces; None for all."""
     value = given.operand(1)
-    axes = given.attribute("axes") if value is None else value.ravel().tolist()
+    axes = _listed(given.attribute("axes")) if value is None else value.ravel().tolist()
     if not axes and given.attribute("noop_with_empty_axes", 0):
         return ()
     return tuple(axes) if axes else None
@@ -303,7 +308,7 @@ def _scales_of_size(given: Given) -> str:
     value = given.operand(1 if given.node.op_type == "Upsample" or given.opset < 11 else 2)
     listed = given.attribute("scales")
     if value is None and listed is not None:
-        value = np.array(list(listed), np.float32)
+        value = np.array(_listed(listed), np.float32)
     if value is None or value.dtype.kind != "f" or not value.size:
         return ""
     return "" if _are_positive(value) else "a scale is not a positive number"
@@ -312,7 +317,7 @@ def _scales_of_size(given: Given) -> str:
 def _negative_axis(given: Given) -> str:
     for name in ("axis", "axes"):
         value = given.attribute(name)
-        numbers = [value] if isinstance(value, int) else list(value or ())
+        numbers = _listed(value)
         if any(not _may_be(n, given.node.op_type, given.opset, name) for n in numbers if n < 0):
             return f"{name} is {value}, and may not be negative in operator set {given.opset}"
     return ""
@@ -494,7 +499,7 @@ def wanted_values(node: NodeProto, types: Mapping[str, int]) -> Iterator[str]:
     """Names of operands on whose values a rule may depend; ``types`` are element types by name."""
     rules = set(RULES.get(node.op_type, ())) - _BY_ATTRIBUTES
     listed = attribute_of(node, "axes")
-    if node.op_type in _REDUCING or (listed is not None and len(listed) < 2):
+    if node.op_type in _REDUCING or (listed is not None and len(_listed(listed)) < 2):
         rules.discard(_axes_once)
     if rules <= _OF_INTEGERS | {_float_remainder}:
         if not any(_is_integer(types.get(name)) for name in node.input):
