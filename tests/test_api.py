@@ -93,6 +93,7 @@ def test_answers_are_short_in_a_shell_and_safe_in_a_notebook(tmp_path: Path) -> 
     found = optvet.vet(model, limit=1, jobs=1, cache_dir=tmp_path)
     assert repr(found).startswith("<VetResult: faulty: ")
     assert len(repr(found).splitlines()) == 1
+    assert str(found) == repr(found)
     page = found._repr_html_()
     assert "fuse_transpose_into_gemm" in page
     assert "<b>y" not in page

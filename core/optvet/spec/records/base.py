@@ -53,6 +53,9 @@ class Result(Record):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {printable(self.headline())}>"
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def _repr_html_(self) -> str:
         """What a notebook shows. Names come from models, so everything is escaped."""
         head = f"<p><b>{html.escape(printable(self.headline()))}</b></p>"
