@@ -14,10 +14,12 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+from onnx import numpy_helper
 from pydantic import BaseModel
 from tests.assault.harness import Place
 from tests.assault.test_left_behind import until
 
+from optvet.engine.bundle.trying import try_script
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.security import examine
 from optvet.engine.models.opening import open_model
@@ -196,7 +198,7 @@ class Writer:
         return "1"
 
     def passes(self) -> Sequence[Pass]:
-        harmful = [Pass(name, "rewrite") for name in ("break", "delete", "overwrite")]
+        harmful = [Pass(name, "rewrite") for name in ("break", "delete", "overwrite", "cut")]
         return [Pass("note", "rewrite", default=True), *harmful]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
@@ -211,19 +213,30 @@ class Writer:
             (self.place / "model.onnx").unlink()
         if "overwrite" in passes:
             (self.place / "model.onnx").write_bytes(b"")
+        if "cut" in passes:
+            (self.place / "model.data").write_bytes(b"")
         return Artifact("onnx", source.data)
 
 
-def vet(folder: Path, pipeline: str = "note", strategy: Strategy = "auto") -> VetResult:
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Relu(x) y = Add(a, w) }"""
+
+
+def vet(
+    folder: Path, pipeline: str = "note", strategy: Strategy = "auto", cache: Path | None = None
+) -> VetResult:
     path = folder / "model.onnx"
-    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
-    onnx.save(onnx.parser.parse_model(text), path)
+    model = onnx.parser.parse_model(MODEL)
+    weight = numpy_helper.to_array(model.graph.initializer[0])
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, path, save_as_external_data=True, location="model.data", size_threshold=0)
     plugins = Plugins()
     plugins.register("optimizer", Writer(folder))
-    asked = {"limit": 1, "jobs": 1, "cache": False, "optimizer": "writer", "pipeline": pipeline}
-    asked |= {"model": str(path), "cache_dir": folder / "c", "strategy": strategy}
-    request = VetRequest.model_validate(asked)
-    return vet_model(open_model(path, str(path), folder / "c"), request, plugins)
+    asked = {"limit": 1, "jobs": 1, "optimizer": "writer", "pipeline": pipeline}
+    place = cache or folder / "c"
+    asked |= {"model": str(path), "cache_dir": place, "cache": cache is not None}
+    request = VetRequest.model_validate(asked | {"strategy": strategy})
+    return vet_model(open_model(path, str(path), place), request, plugins)
 
 
 @needs_landlock
@@ -241,7 +254,7 @@ def test_what_confinement_alone_ends_is_no_fault(
 
 
 @needs_landlock
-@pytest.mark.parametrize("harm", ["delete", "overwrite"])
+@pytest.mark.parametrize("harm", ["delete", "overwrite", "cut"])
 @pytest.mark.parametrize("strategy", ["auto", "each"])
 def test_a_pass_that_would_harm_the_model_is_at_fault_and_kept_from_it(
     harm: str, strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -252,8 +265,38 @@ def test_a_pass_that_would_harm_the_model_is_at_fault_and_kept_from_it(
     # With "each", the other passes are tried too.
     (found,) = (f for f in result.findings if f.culprit == [harm])
     assert (found.symptom, found.severity) == ("optimizer-error", "fault")
-    assert str(tmp_path / "model.onnx") in found.message
-    assert onnx.load(tmp_path / "model.onnx").graph.node[0].op_type == "Relu"
+    assert str(tmp_path / ("model.data" if harm == "cut" else "model.onnx")) in found.message
+    kept = onnx.load(tmp_path / "model.onnx")
+    assert numpy_helper.to_array(kept.graph.initializer[0]).tolist() == [1, 2]
+
+
+@needs_landlock
+def test_a_copy_of_the_model_elsewhere_is_judged_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(landlock.VARIABLE, str(tmp_path / "elsewhere"))
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        assert vet(tmp_path / name, "delete", cache=tmp_path / "cache").verdict == "faulty"
+
+
+@needs_landlock
+def test_a_script_of_a_bundle_is_confined_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(landlock.VARIABLE, str(tmp_path / "elsewhere"))
+    (kept := tmp_path / "model.onnx").write_text("it")
+    script = tmp_path / "repro.py"
+    script.write_text(
+        "import os, tempfile\n"
+        "tempfile.NamedTemporaryFile().close()\n"
+        "print('began')\n"
+        f"os.unlink({str(kept)!r})\n"
+    )
+    assert try_script(script, 60) == (1, "began\n")
+    assert kept.read_text() == "it"
+    monkeypatch.setenv(landlock.VARIABLE, "off")
+    assert try_script(script, 60) == (0, "began\n")
 
 
 # --- what is said --------------------------------------------------------------------------------

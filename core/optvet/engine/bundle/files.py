@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from optvet.engine.bundle.issue import issue
 from optvet.engine.bundle.observe import Evidence
 from optvet.engine.bundle.repro import ReproContext, carried, script
 from optvet.engine.bundle.standalone import standalone
+from optvet.engine.bundle.trying import try_script
 from optvet.engine.judge.sample import telling_tolerance
 from optvet.engine.vet.explain import divergence_text
 from optvet.engine.work.case import Case
@@ -86,7 +85,7 @@ def write_folder(
         for name, content in files.items():
             (folder / name).write_bytes(content)
         (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
-        code = _try_script(folder / "repro.py")
+        code, _ = try_script(folder / "repro.py", _REPRO_S)
         record = record.model_copy(update={"script_exit": code})
         (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
         folder.chmod(0o755)
@@ -211,15 +210,6 @@ def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
         array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
         return array
-
-
-def _try_script(script: Path) -> int | None:
-    command = [sys.executable, str(script.resolve())]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_REPRO_S, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    return done.returncode
 
 
 def read_record(bundle: Path) -> Reproduction:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from onnx import ModelProto
 
 from optvet.engine.bundle.inline import array_code, arrays_code, model_code, name_code
 from optvet.engine.bundle.repro import ReproContext, carried, failing_step, line, title
+from optvet.engine.bundle.trying import try_script
 from optvet.spec.protocols import (
     Explains,
     ExplainsRuntime,
@@ -214,15 +214,8 @@ def _run(code: str, context: ReproContext) -> tuple[int | None, str]:
     with temporary_folder("optvet-try-") as folder:
         file = Path(folder, "script.py")
         file.write_text(code, "utf-8")
-        command = [sys.executable, file.name]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, timeout=limit, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return None, ""
-        printed = done.stdout.decode("utf-8", "replace").replace(folder, ".")
-        return done.returncode, printed.strip()
+        ended, printed = try_script(file, limit)
+        return ended, printed.replace(folder, ".").strip()
 
 
 # --- the text of a script -------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from optvet.engine.work.arrays import dump_arrays, load_arrays
 from optvet.engine.work.sandbox import Outcome
+from optvet.engine.work.sandbox.landlock import DENIED
 from optvet.engine.work.trial import Outputs, TrialReport
 from optvet.engine.work.warned import Warned
 from optvet.graph.interface import Alignment
@@ -108,8 +109,14 @@ class Ledger:
 
 
 def is_circumstantial(failure: Failure | None) -> bool:
-    """Whether a failure may be due to this machine, so that it must not be cached on disk."""
-    return failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
+    """Whether a failure may be due to this machine, so that it must not be cached on disk.
+
+    What the kernel denied names files, which lie elsewhere for the next model of the same bytes.
+    """
+    if failure is None:
+        return False
+    denied = DENIED.search(f"{failure.error_type} {failure.message}")
+    return bool(denied) or failure.kind in ("timeout", "out-of-memory", "killed")
 
 
 def is_late(trial: Trial) -> bool:

@@ -18,7 +18,7 @@ import re
 import stat
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 VARIABLE = "OPTVET_CONFINE"
 DENIED = re.compile(
@@ -96,6 +96,17 @@ def confine(folders: Iterable[str]) -> bool:
         os.close(ruleset)
 
 
+def confined(command: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """A command that runs ``command`` confined to ``folders`` and the user's own; see ``confine``.
+
+    Where nothing is confined, it is ``command`` itself.
+    """
+    allowed = with_users_own(folders)
+    if allowed is None or not is_active():
+        return list(command)
+    return [sys.executable, "-I", __file__, str(len(allowed)), *allowed, *command]
+
+
 def _allow(ruleset: int, path: str, rights: int) -> None:
     """Add a rule for what lies below ``path``, if it is there."""
     with contextlib.suppress(OSError):
@@ -120,3 +131,9 @@ def _call(number: int, *arguments: object) -> int:
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
     return int(syscall(ctypes.c_long(number), *arguments))
+
+
+if __name__ == "__main__":
+    first = 2 + int(sys.argv[1])
+    confine(sys.argv[2:first])
+    os.execv(sys.argv[first], sys.argv[first:])

@@ -52,7 +52,7 @@ _STAGES: tuple[Stage, ...] = get_args(Stage)
 _NOT_BEGUN = b"not begun".ljust(16)
 _CONFINED = (
     "optvet lets its workers write among temporary files alone, and open no TCP socket; if that "
-    f"is why, set {VARIABLE}=off, or to the folders that it needs"
+    f"is why, and you trust it, set {VARIABLE}=off, or to the folders that it needs"
 )
 LEFT_OUT = "[... the rest is left out ...]"
 OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP"})
