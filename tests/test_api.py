@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+import types
 import typing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 import optvet
+import optvet.plugin
 from optvet.spec import keywords
 
 FAULTY = """<ir_version: 8, opset_import: ["" : 17]>
@@ -129,3 +131,15 @@ def test_a_hunt_tells_how_far_it_is(tmp_path: Path) -> None:
     assert found.candidates >= 40
     assert {total for _, _, total in seen} == {100}
     assert len(found.rows()) == len(found.findings)
+
+
+@pytest.mark.parametrize("module", [optvet, optvet.plugin], ids=lambda m: str(m.__name__))
+def test_every_public_name_is_there(module: types.ModuleType) -> None:
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        module.no_such_name  # noqa: B018
+
+
+def test_a_name_for_authors_of_plugins_warns_in_the_package_itself() -> None:
+    with pytest.warns(DeprecationWarning, match=r"import it from optvet\.plugin"):
+        assert optvet.__getattr__("hookimpl") is optvet.plugin.hookimpl

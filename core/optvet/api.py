@@ -81,7 +81,7 @@ def vet(
     if isinstance(model, (str, os.PathLike)) and (names := _names(dataset)) is not None:
         request = _request(os.fspath(model), names, options)
         return _answered(request, None, progress, keep=True)
-    from optvet.engine.api import given
+    from optvet.engine.vetting import given
 
     with given(model, dataset) as (reference, plugins, names):
         is_file = isinstance(model, (str, os.PathLike))
@@ -107,8 +107,8 @@ def bench(
         UsageError: What was given is wrong.
         NothingTested: The original cannot be run.
     """
-    from optvet.engine.api import given
     from optvet.engine.bench import bench as timed
+    from optvet.engine.vetting import given
     from optvet.spec.bench import BenchRequest
 
     with given(model, dataset) as (reference, plugins, names):
@@ -136,8 +136,8 @@ def compare(
     Raises:
         UsageError: A model, dataset or runtime cannot be used.
     """
-    from optvet.engine.api import given
     from optvet.engine.compare import compare_files
+    from optvet.engine.vetting import given
 
     asked: dict[str, Any] = {**options}
     root = Path(asked.pop("cache_dir", None) or cache_root())
@@ -170,9 +170,9 @@ def convert(
         NothingTested: No output of the source can be compared.
         PluginError: A plugin is missing or broken.
     """
-    from optvet.engine.api import given
     from optvet.engine.convert.parts import reduce_source
     from optvet.engine.convert.run import convert_model
+    from optvet.engine.vetting import given
     from optvet.spec.convert import ConvertRequest
 
     with given(model, dataset) as (reference, plugins, names):
@@ -206,8 +206,8 @@ def repair(
         NothingTested: No output of the source can be compared.
         PluginError: A plugin is missing or broken.
     """
-    from optvet.engine.api import given
     from optvet.engine.repair.run import repair_model
+    from optvet.engine.vetting import given
     from optvet.spec.repair import RepairRequest
 
     with given(model, dataset) as (reference, plugins, names):
@@ -295,10 +295,10 @@ def reduce(
     Raises:
         UsageError: The command cannot be run, or does not exit 0 for the whole model.
     """
-    from optvet.engine.api import given
     from optvet.engine.models.sources import resolve_model
     from optvet.engine.reduce.command import parse_command, reduce_by_command
     from optvet.engine.reduce.search import Budget
+    from optvet.engine.vetting import given
 
     with given(model, ()) as (reference, plugins, _):
         (opened,) = resolve_model(reference, plugins, cache_root())
@@ -332,18 +332,18 @@ def _answered(
     request: VetRequest, plugins: Plugins | None, progress: Progress, *, keep: bool
 ) -> VetResult:
     """The answer, kept or found anew, with bundles if the request asks for them."""
-    result = recall(request, request.cache_dir or cache_root()) if plugins is None else None
-    if result is None:
-        from optvet.engine.api import vet_request
-        from optvet.engine.discovery import Plugins
-
-        plugins = plugins or Plugins()
-        result = vet_request(request, plugins, progress=progress, keep=keep)
-    if not (request.reduce or request.out is not None):
-        return result
+    known = recall(request, request.cache_dir or cache_root()) if plugins is None else None
+    asks_for_bundles = request.reduce or request.out is not None
+    if known is not None and not asks_for_bundles:
+        return known
     from optvet.engine.bundle import with_bundles
     from optvet.engine.discovery import Plugins
+    from optvet.engine.vetting import vet_request
     from optvet.report.graph_svg import draw
 
-    where, found = request.out or BUNDLES, plugins or Plugins()
-    return with_bundles(result, request, where, found, draw=draw, progress=progress)
+    plugins = plugins or Plugins()
+    result = known or vet_request(request, plugins, progress=progress, keep=keep)
+    if not asks_for_bundles:
+        return result
+    out = request.out or BUNDLES
+    return with_bundles(result, request, out, plugins, draw=draw, progress=progress)

@@ -299,6 +299,38 @@ def test_a_script_of_a_bundle_is_confined_too(
     assert try_script(script, 60) == (0, "began\n")
 
 
+FAULTY = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[3,2] a, float[3,4] b) => (float[2,4] y) { t = Transpose(a)  y = Gemm(t, b) }"""
+USES = (
+    ("vet model.onnx --reduce --out bundles --limit 1", 1),
+    ("convert model.onnx --via onnx_version --random 1", 0),
+    ("hunt --optimizer onnxoptimizer --pool fusions --budget 3 --out hunted -q", 0),
+    ("models generate --count 1 --out generated --pool fusions --nodes 2-3", 0),
+)
+
+
+@needs_landlock
+@pytest.mark.parametrize(("words", "code"), USES, ids=lambda use: str(use).partition(" ")[0])
+def test_commands_work_confined_and_with_an_empty_cache(
+    words: str, code: int, tmp_path: Path
+) -> None:
+    """Other tests let workers write below the folder for tests, where their caches are too."""
+    onnx.save(onnx.parser.parse_model(FAULTY), tmp_path / "model.onnx")
+    environment = {n: v for n, v in os.environ.items() if n != landlock.VARIABLE}
+    program = "import sys, optvet.cli; sys.exit(optvet.cli.main())"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *words.split()],
+        cwd=tmp_path,
+        env={**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    assert landlock.VARIABLE not in ran.stdout + ran.stderr
+
+
 # --- what is said --------------------------------------------------------------------------------
 
 

@@ -22,8 +22,8 @@ from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import NOTES
 
 if TYPE_CHECKING:
-    from optvet.engine.api import Answer
     from optvet.engine.discovery import Plugins
+    from optvet.engine.vetting import Answer
 
 
 @takes(VetRequest, "model", several=("model", "optimizer"))
@@ -86,8 +86,8 @@ def _vetted(
     view: _Screen,
 ) -> tuple[str, int]:
     """The document of what has to be vetted, and the exit code."""
-    from optvet.engine.api import requests_for, vet_request
     from optvet.engine.discovery import Plugins
+    from optvet.engine.vetting import requests_for, vet_request
 
     plugins = Plugins()
     requests = requests_for(
@@ -114,7 +114,7 @@ def _vet_several(
     requests: list[VetRequest], plugins: Plugins, terminal: Terminal, view: _Screen
 ) -> tuple[str, int]:
     """The document of several models, and the exit code that stands for all of theirs."""
-    from optvet.engine.api import vet_each
+    from optvet.engine.vetting import vet_each
     from optvet.spec.records import VetResults
 
     bundler = _bundler(requests[0], terminal, view)

@@ -9,10 +9,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet.engine.api import GivenInputs
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.engine.vetting import GivenInputs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest

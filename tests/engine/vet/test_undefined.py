@@ -10,10 +10,10 @@ import pytest
 from onnx import helper
 from pydantic import BaseModel
 
-from optvet.engine.api import GivenInputs
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
+from optvet.engine.vetting import GivenInputs
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest

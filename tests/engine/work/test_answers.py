@@ -17,9 +17,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet.engine.api import vet_request
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
+from optvet.engine.vetting import vet_request
 from optvet.engine.work import answers
 from optvet.engine.work.cache import Cache, cache_root
 from optvet.spec.records import VetResult

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from optvet.engine.api import error_of, vet_request
 from optvet.engine.bundle import with_fingerprints, write_bundles
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, keep
@@ -18,6 +17,7 @@ from optvet.engine.campaign.parcels import Parcel, as_asked, as_converted, unpac
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
+from optvet.engine.vetting import error_of, vet_request
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.campaign import JobRequest

@@ -11,7 +11,6 @@ from typing import Any
 from onnx import ModelProto
 
 from optvet.engine import bundle
-from optvet.engine.api import GivenInputs, vet_request
 from optvet.engine.bundle import Bundle
 from optvet.engine.bundle.files import read_arrays
 from optvet.engine.bundle.write import Draw
@@ -21,6 +20,7 @@ from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Suspect
 from optvet.engine.hunt.tried import Subject
 from optvet.engine.hunt.truth import several_inputs
+from optvet.engine.vetting import GivenInputs, vet_request
 from optvet.engine.work.lab import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.foreign import load_model

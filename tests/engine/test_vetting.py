@@ -9,7 +9,7 @@ import pytest
 
 import optvet
 from optvet import UsageError, VetRequest
-from optvet.engine import api
+from optvet.engine import vetting
 from optvet.engine.discovery import Plugins
 from optvet.engine.vet.run import vet_model
 
@@ -132,7 +132,7 @@ def test_one_model_of_several_that_fails_in_optvet_or_vanishes_does_not_stop_the
         cache_dir=tmp_path / "cache",
         jobs=1,
     )
-    requests = api.requests_for(request, Plugins())
+    requests = vetting.requests_for(request, Plugins())
     (tmp_path / "b.onnx").unlink()
 
     def broken_for_a(given: Any, *args: Any, **more: Any) -> Any:
@@ -140,8 +140,8 @@ def test_one_model_of_several_that_fails_in_optvet_or_vanishes_does_not_stop_the
             raise KeyError(0)
         return vet_model(given, *args, **more)
 
-    monkeypatch.setattr(api, "vet_model", broken_for_a)
-    a, b, c = api.vet_each(requests, Plugins())
+    monkeypatch.setattr(vetting, "vet_model", broken_for_a)
+    a, b, c = vetting.vet_each(requests, Plugins())
     assert str(a.error).startswith("internal error: KeyError: 0; this is a bug in optvet")
     assert a.error is not None
     assert isinstance(a.error.__cause__, KeyError)
