@@ -198,7 +198,8 @@ class Writer:
         return "1"
 
     def passes(self) -> Sequence[Pass]:
-        harmful = [Pass(name, "rewrite") for name in ("break", "delete", "overwrite", "cut")]
+        names = ("break", "delete", "overwrite", "cut", "hide")
+        harmful = [Pass(name, "rewrite") for name in names]
         return [Pass("note", "rewrite", default=True), *harmful]
 
     def pipelines(self) -> Mapping[str, Sequence[str]]:
@@ -213,6 +214,8 @@ class Writer:
             (self.place / "model.onnx").unlink()
         if "overwrite" in passes:
             (self.place / "model.onnx").write_bytes(b"")
+        if "hide" in passes:
+            (self.place / "model.onnx").chmod(0o400)
         if "cut" in passes:
             (self.place / "model.data").write_bytes(b"")
         return Artifact("onnx", source.data)
@@ -268,6 +271,24 @@ def test_a_pass_that_would_harm_the_model_is_at_fault_and_kept_from_it(
     assert str(tmp_path / ("model.data" if harm == "cut" else "model.onnx")) in found.message
     kept = onnx.load(tmp_path / "model.onnx")
     assert numpy_helper.to_array(kept.graph.initializer[0]).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("harm", "file", "words"),
+    [
+        ("delete", "model.onnx", "deleted"),
+        ("overwrite", "model.onnx", "changed"),
+        ("cut", "model.data", "changed"),
+        ("hide", "model.onnx", "given the mode 400"),
+    ],
+)
+def test_harm_to_the_model_is_told_where_nothing_prevents_it(
+    harm: str, file: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(landlock.VARIABLE, "off")
+    result = vet(tmp_path, harm)
+    assert result.verdict == "undecided"
+    assert f"{tmp_path / file} was {words}" in result.reason
 
 
 @needs_landlock

@@ -28,6 +28,10 @@ def kinds(body: str, opset: int = 17, /, **feeds: Any) -> list[str]:
     return [u.kind for u in undefined_in(model(body, opset), arrays)]
 
 
+GEMM = (
+    "g (int32[1,2] x, int32[1,2] n) => (int32[1,1] y) "
+    "{ y = Gemm<transB: int = 1, alpha: float = 2.0>(x, n) }"
+)
 QUANTIZED = "g (float[2] x, float s) => (uint8[2] y) { y = QuantizeLinear(x, s) }"
 CAST = "g (float[2] x) => (int32[2] y) { y = Cast<to: int = 6>(x) }"
 SHIFT = (
@@ -64,6 +68,11 @@ LEAST = int(np.iinfo(np.int32).min)
         (QUANTIZED, {"x": F32([1, np.inf]), "s": F32(1)}, {"x": F32([1, np.nan]), "s": F32(1)}),
         (CAST, {"x": F32([1, -2e9])}, {"x": F32([1, 3e9])}),
         (CAST, {"x": F32([1, 2])}, {"x": F32([1, np.nan])}),
+        (
+            GEMM,
+            {"x": I32([[2**15, 1]]), "n": I32([[2**14, 1]])},
+            {"x": I32([[2**15, 1]]), "n": I32([[2**15, 1]])},
+        ),
         (
             SHIFT,
             {"x": U8([1, 1]), "n": U8([0, 7])},

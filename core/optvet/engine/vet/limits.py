@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from optvet.engine.models.large import available_bytes
+from optvet.engine.vet.model_files import files_of
 from optvet.engine.vet.session import Session
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import Lab
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Sandbox, landlock
-from optvet.graph.outline import is_outside, location_of
-from optvet.graph.weights import tensors_of
-from optvet.spec.foreign import load_model
 from optvet.spec.types import Failure, Sample
 
 _MORE = 4
@@ -66,9 +64,6 @@ def was_denied(session: Session, trial: Trial) -> str:
 
 def _names_the_model(session: Session, words: str) -> bool:
     """Whether words are about a file in which the model is, or what is declared of it."""
-    path = session.case.model.path
-    outline = load_model(path, weights=False)
-    names = {location_of(tensor) for tensor in tensors_of(outline) if is_outside(tensor)}
-    files = [path, path.with_suffix(".toml"), *(path.parent / name for name in names if name)]
+    files = files_of(session.case.model)
     spelled = (str(s) for f in files for s in (f, f.absolute(), f.resolve()))
     return any(place in words for place in spelled)

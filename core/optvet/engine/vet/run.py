@@ -18,6 +18,7 @@ from optvet.engine.vet.inspect import with_structure
 from optvet.engine.vet.layers import Layers
 from optvet.engine.vet.measured import judge_speed
 from optvet.engine.vet.meter import Meter
+from optvet.engine.vet.model_files import describe_changes, states_of
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.observation import Examination
 from optvet.engine.vet.rounds import clear
@@ -107,6 +108,7 @@ def _modules(session: Session) -> set[str]:
 
 def _run(session: Session, started: float) -> VetResult:
     ledger, inputs = session.ledger, session.inputs()
+    files = states_of(session.case.model)
     assessor = Assessor(session, inputs)
     detected = detect(session, inputs, assessor)
     session = session.at(detected.lab)
@@ -149,6 +151,8 @@ def _run(session: Session, started: float) -> VetResult:
     if session.request.measure:
         safe = judge_speed(session, detected, safe, cleared_of_faults)
     _describe(session, detected)
+    for words in describe_changes(files):
+        ledger.undecided(words)
     result = assemble(
         session,
         detected,

@@ -1,0 +1,57 @@
+"""The user's files of a model, which no optimizer may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from optvet.graph.outline import is_outside, location_of
+from optvet.graph.weights import tensors_of
+from optvet.spec.foreign import load_model
+from optvet.spec.types import Model
+
+State = tuple[int, int, int, int] | None
+"""File number, size in bytes, time of the last change in ns, and mode; None where there is none."""
+
+
+def files_of(model: Model) -> list[Path]:
+    """The model's file, its sidecar, and the files of its external data, if they exist or not."""
+    path = model.path
+    found = [path, path.with_suffix(".toml")]
+    if model.blob == path and path.is_file() and path.stat().st_size == model.size_bytes:
+        return found
+    outline = load_model(path, weights=False)
+    places = {location_of(tensor) for tensor in tensors_of(outline) if is_outside(tensor)}
+    return [*found, *sorted(path.parent / place for place in places if place)]
+
+
+def states_of(model: Model) -> dict[Path, State]:
+    """The state of each file of a model now."""
+    return {file: _state(file) for file in files_of(model)}
+
+
+def describe_changes(before: Mapping[Path, State]) -> list[str]:
+    """What became of files since ``before``, in words; empty if nothing did."""
+    now = {file: _state(file) for file in before}
+    return [_words(file, was, now[file]) for file, was in before.items() if was != now[file]]
+
+
+def _state(file: Path) -> State:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+
+def _words(file: Path, was: State, now: State) -> str:
+    if was is None or now is None:
+        what = "created" if was is None else "deleted"
+    elif was[:3] == now[:3]:
+        what = f"given the mode {now[3] & 0o7777:o} in place of {was[3] & 0o7777:o}"
+    else:
+        what = "changed"
+    return (
+        f"{file} was {what} during the vet, which never does so itself; nothing here tells "
+        "whether the optimizer did it or something else on this machine"
+    )
