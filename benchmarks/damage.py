@@ -2,6 +2,7 @@
 
     python benchmarks/damage.py [--models FOLDER] [--zoo NAME,…] [--only MODEL,…] [--kinds KIND,…]
         [--limit SAMPLES] [--dataset NAME] [--data FOLDER] [--seed N] [--jobs N] [--json FILE]
+        [--before OPTIMIZER]
 
 Every model of the folder and of the zoo is damaged in each way of ``damages.py``: all weights moved
 by 1, 3 or 10 %, two channels swapped, a bias zeroed, an activation dropped, … It *shows* where an
@@ -12,6 +13,9 @@ optimizer whose one pass does that damage, without looking for the culprit.
 The table counts verdicts by kind of damage; below it stands each damage that shows and that was not
 called faulty, with its error, its noise floor, and the words of the judgement on the worst sample.
 Exit status 1 if one was called clean or drift.
+
+With ``--before openvino``, and the like, that optimizer works on each damaged model, so that other
+kernels run it than the original; a model that it changes without any damage is left out.
 
 With ``--json`` the rows are kept after each verdict, and what the file has already is not done
 again; ``--excused`` does the rows again that were not called faulty.
@@ -35,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 import damages
 import machine
 import numpy as np
-from damages import DAMAGES
+from damages import DAMAGES, DamagesBefore
 from plants import NotApplicable
 
 from optvet import Failure, OptvetError, Sample, Symptom, VetRequest, VetResult
@@ -249,7 +253,7 @@ def rows_of(
     kinds: Sequence[str],
 ) -> Iterator[Row]:
     """The rows of one model, as they come."""
-    plugins = Plugins().register("optimizer", DAMAGES)
+    plugins = planted(options.before)
     (model,) = resolve_model(reference, plugins, cache)
     datasets = (f"auto:{options.data}",) if options.data else tuple(options.dataset)
     request = VetRequest(
@@ -264,6 +268,12 @@ def rows_of(
         jobs=options.jobs,
         cache_dir=cache,
     )
+    if options.before:
+        alone = {"optimizer": options.before, "optimizer_options": {}, "pipeline": "default"}
+        sound = vet_model(model, request.model_copy(update=alone), plugins)
+        if sound.verdict not in ("clean", "drift"):
+            print(f"{model.path.stem}: left out, {sound.verdict} without damage", flush=True)
+            return
     bench = Bench(model, plugins, sandbox, request)
     with open_session(model, request, plugins, sandbox=sandbox) as session:
         given = [s for chunk in session.inputs().chunks() for s in chunk]
@@ -276,11 +286,19 @@ def rows_of(
             yield row
 
 
+def planted(before: str) -> Plugins:
+    """What is installed, and the optimizer that does damage."""
+    plugins = Plugins()
+    other = DamagesBefore(plugins.optimizer(before)) if before else DAMAGES
+    return plugins.register("optimizer", other)
+
+
 @contextmanager
-def one_pool(jobs: int) -> Iterator[Sandbox]:
+def one_pool(options: argparse.Namespace) -> Iterator[Sandbox]:
     """The processes of all vets."""
-    runtime = Plugins().runtime("onnxruntime")
-    with Sandbox(jobs=jobs, limits=Limits(), preload=preload_for(DAMAGES, runtime)) as sandbox:
+    plugins = planted(options.before)
+    preload = preload_for(plugins.optimizer(DAMAGES.name), plugins.runtime("onnxruntime"))
+    with Sandbox(jobs=options.jobs, limits=Limits(), preload=preload) as sandbox:
         yield sandbox
 
 
@@ -353,6 +371,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="samples per model; the default of the dataset")
     parser.add_argument("--dataset", action="append", default=[], help="instead of the default")
     parser.add_argument("--data", type=Path, help="folder of real inputs")
+    parser.add_argument("--before", default="", metavar="OPTIMIZER", help="works on the damaged")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="rows are kept and taken here")
@@ -365,13 +384,14 @@ def main() -> int:
     print(machine.describe(found), flush=True)
     data = str(options.data) if options.data else options.dataset
     asked = {"limit": options.limit, "data": data, "seed": options.seed}
+    asked |= {"before": options.before} if options.before else {}
     about = {"environment": found, "asked": asked}
     rows = kept(options.json, about)
     again = {(r.model, r.kind) for r in rows if r.shows and r.verdict != "faulty"}
     again &= {(r.model, r.kind) for r in rows} if options.excused else set()
     rows = [r for r in rows if (r.model, r.kind) not in again]
     done = {(r.model, r.kind) for r in rows}
-    with tempfile.TemporaryDirectory(prefix="optvet-damage-") as cache, one_pool(options.jobs) as p:
+    with tempfile.TemporaryDirectory(prefix="optvet-damage-") as cache, one_pool(options) as p:
         for reference in references(options):
             name = Path(reference).stem.removeprefix("zoo:")
             todo = [k for k in kinds if (name, k) not in done]

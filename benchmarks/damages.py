@@ -21,7 +21,7 @@ from plants import NotApplicable, attribute, set_attribute
 from pydantic import BaseModel, ConfigDict
 
 from optvet.graph.walk import bodies_of
-from optvet.plugin import Artifact, Pass, Traits
+from optvet.plugin import Artifact, Optimizer, Pass, Traits
 
 Holder = GraphProto | FunctionProto
 
@@ -128,6 +128,22 @@ class Damages:
 
 
 DAMAGES = Damages()
+
+
+class DamagesBefore(Damages):
+    """The same, before another optimizer does its work on the damaged model."""
+
+    def __init__(self, other: Optimizer) -> None:
+        self.other = other
+        self.preload = (*Damages.preload, *other.preload)
+        self.traits = other.traits
+
+    def apply(self, source: Artifact, passes: Sequence[str], options: BaseModel) -> Artifact:
+        """Do the damage, if any, and what the other optimizer does by default then."""
+        assert isinstance(options, DamageOptions)
+        data = damaged(source.data, passes, options.seed) if passes else source.data
+        own = self.other.pipelines()["default"] if passes else ()
+        return self.other.apply(Artifact("onnx", data), own, self.other.options)
 
 
 def damaged(data: bytes, kinds: Sequence[str], seed: int) -> bytes:
