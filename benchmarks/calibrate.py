@@ -48,7 +48,7 @@ from optvet.engine.work import noise as measuring
 from optvet.engine.work.cache import Cache, cache_root
 from optvet.engine.work.case import Case, Checks, PassTable
 from optvet.engine.work.facts import Trial
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.spec.types import Model
@@ -113,7 +113,7 @@ def examine_model(
             PassTable.of(plants.PLANTS),
             Checks(full=False),
         )
-        lab = Lab(case, sandbox, Cache(Path(folder)))
+        lab = TrialRunner(case, sandbox, Cache(Path(folder)))
         samples = _samples(model, plugins, limit, seed)
         trial = lab.reference(samples)
         samples = [s for s in samples if not isinstance(trial.runs.get(s.id), Failure | None)]

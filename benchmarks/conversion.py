@@ -29,7 +29,7 @@ from conversion_source import PLANTED, SOURCE, PlantedConverter, files_of, optio
 
 from optvet import OptvetError
 from optvet.engine.campaign.causes import cause_of_conversion
-from optvet.engine.campaign.tables.conversions import Converted, blame, funnel, kinds
+from optvet.engine.campaign.tables.conversions import ConversionRow, blame, funnel, kinds
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.environment.pythons import Pythons, environments_root
@@ -219,7 +219,7 @@ def _converter(case: Mapping[str, Any]) -> str | None:
 
 def _scored(
     case: Mapping[str, Any], folder: Path, scratch: Path, how: Mapping[str, Any], mend: bool
-) -> tuple[Scored, Converted]:
+) -> tuple[Scored, ConversionRow]:
     name, plugins = _converter(case), Plugins()
     assert name is not None
     if name == PLANTED:
@@ -254,7 +254,7 @@ def _scored(
         *repair,
         expected_cause=CAUSES.get(case["category"], "none" if case["control"] else ""),
     )
-    return scored, Converted(case["id"], case["converter"], result)
+    return scored, ConversionRow(case["id"], case["converter"], result)
 
 
 def _repaired(

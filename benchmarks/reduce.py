@@ -39,7 +39,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.reduce.search import Candidate, reduce_model
+from optvet.engine.reduce.search import ReductionCandidate, reduce_model
 from optvet.engine.work.cache import cache_root
 
 Feeds = Mapping[str, np.ndarray]
@@ -272,7 +272,7 @@ def reduce_ours(
 ) -> tuple[Row, ModelProto]:
     """Reduce in this process."""
 
-    def interesting(candidates: Sequence[Candidate]) -> Iterator[bool]:
+    def interesting(candidates: Sequence[ReductionCandidate]) -> Iterator[bool]:
         for candidate in candidates:
             yield condition.holds(candidate.model, candidate.feeds)
 

@@ -34,12 +34,12 @@ from machine import describe, environment
 from onnx import ModelProto, helper, numpy_helper
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.numerics.timing import CONFIDENCE, Interval, call_of, interval_of
-from optvet.engine.work.measure import Product, Repeat, RepeatSpec, Side, repeat
+from optvet.engine.numerics.timing import CONFIDENCE, RatioInterval, call_of, interval_of
+from optvet.engine.work.measure import Product, Repeat, RepeatSpec, TimedModel, repeat
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.stopwatch import MEASURES, exclusive_timing
-from optvet.engine.work.trial import RuntimeConfig, Subject
+from optvet.engine.work.trial import BuildSubject, RuntimeConfig
 from optvet.spec.files import file_sha256
 from optvet.spec.types import Sample
 
@@ -133,7 +133,7 @@ class Timer:
         self._sandbox, self._config, self._samples = sandbox, config, samples
         self._seconds = seconds
 
-    def time(self, a: Path, b: Path, repeats: int) -> tuple[Interval, list[Repeat]]:
+    def time(self, a: Path, b: Path, repeats: int) -> tuple[RatioInterval, list[Repeat]]:
         """The interval of the ratio of B to A, and the repeats."""
         sides = [self._side(path) for path in (a, b)]
         found: list[Repeat] = []
@@ -146,9 +146,9 @@ class Timer:
                 found.append(outcome.value)
         return interval_of([r.log_ratios for r in found]), found
 
-    def _side(self, path: Path) -> Side:
+    def _side(self, path: Path) -> TimedModel:
         digest = file_sha256(path)
-        return Side(Product(Subject(path, digest), digest, "onnx", None), self._config)
+        return TimedModel(Product(BuildSubject(path, digest), digest, "onnx", None), self._config)
 
 
 @dataclass

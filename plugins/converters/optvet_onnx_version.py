@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from optvet.plugin import Artifact, ConversionStage, Converter, hookimpl, version_of
 
 
-class ConverterOptions(BaseModel):
+class VersionConverterOptions(BaseModel):
     """How ``onnx.version_converter.convert_version`` is called."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,18 +28,18 @@ class VersionConverter:
     produces = "onnx"
     preload: Sequence[str] = ("onnx.version_converter",)
     libraries: Mapping[str, str] = {"onnx": "onnx"}
-    options: ConverterOptions = ConverterOptions()
+    options: VersionConverterOptions = VersionConverterOptions()
 
     def version(self) -> str:
         """Version of onnx."""
         return version_of("onnx", extra="optvet")
 
-    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: VersionConverterOptions) -> Sequence[ConversionStage]:
         """One stage."""
         return [ConversionStage("convert", "convert", "onnx")]
 
     def convert(
-        self, source: Artifact, options: ConverterOptions, folder: Path
+        self, source: Artifact, options: VersionConverterOptions, folder: Path
     ) -> Iterator[Artifact]:
         """The model with the operator set that is asked for."""
         from onnx import version_converter

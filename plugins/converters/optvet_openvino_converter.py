@@ -29,7 +29,7 @@ IR = "openvino-ir"
 _EXTRA = "optvet[openvino]"
 
 
-class ConverterOptions(BaseModel):
+class OpenVinoConverterOptions(BaseModel):
     """How ``openvino.convert_model`` and ``openvino.save_model`` are called."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,13 +49,13 @@ class OpenVinoConverter:
     # In the server that forks, which does not import this module, its telemetry would start.
     preload: Sequence[str] = ()
     libraries: Mapping[str, str] = {"openvino": "openvino"}
-    options: ConverterOptions = ConverterOptions()
+    options: OpenVinoConverterOptions = OpenVinoConverterOptions()
 
     def version(self) -> str:
         """Version of the installed package."""
         return version_of("openvino", extra=_EXTRA)
 
-    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: OpenVinoConverterOptions) -> Sequence[ConversionStage]:
         """Import, transform, compress."""
         found = [ConversionStage("import", "convert", IR)]
         if options.optimize:
@@ -65,7 +65,7 @@ class OpenVinoConverter:
         return found
 
     def convert(
-        self, source: Artifact, options: ConverterOptions, folder: Path
+        self, source: Artifact, options: OpenVinoConverterOptions, folder: Path
     ) -> Iterator[Artifact]:
         """The imported model, and the transformed one, which of PyTorch's models is the same."""
         openvino = _openvino()
@@ -102,7 +102,7 @@ def _saved(model: Any, path: Path, *, compress: bool = False) -> Artifact:
     return Artifact(IR, path=path)
 
 
-class RuntimeOptions(BaseModel):
+class OpenVinoModelOptions(BaseModel):
     """Properties of the compiled model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,14 +118,14 @@ class OpenVinoIrRuntime:
     accepts = frozenset({IR})
     preload: Sequence[str] = ()
     libraries: Mapping[str, str] = {"openvino": "openvino"}
-    options: RuntimeOptions = RuntimeOptions()
-    deployed: RuntimeOptions = RuntimeOptions(threads=0)
+    options: OpenVinoModelOptions = OpenVinoModelOptions()
+    deployed: OpenVinoModelOptions = OpenVinoModelOptions(threads=0)
 
     def version(self) -> str:
         """Version of the installed package."""
         return version_of("openvino", extra=_EXTRA)
 
-    def load(self, artifact: Artifact, options: RuntimeOptions) -> Session:
+    def load(self, artifact: Artifact, options: OpenVinoModelOptions) -> Session:
         """The compiled model."""
         properties = {
             "INFERENCE_PRECISION_HINT": "f32",

@@ -53,7 +53,7 @@ class StaticOptions(_Options):
     """How ranges of activations follow from what the inputs give."""
 
 
-class _Quantizer:
+class _OrtQuantizer:
     """What both ways to quantize share."""
 
     consumes = frozenset({"onnx"})
@@ -84,7 +84,7 @@ class _Quantizer:
         return file
 
 
-class DynamicQuantizer(_Quantizer):
+class DynamicQuantizer(_OrtQuantizer):
     """Weights in 8 bits; the range of activations is found as the model runs."""
 
     name = "quantize_dynamic"
@@ -110,7 +110,7 @@ class DynamicQuantizer(_Quantizer):
         yield Artifact("onnx", made.read_bytes())
 
 
-class StaticQuantizer(_Quantizer):
+class StaticQuantizer(_OrtQuantizer):
     """Weights and activations in 8 bits; the range of these is measured on the source's inputs."""
 
     name = "quantize_static"

@@ -33,7 +33,7 @@ _LOWERING = (
 ).split()
 
 
-class ConverterOptions(BaseModel):
+class TvmConverterOptions(BaseModel):
     """What follows the import."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,19 +50,19 @@ class TvmConverter:
     produces = RELAX
     preload: Sequence[str] = ("tvm", "tvm.relax.frontend.onnx")
     libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
-    options: ConverterOptions = ConverterOptions()
+    options: TvmConverterOptions = TvmConverterOptions()
 
     def version(self) -> str:
         """Version of the installed package."""
         return version_of("apache-tvm", extra=_EXTRA)
 
-    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: TvmConverterOptions) -> Sequence[ConversionStage]:
         """Import, optimize."""
         found = [ConversionStage("import", "convert", RELAX)]
         return [*found, ConversionStage("optimize", "optimize", RELAX)][: 1 + options.optimize]
 
     def convert(
-        self, source: Artifact, options: ConverterOptions, folder: Path
+        self, source: Artifact, options: TvmConverterOptions, folder: Path
     ) -> Iterator[Artifact]:
         """The imported module, and the optimized one."""
         import tvm
@@ -108,7 +108,7 @@ def _saved(tvm: Any, module: Any, path: Path) -> Artifact:
     return Artifact(RELAX, path=path)
 
 
-class RuntimeOptions(BaseModel):
+class TvmModelOptions(BaseModel):
     """How kernels are run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -124,14 +124,14 @@ class RelaxRuntime:
     accepts = frozenset({RELAX})
     preload: Sequence[str] = ("tvm",)
     libraries: Mapping[str, str] = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}
-    options: RuntimeOptions = RuntimeOptions()
-    deployed: RuntimeOptions = RuntimeOptions(threads=0)
+    options: TvmModelOptions = TvmModelOptions()
+    deployed: TvmModelOptions = TvmModelOptions(threads=0)
 
     def version(self) -> str:
         """Version of the installed package."""
         return version_of("apache-tvm", extra=_EXTRA)
 
-    def load(self, artifact: Artifact, options: RuntimeOptions) -> Session:
+    def load(self, artifact: Artifact, options: TvmModelOptions) -> Session:
         """A virtual machine of the module."""
         import tvm
         from tvm import relax

@@ -83,7 +83,7 @@ class FilesOptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class _Source:
+class _SampleFiles:
     """Files that make one sample, or a batch of samples; read only when needed."""
 
     id: str
@@ -109,7 +109,7 @@ def _bad(where: str, problem: str) -> InputError:
 # --- Finding files ------------------------------------------------------------------------------
 
 
-def _sources(argument: str, inputs: Sequence[ValueInfo]) -> list[_Source]:
+def _sources(argument: str, inputs: Sequence[ValueInfo]) -> list[_SampleFiles]:
     """All samples below a path or a glob pattern, in natural order.
 
     Raises:
@@ -132,13 +132,15 @@ def _sources(argument: str, inputs: Sequence[ValueInfo]) -> list[_Source]:
     raise InputError(_no_such_path(argument, path))
 
 
-def _matched(argument: str, matches: Sequence[Path], inputs: Sequence[ValueInfo]) -> list[_Source]:
+def _matched(
+    argument: str, matches: Sequence[Path], inputs: Sequence[ValueInfo]
+) -> list[_SampleFiles]:
     """Samples of all paths that match a pattern; ids are unique paths as matched."""
-    found: list[_Source] = []
+    found: list[_SampleFiles] = []
     for match in matches:
         if match.is_dir():
             inside = _in_folder(match, match, inputs)
-            found += [_Source(f"{match.as_posix()}/{s.id}", s.files) for s in inside]
+            found += [_SampleFiles(f"{match.as_posix()}/{s.id}", s.files) for s in inside]
         elif match.suffix in _READABLE:
             found.append(_single(match, match.as_posix()))
     if not found:
@@ -148,7 +150,7 @@ def _matched(argument: str, matches: Sequence[Path], inputs: Sequence[ValueInfo]
     return found
 
 
-def _single(path: Path, id: str) -> _Source:
+def _single(path: Path, id: str) -> _SampleFiles:
     if path.suffix not in _READABLE:
         raise InputError(
             f"dataset 'files': {path} is a {path.suffix or 'nameless'} file; expected {_EXPECTED}"
@@ -156,27 +158,27 @@ def _single(path: Path, id: str) -> _Source:
     if not path.is_file():
         # Reading it might never end.
         raise InputError(f"dataset 'files': {path} is a device or a pipe; expected {_EXPECTED}")
-    return _Source(id, (path,))
+    return _SampleFiles(id, (path,))
 
 
 def _in_folder(
     root: Path, folder: Path, inputs: Sequence[ValueInfo], depth: int = 2
-) -> list[_Source]:
+) -> list[_SampleFiles]:
     """Samples in ``folder``; where it has none of its own, those in its subfolders.
 
     Folders ``test_data_set_*`` count in any case. The depth is bounded, since links may go round.
     """
     entries = sorted(folder.iterdir(), key=_natural)
     files = [e for e in entries if e.is_file()]
-    found = [_Source(_id(root, f), (f,)) for f in files if f.suffix == ".npz"]
+    found = [_SampleFiles(_id(root, f), (f,)) for f in files if f.suffix == ".npz"]
     for suffix in (".npy", ".pb"):
         members = [f for f in files if f.suffix == suffix and not re.match(r"output_\d+$", f.stem)]
         if not members:
             continue
         if len(inputs) == 1 and not _is_one_sample(members, inputs):
-            found += [_Source(_id(root, f), (f,)) for f in members]
+            found += [_SampleFiles(_id(root, f), (f,)) for f in members]
         else:
-            found.append(_Source(_id(root, folder), tuple(members)))
+            found.append(_SampleFiles(_id(root, folder), tuple(members)))
     has_own = bool(found)
     for inner in (e for e in entries if depth and e.is_dir()):
         if not has_own or inner.name.startswith("test_data_set"):
@@ -205,7 +207,7 @@ def _no_such_path(argument: str, path: Path) -> str:
 # --- Reading ------------------------------------------------------------------------------------
 
 
-def _read(source: _Source, inputs: Sequence[ValueInfo]) -> Arrays:
+def _read(source: _SampleFiles, inputs: Sequence[ValueInfo]) -> Arrays:
     """Arrays of a source by key: an npz key, a file's stem, or a TensorProto's name."""
     first = source.files[0]
     if first.suffix == ".npz":
@@ -492,7 +494,7 @@ class FilesDataset:
 
 
 def _fitting(
-    sources: Sequence[_Source], inputs: Sequence[ValueInfo], optional: Sequence[ValueInfo]
+    sources: Sequence[_SampleFiles], inputs: Sequence[ValueInfo], optional: Sequence[ValueInfo]
 ) -> Iterator[Sample | Deferred]:
     found = False
     for source in sources:
@@ -512,7 +514,7 @@ def _refuse(error: InputError) -> Sample:
 
 
 def _samples(
-    source: _Source, inputs: Sequence[ValueInfo], optional: Sequence[ValueInfo]
+    source: _SampleFiles, inputs: Sequence[ValueInfo], optional: Sequence[ValueInfo]
 ) -> Iterator[Sample]:
     """Samples of one source; all of it is checked before the first is given.
 

@@ -130,10 +130,10 @@ class TextDataset:
         """Texts in the order of files and lines; see ``Dataset``."""
         if not argument:
             raise UsageError("dataset 'text': no path was given; say --dataset text:PATH")
-        maker = _Maker(model, options)
+        maker = _TextSampler(model, options)
         return itertools.islice(self._items(maker, argument), limit)
 
-    def _items(self, maker: _Maker, argument: str) -> Iterator[Sample | Deferred]:
+    def _items(self, maker: _TextSampler, argument: str) -> Iterator[Sample | Deferred]:
         found = False
         for id_, path, label in _files(argument):
             try:
@@ -154,7 +154,7 @@ class TextDataset:
         if not _WORDY.search(words) or not model.inputs:
             return 0.0
         try:
-            _Maker(model, TextDataOptions())
+            _TextSampler(model, TextDataOptions())
             return 0.8 if any(True for _ in _files(argument)) else 0.0
         except (InputError, PluginError):
             return 0.0
@@ -163,7 +163,7 @@ class TextDataset:
         self, model: Model, argument: str | None, options: TextDataOptions
     ) -> Mapping[str, str]:
         """The tokenizer, by file and digest."""
-        maker = _Maker(model, options)
+        maker = _TextSampler(model, options)
         if maker.tokenizer is None:
             return {"form": maker.form}
         return {
@@ -179,7 +179,7 @@ def _refuse(error: InputError) -> Sample:
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-class _Maker:
+class _TextSampler:
     """Makes one model's inputs of texts.
 
     Raises:

@@ -115,7 +115,7 @@ def optvet_model_sources() -> Iterable[ModelSource]:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _HfReference:
     org: str
     repo: str
     revision: str
@@ -131,7 +131,7 @@ class _Wanted:
         return f"huggingface model {self.id}@{self.revision}"
 
 
-def _wanted(reference: str) -> _Wanted:
+def _wanted(reference: str) -> _HfReference:
     match = _REFERENCE.fullmatch(reference)
     if match is None or ".." in reference:
         raise UsageError(
@@ -139,7 +139,7 @@ def _wanted(reference: str) -> _Wanted:
             "ORG/REPO@REVISION or ORG/REPO/PATH/FILE.onnx"
         )
     revision = (match["revision"] or "main").replace("%2F", "/").replace("%2f", "/")
-    return _Wanted(match["org"] or ZOO, match["repo"], revision, match["file"])
+    return _HfReference(match["org"] or ZOO, match["repo"], revision, match["file"])
 
 
 def _card(info: Any) -> ModelCard:
@@ -200,17 +200,17 @@ class _Listing:
         return cls(value["commit"], {n: _File(**f) for n, f in value["files"].items()})
 
 
-def _record(wanted: _Wanted, home: Path) -> Path:
+def _record(wanted: _HfReference, home: Path) -> Path:
     return home / "revisions" / f"{quote(wanted.revision, safe='')}.json"
 
 
-def _kept_listing(wanted: _Wanted, home: Path) -> _Listing | None:
+def _kept_listing(wanted: _HfReference, home: Path) -> _Listing | None:
     with contextlib.suppress(OSError, InputError, KeyError, TypeError, AttributeError):
         return _Listing.load(_record(wanted, home).read_bytes())
     return None
 
 
-def _listing(wanted: _Wanted, home: Path) -> _Listing:
+def _listing(wanted: _HfReference, home: Path) -> _Listing:
     """The commit that is meant: as the hub has it now, or else as it was kept."""
     kept = _kept_listing(wanted, home)
     if kept is not None and _COMMIT.fullmatch(wanted.revision):
@@ -233,7 +233,9 @@ def _listing(wanted: _Wanted, home: Path) -> _Listing:
     listing = _Listing(commit, {n: f for n, f in files.items() if _is_inside(n)})
     write_file(_record(wanted, home), listing.dump(), private=True)
     write_file(
-        _record(_Wanted(wanted.org, wanted.repo, commit, None), home), listing.dump(), private=True
+        _record(_HfReference(wanted.org, wanted.repo, commit, None), home),
+        listing.dump(),
+        private=True,
     )
     return listing
 
@@ -251,7 +253,7 @@ def _is_inside(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
-def _chosen(wanted: _Wanted, listing: _Listing) -> str:
+def _chosen(wanted: _HfReference, listing: _Listing) -> str:
     found = sorted(name for name in listing.files if name.endswith(".onnx"))
     if wanted.file is not None:
         if wanted.file not in listing.files:
@@ -279,7 +281,7 @@ def _chosen(wanted: _Wanted, listing: _Listing) -> str:
 # ── Bringing files ─────────────────────────────────────────────────────────────────────────────
 
 
-def _brought(wanted: _Wanted, listing: _Listing, name: str, home: Path) -> Path:
+def _brought(wanted: _HfReference, listing: _Listing, name: str, home: Path) -> Path:
     """Where the file ``name`` lies, which is what the hub lists; downloaded if need be."""
     listed = listing.files[name]
     folder = home / listing.commit
@@ -315,7 +317,9 @@ def _brought(wanted: _Wanted, listing: _Listing, name: str, home: Path) -> Path:
     return path
 
 
-def _external_files(wanted: _Wanted, file: str, path: Path, listing: _Listing) -> Sequence[str]:
+def _external_files(
+    wanted: _HfReference, file: str, path: Path, listing: _Listing
+) -> Sequence[str]:
     """Files of the repository in which the model at ``path`` keeps tensors, sorted."""
     try:
         model = onnx.load(str(path), load_external_data=False)
@@ -347,7 +351,7 @@ def _locations(message: Any) -> Iterator[str]:
             yield from _locations(inner)
 
 
-def _unwritable(wanted: _Wanted, folder: Path, error: OSError) -> InfrastructureError:
+def _unwritable(wanted: _HfReference, folder: Path, error: OSError) -> InfrastructureError:
     return InfrastructureError(
         f"{wanted.label}: cannot write to {folder}: {error.strerror or error}; make room, or "
         "choose another cache folder"

@@ -150,7 +150,7 @@ class HubSource:
     def _web(self, address: str) -> _Web:
         return _Web(self.policy, is_local=_is_local(_checked_address(address)))
 
-    def _entry(self, wanted: _Wanted, folder: Path) -> tuple[_Entry, Path | None]:
+    def _entry(self, wanted: _HubReference, folder: Path) -> tuple[_ManifestEntry, Path | None]:
         """What the manifest says of the wanted model, and where the cache has it, if it does.
 
         A manifest that was kept will do for a model that was kept: that needs no network.
@@ -178,7 +178,7 @@ class HubSource:
         entry = manifest.find(wanted)
         return entry, self._kept(wanted, entry, folder)
 
-    def _kept(self, wanted: _Wanted, entry: _Entry, folder: Path) -> Path | None:
+    def _kept(self, wanted: _HubReference, entry: _ManifestEntry, folder: Path) -> Path | None:
         """Where the cache has the model; None where it has not, or not all of it."""
         if wanted.data:
             place = folder / f"{entry.archive_sha}-data"
@@ -186,7 +186,7 @@ class HubSource:
         path = folder / entry.sha / PurePosixPath(entry.model_path).name
         return path if path.is_file() and file_sha256(path) == entry.sha else None
 
-    def _brought(self, wanted: _Wanted, entry: _Entry, folder: Path) -> Path:
+    def _brought(self, wanted: _HubReference, entry: _ManifestEntry, folder: Path) -> Path:
         if wanted.data:
             return self._unpacked(wanted, entry, folder)
         path = folder / entry.sha / PurePosixPath(entry.model_path).name
@@ -194,7 +194,7 @@ class HubSource:
         self._download(wanted, entry, entry.model_path, path, entry.sha, size, MODEL_LIMIT)
         return path
 
-    def _unpacked(self, wanted: _Wanted, entry: _Entry, folder: Path) -> Path:
+    def _unpacked(self, wanted: _HubReference, entry: _ManifestEntry, folder: Path) -> Path:
         packed, sha = entry.metadata.model_with_data_path, entry.archive_sha
         if packed is None or not sha:
             raise UsageError(
@@ -216,8 +216,8 @@ class HubSource:
 
     def _download(
         self,
-        wanted: _Wanted,
-        entry: _Entry,
+        wanted: _HubReference,
+        entry: _ManifestEntry,
         file: str,
         target: Path,
         sha: str,
@@ -254,7 +254,7 @@ def optvet_model_sources() -> Iterable[ModelSource]:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _HubReference:
     address: str
     name: str
     opset: int | None
@@ -262,7 +262,7 @@ class _Wanted:
     data: bool
 
 
-def _wanted(reference: str, default: str) -> _Wanted:
+def _wanted(reference: str, default: str) -> _HubReference:
     address, rest = default, reference
     if "://" in reference:
         address, hash_, rest = reference.rpartition("#")
@@ -278,7 +278,7 @@ def _wanted(reference: str, default: str) -> _Wanted:
     opset = int(match["opset"]) if match["opset"] else None
     sha = (match["sha"] or "").lower()
     _checked_address(address)
-    return _Wanted(address, match["name"].strip(), opset, sha, match["data"] is not None)
+    return _HubReference(address, match["name"].strip(), opset, sha, match["data"] is not None)
 
 
 def _checked_address(address: str) -> str:
@@ -374,7 +374,7 @@ class _Metadata(BaseModel):
         return value if value is None else _safe_path(value)
 
 
-class _Entry(BaseModel):
+class _ManifestEntry(BaseModel):
     """One model of the manifest."""
 
     model: str = Field(min_length=1)
@@ -444,7 +444,7 @@ class _Manifest:
     """A hub's models; ``unusable`` has name and reason of what cannot be one."""
 
     address: str
-    entries: tuple[_Entry, ...]
+    entries: tuple[_ManifestEntry, ...]
     unusable: tuple[tuple[str, str], ...]
 
     @classmethod
@@ -465,7 +465,7 @@ class _Manifest:
         entries, unusable = [], []
         for number, item in enumerate(items, 1):
             try:
-                entries.append(_Entry.model_validate(item))
+                entries.append(_ManifestEntry.model_validate(item))
             except ValidationError as error:
                 name = item.get("model") if isinstance(item, dict) else None
                 first = error.errors()[0]
@@ -473,7 +473,7 @@ class _Manifest:
                 unusable.append((name if isinstance(name, str) else f"entry {number}", why))
         return cls(address, tuple(entries), tuple(unusable))
 
-    def find(self, wanted: _Wanted) -> _Entry:
+    def find(self, wanted: _HubReference) -> _ManifestEntry:
         """The one entry that is meant; of several opsets the highest."""
         name = _plain(wanted.name)
         found = [e for e in self.entries if name in (_plain(e.model), _plain(e.stem))]

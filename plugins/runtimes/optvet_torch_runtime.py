@@ -296,7 +296,7 @@ def _array(value: Any, code: int) -> np.ndarray:
     return np.array(value.numpy())
 
 
-class ConverterOptions(BaseModel):
+class TorchConverterOptions(BaseModel):
     """How onnx2torch is called: there is nothing to choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -310,18 +310,18 @@ class Onnx2Torch:
     produces = _PICKLED
     preload: Sequence[str] = ("torch",)
     libraries: Mapping[str, str] = {"torch": "torch", "onnx2torch": "onnx2torch"}
-    options: ConverterOptions = ConverterOptions()
+    options: TorchConverterOptions = TorchConverterOptions()
 
     def version(self) -> str:
         """Version of the converter."""
         return version_of("onnx2torch", extra="optvet[torch]")
 
-    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: TorchConverterOptions) -> Sequence[ConversionStage]:
         """One stage."""
         return [ConversionStage("convert", "convert", _PICKLED)]
 
     def convert(
-        self, source: Artifact, options: ConverterOptions, folder: Path
+        self, source: Artifact, options: TorchConverterOptions, folder: Path
     ) -> Iterator[Artifact]:
         """The module, pickled; refused where operators are missing here, not in the converter."""
         torch = _torch()

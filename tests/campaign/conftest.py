@@ -7,7 +7,7 @@ import onnx.parser
 import pytest
 from tests.commands import CLEAN, FAULTY, run, spawn
 
-from optvet.engine.campaign import Store, open_store
+from optvet.engine.campaign import CampaignStore, open_store
 
 __all__ = ["run", "spawn"]
 
@@ -34,6 +34,6 @@ def models(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[CampaignStore]:
     with open_store(tmp_path / "store", create=True) as opened:
         yield opened

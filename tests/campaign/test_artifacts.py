@@ -9,7 +9,7 @@ from tests.commands import Run
 from optvet import InputError
 from optvet.engine.bundle.files import read_record
 from optvet.engine.campaign import (
-    Store,
+    CampaignStore,
     add_campaign,
     artifacts,
     collect_garbage,
@@ -24,14 +24,16 @@ from optvet.engine.campaign.store import DATABASE
 from optvet.spec.executor import WorkerLost
 
 
-def add(store: Store, job: str, number: int, content: bytes, born: float) -> None:
+def add(store: CampaignStore, job: str, number: int, content: bytes, born: float) -> None:
     digest = keep(folder_of(store), content)
     with store.transaction():
         file = NewArtifact(number, "model.onnx", digest, len(content))
         add_artifacts(store, job, [file], clock=lambda: born)
 
 
-def test_equal_files_are_kept_once_and_go_with_the_last_that_names_them(store: Store) -> None:
+def test_equal_files_are_kept_once_and_go_with_the_last_that_names_them(
+    store: CampaignStore,
+) -> None:
     add_campaign(store, plan_of(3))
     add(store, "c000", 0, b"a" * 100, born=1.0)
     add(store, "c001", 0, b"a" * 100, born=1.0)
@@ -43,20 +45,20 @@ def test_equal_files_are_kept_once_and_go_with_the_last_that_names_them(store: S
     assert [a.path.read_bytes() for a in artifacts(store, "c002", 0)] == [b"b" * 100]
 
 
-def test_a_file_of_a_killed_job_is_swept_when_it_is_old(store: Store) -> None:
+def test_a_file_of_a_killed_job_is_swept_when_it_is_old(store: CampaignStore) -> None:
     keep(folder_of(store), b"orphan")
     assert collect_garbage(store, 1000) == 0
     assert collect_garbage(store, 1000, clock=lambda: 4e9) == len(b"orphan")
 
 
-def test_an_answer_whose_file_was_removed_meanwhile_is_not_stored(store: Store) -> None:
+def test_an_answer_whose_file_was_removed_meanwhile_is_not_stored(store: CampaignStore) -> None:
     add_campaign(store, plan_of(1))
     with pytest.raises(WorkerLost, match="removed to make room"), store.transaction():
         add_artifacts(store, "c000", [NewArtifact(0, "model.onnx", "ab" * 32, 1)])
     assert artifacts(store, "c000", 0) == []
 
 
-def test_a_damaged_file_is_no_bundle(store: Store, tmp_path: Path) -> None:
+def test_a_damaged_file_is_no_bundle(store: CampaignStore, tmp_path: Path) -> None:
     add_campaign(store, plan_of(1))
     add(store, "c000", 0, b"a" * 100, born=1.0)
     (file,) = artifacts(store, "c000", 0)

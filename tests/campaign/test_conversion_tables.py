@@ -12,7 +12,7 @@ from tests.commands import Run
 from optvet import UsageError
 from optvet.engine.campaign.tables.answers import read_answers
 from optvet.engine.campaign.tables.conversions import (
-    Converted,
+    ConversionRow,
     blame,
     converted_from,
     frameworks,
@@ -58,7 +58,7 @@ def answer(
     )
 
 
-def column(found: list[Converted], name: str) -> Any:
+def column(found: list[ConversionRow], name: str) -> Any:
     table = funnel(found)
     return table.rows[-1][table.columns.index(name)]
 
@@ -86,10 +86,10 @@ def test_each_conversion_is_counted_at_the_step_that_fails(
 
 
 def test_what_is_undecided_or_has_no_answer_is_neither_right_nor_wrong() -> None:
-    found = [*converted_from([answer(verdict="undecided")]), Converted("other", "c", None)]
+    found = [*converted_from([answer(verdict="undecided")]), ConversionRow("other", "c", None)]
     assert (column(found, "undecided"), column(found, "no result")) == (1, 1)
     assert column(found, "share right") == 0
-    assert column([Converted("other", "c", None)], "share right") is None
+    assert column([ConversionRow("other", "c", None)], "share right") is None
 
 
 def test_refusals_have_a_line_of_their_own_without_an_issue() -> None:

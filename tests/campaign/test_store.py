@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from optvet import UsageError, VetRequest
-from optvet.engine.campaign import Store, add_campaign, open_store, states, trials
+from optvet.engine.campaign import CampaignStore, add_campaign, open_store, states, trials
 from optvet.engine.campaign.answers import record, retry
 from optvet.engine.campaign.leases import (
     SILENCE_S,
@@ -48,19 +48,19 @@ def error(code: int = 2) -> ErrorRecord:
     )
 
 
-def attempts(store: Store) -> list[tuple[str, str | None]]:
+def attempts(store: CampaignStore) -> list[tuple[str, str | None]]:
     rows = store.database.execute("SELECT job, end FROM attempts ORDER BY job, number")
     return [(row["job"], row["end"]) for row in rows]
 
 
-def test_each_job_is_claimed_once_in_the_order_of_the_plan(store: Store) -> None:
+def test_each_job_is_claimed_once_in_the_order_of_the_plan(store: CampaignStore) -> None:
     campaign = add_campaign(store, plan_of(3))
     join(store, HERE)
     assert [claim(store, campaign.id, HERE) for _ in range(4)] == ["c000", "c001", "c002", None]
     assert states(store, campaign) == {"queued": 0, "running": 3, "done": 0, "failed": 0}
 
 
-def test_what_a_dead_process_had_is_claimed_again(store: Store) -> None:
+def test_what_a_dead_process_had_is_claimed_again(store: CampaignStore) -> None:
     campaign = add_campaign(store, plan_of(2))
     dead = replace(HERE, started=HERE.started + 1)  # its number is in use by another process
     join(store, dead)
@@ -72,7 +72,7 @@ def test_what_a_dead_process_had_is_claimed_again(store: Store) -> None:
     assert attempts(store) == [("c000", "lost"), ("c000", None)]
 
 
-def test_what_a_living_process_has_is_left_to_it(store: Store) -> None:
+def test_what_a_living_process_has_is_left_to_it(store: CampaignStore) -> None:
     campaign = add_campaign(store, plan_of(1))
     join(store, HERE)
     claim(store, campaign.id, HERE)
@@ -80,7 +80,9 @@ def test_what_a_living_process_has_is_left_to_it(store: Store) -> None:
     assert [alive for _, alive in running_jobs(store)] == [True]
 
 
-def test_a_process_of_another_machine_is_dead_when_it_was_silent_for_long(store: Store) -> None:
+def test_a_process_of_another_machine_is_dead_when_it_was_silent_for_long(
+    store: CampaignStore,
+) -> None:
     campaign = add_campaign(store, plan_of(1))
     join(store, ELSEWHERE, clock=lambda: 1000.0)
     claim(store, campaign.id, ELSEWHERE)
@@ -88,7 +90,7 @@ def test_a_process_of_another_machine_is_dead_when_it_was_silent_for_long(store:
     assert take_back(store, clock=lambda: 1001.0 + SILENCE_S) == 1
 
 
-def test_an_answer_is_taken_from_the_owner_of_the_claim_alone(store: Store) -> None:
+def test_an_answer_is_taken_from_the_owner_of_the_claim_alone(store: CampaignStore) -> None:
     campaign = add_campaign(store, plan_of(1))
     join(store, ELSEWHERE, clock=lambda: 0.0)
     claim(store, campaign.id, ELSEWHERE)
@@ -104,7 +106,7 @@ def test_an_answer_is_taken_from_the_owner_of_the_claim_alone(store: Store) -> N
     assert trial.error == error()
 
 
-def test_a_job_that_is_given_back_waits_again(store: Store) -> None:
+def test_a_job_that_is_given_back_waits_again(store: CampaignStore) -> None:
     campaign = add_campaign(store, plan_of(1))
     join(store, HERE)
     claim(store, campaign.id, HERE)
@@ -114,7 +116,7 @@ def test_a_job_that_is_given_back_waits_again(store: Store) -> None:
     assert attempts(store) == [("c000", "released")]
 
 
-def test_what_an_owner_has_claimed_waits_again_when_it_leaves(store: Store) -> None:
+def test_what_an_owner_has_claimed_waits_again_when_it_leaves(store: CampaignStore) -> None:
     campaign = add_campaign(store, plan_of(2))
     join(store, HERE)
     claim(store, campaign.id, HERE)
@@ -123,7 +125,7 @@ def test_what_an_owner_has_claimed_waits_again_when_it_leaves(store: Store) -> N
     assert attempts(store) == [("c000", "released")]
 
 
-def test_errors_of_optvet_are_failures_and_run_again_on_request(store: Store) -> None:
+def test_errors_of_optvet_are_failures_and_run_again_on_request(store: CampaignStore) -> None:
     campaign = add_campaign(store, plan_of(2))
     join(store, HERE)
     for code in (3, 5):
@@ -135,7 +137,9 @@ def test_errors_of_optvet_are_failures_and_run_again_on_request(store: Store) ->
     assert states(store, campaign) == {"queued": 1, "running": 0, "done": 1, "failed": 0}
 
 
-def test_the_same_plan_is_the_same_campaign_and_another_shares_its_jobs(store: Store) -> None:
+def test_the_same_plan_is_the_same_campaign_and_another_shares_its_jobs(
+    store: CampaignStore,
+) -> None:
     first = add_campaign(store, plan_of(2))
     join(store, HERE)
     claim(store, first.id, HERE)
@@ -156,7 +160,9 @@ def asked(model: str, optimizer: str) -> Job:
     return Job(name, name, VetRequest(model=model, optimizer=optimizer), model, {})
 
 
-def test_workers_stay_with_an_optimizer_and_share_neither_it_nor_a_model(store: Store) -> None:
+def test_workers_stay_with_an_optimizer_and_share_neither_it_nor_a_model(
+    store: CampaignStore,
+) -> None:
     jobs = tuple(asked(model, optimizer) for optimizer in "AB" for model in ("m0", "m1", "m2"))
     campaign = add_campaign(store, Plan("c", "", jobs, {"fail_on": []}))
     join(store, HERE)
@@ -185,7 +191,7 @@ def test_workers_stay_with_an_optimizer_and_share_neither_it_nor_a_model(store: 
 
 @pytest.mark.parametrize(("setup_s", "shared"), [(2.0, True), (20.0, False)])
 def test_the_last_jobs_of_an_optimizer_are_shared_where_its_import_takes_less(
-    store: Store, setup_s: float, shared: bool
+    store: CampaignStore, setup_s: float, shared: bool
 ) -> None:
     jobs = tuple(asked(model, optimizer) for optimizer in "AB" for model in ("m0", "m1", "m2"))
     campaign = add_campaign(store, Plan("c", "", jobs, {"fail_on": []}))
@@ -207,7 +213,9 @@ def test_the_last_jobs_of_an_optimizer_are_shared_where_its_import_takes_less(
     assert take("B") == ("B-m2" if shared else "B-m1")
 
 
-def test_of_the_jobs_left_the_model_is_first_that_took_longest_elsewhere(store: Store) -> None:
+def test_of_the_jobs_left_the_model_is_first_that_took_longest_elsewhere(
+    store: CampaignStore,
+) -> None:
     jobs = tuple(asked(model, optimizer) for optimizer in "AB" for model in ("m0", "m1", "m2"))
     campaign = add_campaign(store, Plan("c", "", jobs, {"fail_on": []}))
     join(store, HERE)
@@ -230,7 +238,7 @@ def claim_all(path: Path, campaign: int, results: Any) -> None:
     results.put(taken)
 
 
-def test_two_processes_answer_every_job_once(store: Store) -> None:
+def test_two_processes_answer_every_job_once(store: CampaignStore) -> None:
     campaign: Campaign = add_campaign(store, plan_of(200))
     context = multiprocessing.get_context("spawn")
     results = context.SimpleQueue()
@@ -247,7 +255,7 @@ def test_two_processes_answer_every_job_once(store: Store) -> None:
     assert store.database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
-def test_a_store_of_a_later_version_is_refused(tmp_path: Path, store: Store) -> None:
+def test_a_store_of_a_later_version_is_refused(tmp_path: Path, store: CampaignStore) -> None:
     store.database.execute("PRAGMA user_version = 99")
     with pytest.raises(UsageError, match=r"later version of optvet .* upgrade"):
         open_store(store.path)
@@ -263,7 +271,7 @@ def test_what_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
 
 
 def test_an_answer_and_its_findings_are_stored_together_or_not_at_all(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     campaign = add_campaign(store, plan_of(1))
     join(store, HERE)

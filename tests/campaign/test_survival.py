@@ -19,7 +19,7 @@ import pytest
 from tests.campaign import deadly
 from tests.commands import HEAD, Run, Spawn
 
-from optvet.engine.campaign import Trial, find_campaign, open_store, states, trials
+from optvet.engine.campaign import JobResult, find_campaign, open_store, states, trials
 from optvet.engine.campaign.store import DATABASE
 
 KILLS = 40 if os.environ.get("OPTVET_ASSAULT") == "long" else 5
@@ -34,7 +34,7 @@ def write_models(folder: Path, names: list[str]) -> None:
         onnx.save(onnx.parser.parse_model(text), folder / f"{number:02}-{name}.onnx")
 
 
-def told(trial: Trial) -> dict[str, Any]:
+def told(trial: JobResult) -> dict[str, Any]:
     """An answer without what it cost, which depends on what was computed before."""
     assert trial.document is not None
     answer: dict[str, Any] = json.loads(trial.document)

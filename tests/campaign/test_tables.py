@@ -23,7 +23,7 @@ from optvet.engine.campaign.tables.over_many import (
     operator_sets,
     releases,
 )
-from optvet.engine.campaign.tables.rows import OUTCOMES, Row, Seen, by_model
+from optvet.engine.campaign.tables.rows import OUTCOMES, FaultRow, Row, by_model
 from optvet.engine.campaign.tracker import read_known
 from optvet.spec.errors import InputError
 from optvet.spec.records import (
@@ -54,9 +54,9 @@ def finding(**fields: Any) -> Finding:
     return Finding.model_validate({**about, "culprit": ["fuse"], "confirmed": True, **fields})
 
 
-def seen(issue: str = "", **fields: Any) -> Seen:
+def seen(issue: str = "", **fields: Any) -> FaultRow:
     found = finding(**fields)
-    return Seen(issue or "f" * 16, issue or "f" * 16, found, cause_of(found))
+    return FaultRow(issue or "f" * 16, issue or "f" * 16, found, cause_of(found))
 
 
 def row(model: str, outcome: Any = "same", *, variant: str = "a", **fields: Any) -> Row:

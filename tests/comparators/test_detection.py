@@ -18,7 +18,7 @@ from optvet.plugin import Comparison, Model, ModelConfig
 from optvet_detection import DetectionComparator, DetectionOptions, is_detection
 from optvet_detection.boxes import Detections, Proposals, box_iou, is_box, select, suppress
 from optvet_detection.coco import average_precision, is_available, truth_from_detections
-from optvet_detection.decoders import DECODERS, Scene, choose, image_size
+from optvet_detection.decoders import DECODERS, DecoderInput, choose, image_size
 from optvet_detection.matching import THRESHOLDS, assign, count, difference, ratios
 
 coco = pytest.mark.skipif(not is_available(), reason="needs pycocotools (optvet[detection])")
@@ -806,7 +806,7 @@ def test_other_outputs_are_left_to_others(outputs: dict[str, tuple[int, ...]]) -
 
 def test_a_head_is_recognised_by_its_cells() -> None:
     outputs, size = head_yolox()
-    head = choose(Scene(outputs, size))
+    head = choose(DecoderInput(outputs, size))
     assert head is not None
     assert 0.5 < head.certainty < 0.9
 

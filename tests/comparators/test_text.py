@@ -34,7 +34,7 @@ from optvet_text.generation import (
     nth_choice,
 )
 from optvet_text.task import answers_questions, writes_text
-from optvet_text.vocabulary import Vocabulary, vocabulary_file, vocabulary_of
+from optvet_text.vocabulary import TokenVocabulary, vocabulary_file, vocabulary_of
 
 COMPARATOR = TextComparator()
 needs_bleu = pytest.mark.skipif(
@@ -655,7 +655,7 @@ def test_without_its_library_there_is_no_bleu(monkeypatch: pytest.MonkeyPatch) -
 # Vocabularies -------------------------------------------------------------------------------------
 
 
-def vocabulary(tmp_path: Path, content: Any) -> Vocabulary:
+def vocabulary(tmp_path: Path, content: Any) -> TokenVocabulary:
     file = tmp_path / "vocabulary"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return vocabulary_of(file)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optvet.engine.convert.blame import Station, blamed
-from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.inputs import ConversionInput
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom
@@ -56,6 +56,6 @@ def test_each_symptom_is_blamed_on_the_stage_that_first_shows_it(
         for i, name in enumerate(shown.split())
         for seen in ({"a": _STATES[name]} if name in _STATES else {},)
     ]
-    drawn = Drawn(Sample("a", {"x": np.zeros(1)}), "example", "")
+    drawn = ConversionInput(Sample("a", {"x": np.zeros(1)}), "example", "")
     found = [(b.symptom, b.first, b.last) for b in blamed(stations, [drawn])]
     assert found == expected

@@ -18,9 +18,9 @@ import pytest
 
 from optvet import InfrastructureError
 from optvet.engine.campaign import (
+    CampaignStore,
     Digests,
     Event,
-    Store,
     add_campaign,
     artifacts,
     find_campaign,
@@ -81,7 +81,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignStore]:
     """A store with a campaign of ten jobs, whose models are files of this machine alone."""
     folder = tmp_path / "models"
     folder.mkdir()
@@ -123,7 +123,9 @@ def commands_below(pid: int) -> Iterator[bytes]:
             yield Path(f"/proc/{child}/cmdline").read_bytes()
 
 
-def test_a_campaign_on_a_cluster_survives_the_loss_of_a_node(cluster: Any, store: Store) -> None:
+def test_a_campaign_on_a_cluster_survives_the_loss_of_a_node(
+    cluster: Any, store: CampaignStore
+) -> None:
     campaign = find_campaign(store)
     seen: Counter[str] = Counter()
 

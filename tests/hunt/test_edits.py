@@ -17,7 +17,7 @@ from tests.hunt.small import plugins_with
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.judge import Examined, examine, firing_of
 from optvet.engine.hunt.look import QUICK
-from optvet.engine.hunt.make import Made, complete
+from optvet.engine.hunt.make import MadeCandidate, complete
 from optvet.engine.hunt.odometer import Odometer
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.subject import subject_of
@@ -77,15 +77,17 @@ def test_edits_of_a_mutator_are_different_models() -> None:
 
 
 @pytest.fixture
-def relu() -> Made:
+def relu() -> MadeCandidate:
     model = onnx.parser.parse_model(CHAIN)
     feeds = {n: np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3) for n in ("x", "u")}
     data = complete(Candidate(model, feeds))
     assert data is not None
-    return Made(data, feeds, ())
+    return MadeCandidate(data, feeds, ())
 
 
-def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(relu: Made, tmp_path: Path) -> None:
+def test_a_seed_is_the_part_of_a_model_that_a_pass_changes(
+    relu: MadeCandidate, tmp_path: Path
+) -> None:
     request = HuntRequest(optimizer="planted", out=tmp_path)
     subject = subject_of(request, plugins_with("drop_relu", "keep_01"))
     firing = firing_of(subject, relu.model, "drop_relu")
@@ -172,7 +174,7 @@ def test_a_model_shrinks_whose_sequence_is_read(tmp_path: Path) -> None:
     feeds = {"x": np.ones(2, np.float32)}
     data = complete(Candidate(onnx.parser.parse_model(text), feeds))
     assert data is not None
-    small = shrunk(Made(data, feeds, ()), subject.reference, lambda made: True)
+    small = shrunk(MadeCandidate(data, feeds, ()), subject.reference, lambda made: True)
     assert len(ModelProto.FromString(small.model).graph.node) == 1
 
 

@@ -20,14 +20,14 @@ from tests.hunt.small import SmallPool, plugins_with
 from optvet import InputError, UnknownName, UsageError
 from optvet.engine.bundle.files import read_record, write_arrays
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.batch import Crumb, Outcome, Seed, read_crumb, read_journal
+from optvet.engine.hunt.batch import CandidateOutcome, Crumb, Seed, read_crumb, read_journal
 from optvet.engine.hunt.confirm import Confirmer
 from optvet.engine.hunt.judge import Examined, examine
 from optvet.engine.hunt.learn import is_barren, learn, passes_together
-from optvet.engine.hunt.make import Made
+from optvet.engine.hunt.make import MadeCandidate
 from optvet.engine.hunt.run import HuntProgress, hunt, models_left
 from optvet.engine.hunt.second import Applied, is_disputed
-from optvet.engine.hunt.state import Sign, State
+from optvet.engine.hunt.state import HuntState, Sign
 from optvet.engine.hunt.subject import subject_of
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary
 from optvet.spec.errors import PluginError
@@ -238,15 +238,15 @@ def test_a_budget_is_a_time_or_a_number() -> None:
 def test_a_round_takes_no_more_models_than_fit_into_the_time(
     tmp_path: Path, done: int, seconds: float, size: int
 ) -> None:
-    assert models_left(asked(tmp_path, "20s"), State(number=done, seconds=seconds)) == size
+    assert models_left(asked(tmp_path, "20s"), HuntState(number=done, seconds=seconds)) == size
 
 
 def test_a_journal_ends_where_it_cannot_be_read(tmp_path: Path) -> None:
-    first = pickle.dumps((Outcome(0, "sweep"), 0.5))
+    first = pickle.dumps((CandidateOutcome(0, "sweep"), 0.5))
     records = [first, b"\x80\x05garbage", first]
     journal = tmp_path / "journal"
     journal.write_bytes(b"".join(len(r).to_bytes(8, "big") + r for r in records))
-    assert list(read_journal(journal)) == [(Outcome(0, "sweep"), 0.5)]
+    assert list(read_journal(journal)) == [(CandidateOutcome(0, "sweep"), 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_the_quick_oracle_does_not_judge_what_is_invalid(tmp_path: Path) -> None
 def test_passes_that_do_nothing_together_are_not_tried_alone(tmp_path: Path) -> None:
     plugins = plugins_with("drop_relu", "keep_00", "keep_01", repeatable=False)
     subject = subject_of(asked(tmp_path), plugins)
-    state = State(valid=100)
+    state = HuntState(valid=100)
     state.firings["drop_relu", ("Relu",), ()] = 50
     assert passes_together(state, subject) == (("keep_00", "keep_01"),)
     state.alone.append("keep_00")
@@ -411,7 +411,7 @@ def test_a_model_that_the_second_runtime_refuses_too_accuses_no_import(tmp_path:
 
 
 def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
-    state = State()
+    state = HuntState()
     for number in range(5):
         state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, ["same"])
         assert is_barren(state, "p|wrong-output|other") is (number == 5)
@@ -424,7 +424,7 @@ def test_a_pass_that_mostly_shows_what_is_known_is_vetted_no_more() -> None:
 
 
 def test_what_a_pass_that_is_known_to_be_wrong_shows_with_another_is_vetted_no_more() -> None:
-    state = State()
+    state = HuntState()
     for number in range(3):
         assert not is_barren(state, "q+p|wrong-output|Relu|")
         state.signs[f"p|wrong-output|Relu {number}|"] = Sign(3, 1, [f"fault {number}"])
@@ -438,22 +438,26 @@ def test_seeds_of_one_round_that_resemble_each_other_do_not_crowd_out_others(
     kind: str, kept: int, tmp_path: Path
 ) -> None:
     subject = subject_of(HuntRequest(optimizer="onnxruntime", out=tmp_path), Plugins())
-    results: list[Outcome | Crumb] = []
+    results: list[CandidateOutcome | Crumb] = []
     for number in range(9):
-        made = Made(f"model {number}".encode(), {}, ())
+        made = MadeCandidate(f"model {number}".encode(), {}, ())
         seed = Seed(made, (("DivMulFusion", ("Mul",), (f"New{number}",)),), f"Div Mul {number}")
-        results.append(Outcome(number, kind, examined=Examined(True), seeds=(seed,)))
-    state = State()
+        results.append(CandidateOutcome(number, kind, examined=Examined(True), seeds=(seed,)))
+    state = HuntState()
     learn(state, results, subject, frozenset({"change-type"}))
     assert len(state.entries) == kept
-    prepared = Seed(Made(b"prepared", {}, ()), (("DivMulFusion", ("Mul",), ()),), "change-type")
-    again: list[Outcome | Crumb] = [Outcome(9, "edit", examined=Examined(True), seeds=(prepared,))]
+    prepared = Seed(
+        MadeCandidate(b"prepared", {}, ()), (("DivMulFusion", ("Mul",), ()),), "change-type"
+    )
+    again: list[CandidateOutcome | Crumb] = [
+        CandidateOutcome(9, "edit", examined=Examined(True), seeds=(prepared,))
+    ]
     learn(state, again, subject, frozenset({"change-type"}))
     assert len(state.entries) == kept + 1
 
 
 def test_import_and_export_are_vetted_for_each_operator() -> None:
-    state = State()
+    state = HuntState()
     for number in range(20):
         state.signs[f"|wrong-output|Relu {number}|"] = Sign(1, 1, ["same"])
     assert not is_barren(state, "|wrong-output|other")

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from optvet.engine.repair.candidates import Candidate, attribute, proposed
-from optvet.engine.repair.propose.trials import Trials, ended
+from optvet.engine.repair.candidates import RepairCandidate, attribute, proposed
+from optvet.engine.repair.propose.trials import TriedCandidates, ended
 from optvet.engine.work.sandbox import Sandbox
 
 
-def candidate(value: int) -> Candidate:
+def candidate(value: int) -> RepairCandidate:
     return proposed("attribute", "", attribute("y", "axis", value))
 
 
 def tried(file: Path, values: list[int]) -> list[int]:
     """Depths of candidates; the one of 3 stands still."""
-    trials = Trials(file, standstill_s=0.3)
+    trials = TriedCandidates(file, standstill_s=0.3)
 
-    def depth(each: Candidate) -> int:
+    def depth(each: RepairCandidate) -> int:
         value = each.edits[0].operations[0].value  # type: ignore[union-attr]
         if value == 3:
             time.sleep(60)
@@ -42,8 +42,8 @@ def test_a_candidate_that_stands_still_ends_its_worker_and_is_left_out_then(tmp_
 
 
 def test_what_was_tried_is_not_tried_again(tmp_path: Path) -> None:
-    def never(each: Candidate) -> int:
+    def never(each: RepairCandidate) -> int:
         pytest.fail("tried twice")
 
-    Trials(tmp_path / "tried").depth(candidate(7), lambda each: 2)
-    assert Trials(tmp_path / "tried").depth(candidate(7), never) == 2
+    TriedCandidates(tmp_path / "tried").depth(candidate(7), lambda each: 2)
+    assert TriedCandidates(tmp_path / "tried").depth(candidate(7), never) == 2

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from optvet.engine.models.opening import open_model
 from optvet.engine.work import candidate
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import RuntimeConfig, Subject, TrialReport, TrialSpec, run_trial
+from optvet.engine.work.trial import BuildSubject, RuntimeConfig, TrialReport, TrialSpec, run_trial
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Sample
 from optvet_ort_runtime import OrtRuntime
@@ -173,7 +173,9 @@ def run(sandbox: Sandbox, tmp_path: Path) -> Run:
         opened = open_model(path, "test", tmp_path / "cache")
         judge = RuntimeConfig(runtime, options or runtime.options)
         samples = (Sample("s", feeds if feeds is not None else usual),)
-        order = TrialSpec(Subject(opened.blob, opened.digest), judge, samples, full_check=False)
+        order = TrialSpec(
+            BuildSubject(opened.blob, opened.digest), judge, samples, full_check=False
+        )
         outcome = candidate.submit(sandbox, order.subject, run_trial, order).result()
         if outcome.value is None:
             raise AssertionError(f"the worker died: {outcome.failure}")

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from optvet.spec.symptoms import NOTES, SYMPTOMS, Check, Stage, Symptom
+from optvet.spec.symptoms import NOTES, SYMPTOMS, ScriptCheck, Stage, Symptom
 
 
 def test_every_symptom_has_one_entry_in_the_order_of_the_enumeration() -> None:
@@ -21,7 +21,7 @@ def test_an_entry_contradicts_itself_nowhere(symptom: Symptom) -> None:
     assert info.expected.endswith(".")
     assert not info.headline.endswith(".")
     # What a script cannot show cannot be reduced: nothing would tell whether it is kept.
-    assert info.reducible <= (info.check is not Check.NOTHING)
+    assert info.reducible <= (info.check is not ScriptCheck.NOTHING)
     # A place in the graph is looked for by trying models at the one step that shows it.
     assert not (info.located and len(info.stages) > 1)
     assert not (info.failed and info.stages == ("compare",))

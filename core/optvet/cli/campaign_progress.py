@@ -17,7 +17,7 @@ from optvet.cli.render import text
 from optvet.cli.terminal import Terminal, one_line
 from optvet.engine.campaign.documents import summary_of_trial
 from optvet.engine.campaign.names import short_model
-from optvet.engine.campaign.results import Trial
+from optvet.engine.campaign.results import JobResult
 from optvet.engine.campaign.run import Event
 
 OnEvent = Callable[[Event], None]
@@ -39,14 +39,14 @@ def following(terminal: Terminal, total: int, *, quiet: bool) -> Iterator[OnEven
         return
     console = terminal.messages
     if console.is_terminal and not console.is_dumb_terminal:
-        view = _View(total)
+        view = _CampaignView(total)
         with Live(view, console=console, refresh_per_second=4, transient=True) as live:
             yield lambda event: view.take(event, live.console)
         return
-    yield _Lines(terminal, total).take
+    yield _CampaignLines(terminal, total).take
 
 
-class _Lines:
+class _CampaignLines:
     """One line per answer, without any control characters."""
 
     def __init__(self, terminal: Terminal, total: int) -> None:
@@ -68,7 +68,7 @@ class _Lines:
         self._waits = event.kind == "waiting"
 
 
-class _View:
+class _CampaignView:
     """A bar for the whole, and a line for each worker; drawn anew several times a second."""
 
     def __init__(self, total: int) -> None:
@@ -113,11 +113,11 @@ class _View:
             return Group(*lines)
 
 
-def _about(trial: Trial) -> str:
+def _about(trial: JobResult) -> str:
     return f"{trial.optimizer} on {short_model(trial.model)}"
 
 
-def _line(trial: Trial) -> Text:
+def _line(trial: JobResult) -> Text:
     """``FAULTY  onnx-thing on model.onnx  3.2 s  wrong-output: pass``."""
     short = summary_of_trial(trial)
     verdict = short.verdict or short.state

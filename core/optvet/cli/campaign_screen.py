@@ -17,7 +17,7 @@ from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED, worst
 from optvet.cli.render import count, headline, screen, table_of, text
 from optvet.cli.terminal import one_line
 from optvet.engine.campaign.names import questions, short_model, short_models
-from optvet.engine.campaign.results import Trial
+from optvet.engine.campaign.results import JobResult
 from optvet.spec.campaign import JobRequest
 from optvet.spec.records.campaign import (
     CampaignDiff,
@@ -189,7 +189,7 @@ def _several(names: Sequence[str]) -> str:
     return "\n".join([*names[:_LISTED_MODELS], *([f"and {more} more"] if more > 0 else [])])
 
 
-def one_trial(trial: Trial) -> Iterator[RenderableType]:
+def one_trial(trial: JobResult) -> Iterator[RenderableType]:
     """One trial, as ``optvet vet`` or ``optvet convert`` shows it."""
     if trial.result is not None and isinstance(trial.request, VetRequest):
         yield headline(trial.result)

@@ -82,14 +82,14 @@ def _following(terminal: Terminal, *, quiet: bool) -> Iterator[Callable[[HuntPro
         return
     console = terminal.messages
     if console.is_terminal and not console.is_dumb_terminal:
-        view = _View()
+        view = _HuntView()
         with Live(view, console=console, refresh_per_second=4, transient=True) as live:
             yield lambda event: view.take(event, live.console)
         return
-    yield _Lines(terminal).take
+    yield _HuntLines(terminal).take
 
 
-class _Lines:
+class _HuntLines:
     """A line per tenth of the budget and per finding."""
 
     def __init__(self, terminal: Terminal) -> None:
@@ -105,7 +105,7 @@ class _Lines:
             self._terminal.complain(f"[{event.share:4.0%}] {_numbers(event)}")
 
 
-class _View:
+class _HuntView:
     """A bar, the numbers, and what is being done."""
 
     def __init__(self) -> None:

@@ -132,7 +132,7 @@ class Bundler:
                     progress=progress,
                     refused=lambda finding, reason: refused.append((finding, reason)),
                 )
-            except bundling.Interrupted as end:
+            except bundling.BundlesInterrupted as end:
                 bundles, interrupted = end.bundles, True
         if not self.silent:
             for written in bundles:

@@ -24,7 +24,7 @@ from optvet.spec.words import printable, without_commands
 _ASCII = str.maketrans({"→": "->", "–": "-", "…": "..."})
 
 
-class _Screen(Console):
+class _SafeConsole(Console):
     """Shows what is no control sequence of rich's own as text: names of models are data.
 
     This is the one place that all of the screen goes through; what builds a text need not know.
@@ -68,8 +68,8 @@ class Terminal:
     def __init__(self) -> None:
         self.debug = False
         self.keeps = True
-        self._out = _Screen(highlight=False, emoji=False, markup=False)
-        self._err = _Screen(stderr=True, highlight=False, emoji=False, markup=False)
+        self._out = _SafeConsole(highlight=False, emoji=False, markup=False)
+        self._err = _SafeConsole(stderr=True, highlight=False, emoji=False, markup=False)
 
     @property
     def width(self) -> int:
@@ -150,7 +150,7 @@ class Terminal:
 
 def plain(*parts: RenderableType, width: int = 80, soft_wrap: bool = False) -> str:
     """``parts`` as text without colours, for what is no terminal."""
-    like = _Screen(file=io.StringIO(), width=width, color_system=None)
+    like = _SafeConsole(file=io.StringIO(), width=width, color_system=None)
     return _rendered(like, parts, soft_wrap)
 
 
@@ -160,7 +160,7 @@ def _rendered(like: Console, parts: Iterable[RenderableType], soft_wrap: bool) -
     ``Console.capture`` will not do: it writes nothing, but flushes the stream, which may fail.
     """
     text = io.StringIO()
-    console = _Screen(
+    console = _SafeConsole(
         file=text,
         width=like.width,
         force_terminal=like.is_terminal,

@@ -23,7 +23,7 @@ from optvet.spec.symptoms import NOTES
 
 if TYPE_CHECKING:
     from optvet.engine.discovery import Plugins
-    from optvet.engine.vetting import Answer
+    from optvet.engine.vetting import ModelAnswer
 
 
 @takes(VetRequest, "model", several=("model", "optimizer"))
@@ -56,7 +56,7 @@ def command(
         shown = request.model_copy(update={"cache_dir": None})
     root = cache_folder(request.cache_dir)
     request = request.model_copy(update={"cache_dir": root})
-    view = _Screen(terminal, shown, quiet=quiet, silent=json_to == "-")
+    view = _VetScreen(terminal, shown, quiet=quiet, silent=json_to == "-")
     one = len(choices["model"]) <= 1 and len(choices["optimizer"]) <= 1
     if one and (known := recall(request, root)) is not None:
         document, code = _answered(known, request, terminal, view)
@@ -73,7 +73,7 @@ def _was_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _bundler(request: VetRequest, terminal: Terminal, view: _Screen) -> Bundler | None:
+def _bundler(request: VetRequest, terminal: Terminal, view: _VetScreen) -> Bundler | None:
     if not (request.reduce or request.out is not None):
         return None
     return Bundler(terminal, view.quiet, view.silent)
@@ -83,7 +83,7 @@ def _vetted(
     request: VetRequest,
     choices: Mapping[str, Sequence[str]],
     terminal: Terminal,
-    view: _Screen,
+    view: _VetScreen,
 ) -> tuple[str, int]:
     """The document of what has to be vetted, and the exit code."""
     from optvet.engine.discovery import Plugins
@@ -101,7 +101,7 @@ def _vetted(
 
 
 def _answered(
-    result: VetResult, request: VetRequest, terminal: Terminal, view: _Screen
+    result: VetResult, request: VetRequest, terminal: Terminal, view: _VetScreen
 ) -> tuple[str, int]:
     """The document of one model, and the exit code."""
     view.show(result)
@@ -111,14 +111,14 @@ def _answered(
 
 
 def _vet_several(
-    requests: list[VetRequest], plugins: Plugins, terminal: Terminal, view: _Screen
+    requests: list[VetRequest], plugins: Plugins, terminal: Terminal, view: _VetScreen
 ) -> tuple[str, int]:
     """The document of several models, and the exit code that stands for all of theirs."""
     from optvet.engine.vetting import vet_each
     from optvet.spec.records import VetResults
 
     bundler = _bundler(requests[0], terminal, view)
-    answers: list[Answer] = []
+    answers: list[ModelAnswer] = []
     with terminal.progress(view.quiet) as progress:
         for answer in vet_each(requests, plugins, progress=progress):
             if answer.result is not None:
@@ -134,7 +134,7 @@ def _vet_several(
     return document.to_json(), worst(_code(a, requests[0].fail_on) for a in answers)
 
 
-def _code(answer: Answer, fail_on: Iterable[str]) -> int:
+def _code(answer: ModelAnswer, fail_on: Iterable[str]) -> int:
     """The exit code of one of several models, had it been vetted alone."""
     if answer.result is not None:
         return exit_code(answer.result, fail_on)
@@ -143,7 +143,7 @@ def _code(answer: Answer, fail_on: Iterable[str]) -> int:
 
 
 @dataclass(frozen=True)
-class _Screen:
+class _VetScreen:
     """What a person sees of the answer."""
 
     terminal: Terminal
@@ -172,7 +172,7 @@ class _Screen:
         """Whether lines and tables must say which optimizer they are about."""
         return len({request.optimizer for request in requests}) > 1
 
-    def show_table(self, answers: list[Answer]) -> None:
+    def show_table(self, answers: list[ModelAnswer]) -> None:
         """What was found in several models."""
         if not (self.silent or self.quiet):
             several = self.names_optimizers([a.request for a in answers])

@@ -17,7 +17,7 @@ from optvet.engine.models.sources import resolve_model
 from optvet.engine.pipelines import written
 from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_record
 from optvet.engine.vet.assess import begin
-from optvet.engine.vet.session import Session, open_session
+from optvet.engine.vet.session import VetSession, open_session
 from optvet.engine.vet.slowdown import inquire
 from optvet.engine.vet.speed import deployed, failure_record, stopwatch, timing_record
 from optvet.engine.work.cache import cache_root
@@ -128,14 +128,14 @@ def _sandbox(request: BenchRequest, variants: Sequence[Variant], model: Model) -
     return Sandbox(jobs=1, limits=limits, preload=tuple(dict.fromkeys(preload)))
 
 
-def _samples(session: Session) -> tuple[tuple[Sample, ...], list[DatasetRecord]]:
+def _samples(session: VetSession) -> tuple[tuple[Sample, ...], list[DatasetRecord]]:
     inputs = session.inputs()
     session.lab.progress("making inputs", 0, None)
     samples = tuple(islice(inputs, session.request.limit))
     return samples, inputs.records()
 
 
-def _writer(session: Session, plugins: Plugins, samples: Sequence[Sample]) -> Writer | None:
+def _writer(session: VetSession, plugins: Plugins, samples: Sequence[Sample]) -> Writer | None:
     """What writes text with the model, if the comparator that suits it does."""
     lab, (sample, *_) = session.lab, samples
     outputs = lab.reference([sample]).runs.get(sample.id)
@@ -147,7 +147,7 @@ def _writer(session: Session, plugins: Plugins, samples: Sequence[Sample]) -> Wr
 
 
 def _timed(
-    session: Session,
+    session: VetSession,
     variant: Variant,
     samples: tuple[Sample, ...],
     request: BenchRequest,
@@ -181,7 +181,7 @@ def _timed(
 
 
 def _blamed(
-    session: Session, watch: Stopwatch, variant: Variant, progress: Progress
+    session: VetSession, watch: Stopwatch, variant: Variant, progress: Progress
 ) -> dict[str, Any]:
     """Fields of a row that tell which passes make the variant slower."""
     progress("localizing the slowdown", 0, None)

@@ -13,7 +13,7 @@ from optvet.engine.work.inputs import Inputs, Slice
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import RuntimeConfig, Subject, TrialSpec, probe
+from optvet.engine.work.trial import BuildSubject, RuntimeConfig, TrialSpec, probe
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
 from optvet.spec.records import ModelComparison
@@ -107,7 +107,7 @@ def _sample(
 ) -> Sample:
     def asked(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = tuple(Sample(f"probe-{i}", f) for i, f in enumerate(feeds))
-        order = TrialSpec(Subject(model.blob, model.digest), config, samples)
+        order = TrialSpec(BuildSubject(model.blob, model.digest), config, samples)
         outcome = sandbox.call(probe, order, role="referee")
         if outcome.value is not None:
             return outcome.value

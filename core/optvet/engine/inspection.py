@@ -9,7 +9,7 @@ from typing import Any
 from optvet.engine.work.case import Case
 from optvet.engine.work.devices import ask_meter, find_kernels, find_use
 from optvet.engine.work.inventory import take_inventory
-from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.lab import TrialRunner, refuse_misuse
 from optvet.engine.work.pace import Writer, find_pace
 from optvet.engine.work.placement import find_placement
 from optvet.engine.work.sandbox.outcome import describe
@@ -47,7 +47,7 @@ class Inspector:
 
     def inspected(
         self,
-        lab: Lab,
+        lab: TrialRunner,
         case: Case,
         samples: Sequence[Sample],
         row: BenchVariant,
@@ -88,7 +88,7 @@ class Inspector:
         return row.model_copy(update={**known, "change": change, "unknown": unknown})
 
     def _look_at_reference(
-        self, lab: Lab, row: BenchVariant, samples: Sequence[Sample], writer: Writer | None
+        self, lab: TrialRunner, row: BenchVariant, samples: Sequence[Sample], writer: Writer | None
     ) -> None:
         """Placement, pace and device use of what ``row`` is compared with, unless known already."""
         original = row.timing is None or row.timing.baseline == "original"
@@ -109,7 +109,7 @@ class Inspector:
             if isinstance(use, DeviceUse):
                 self.devices[name] = use
 
-    def _meter(self, lab: Lab) -> Meter | None:
+    def _meter(self, lab: TrialRunner) -> Meter | None:
         """The meter of the device; where there should be one and is none, that is noted once."""
         outcome = lab.sandbox.call(ask_meter, lab.case.candidate)
         refuse_misuse(outcome.failure)

@@ -72,7 +72,7 @@ def memory_bytes() -> int:
 
 
 @dataclass
-class _Task:
+class _ProcessTask:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     report: Report | None
@@ -85,7 +85,7 @@ class LocalWorkers:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._tasks: deque[_Task] = deque()
+        self._tasks: deque[_ProcessTask] = deque()
         self._changed = threading.Condition()
         self._threads: dict[int, threading.Thread] = {}
         self._processes: set[_Process] = set()
@@ -95,7 +95,7 @@ class LocalWorkers:
         self, function: Callable[..., T], /, *arguments: Any, report: Report | None = None
     ) -> Future[T]:
         """Run ``function(*arguments, report)`` in a worker; see ``Workers``."""
-        return self._add(_Task(function, arguments, report, None))
+        return self._add(_ProcessTask(function, arguments, report, None))
 
     def submit_to(
         self,
@@ -106,7 +106,7 @@ class LocalWorkers:
         report: Report | None = None,
     ) -> Future[T]:
         """Run ``function(*arguments, report)`` in one worker; see ``NumberedWorkers``."""
-        return self._add(_Task(function, arguments, report, number))
+        return self._add(_ProcessTask(function, arguments, report, number))
 
     def close(self) -> None:
         """End all workers."""
@@ -118,7 +118,7 @@ class LocalWorkers:
         for thread in self._threads.values():
             thread.join(timeout=2 * _END_S)
 
-    def _add(self, task: _Task) -> Future[Any]:
+    def _add(self, task: _ProcessTask) -> Future[Any]:
         with self._changed:
             self._tasks.append(task)
             self._changed.notify_all()
@@ -131,7 +131,7 @@ class LocalWorkers:
                 thread.start()
         return task.future
 
-    def _next(self, number: int) -> _Task | None:
+    def _next(self, number: int) -> _ProcessTask | None:
         """The next task of worker ``number``; None if there will be none."""
         with self._changed:
             while True:
@@ -209,7 +209,7 @@ class _Process:
         self._channel = Connection(ours.detach())
         self._lock = threading.Lock()
 
-    def run(self, task: _Task) -> bool:
+    def run(self, task: _ProcessTask) -> bool:
         """Give ``task`` to the worker and its future the result; whether it can serve another.
 
         Raises:

@@ -71,7 +71,7 @@ def vet_request(
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """The answer for one of several models: a result or an error."""
 
     request: VetRequest
@@ -128,7 +128,7 @@ def requests_for(
 
 def vet_each(
     requests: Sequence[VetRequest], plugins: Plugins, *, progress: Progress = _quiet
-) -> Iterator[Answer]:
+) -> Iterator[ModelAnswer]:
     """Answers in order; if a model cannot be vetted, the others still are.
 
     Raises:
@@ -138,16 +138,16 @@ def vet_each(
         where = f"{number}/{len(requests)} {Path(request.model).name}: "
         try:
             reported = _within(where, progress)
-            answer = Answer(request, vet_request(request, plugins, progress=reported))
+            answer = ModelAnswer(request, vet_request(request, plugins, progress=reported))
         except OptvetError as error:
             # A wrong option would be wrong for all of them; a file that is gone is not.
             own = isinstance(error, (InputError, NothingTested, InfrastructureError))
             if not own and Path(request.model).exists():
                 raise
-            answer = Answer(request, None, error)
+            answer = ModelAnswer(request, None, error)
         except Exception as error:
             # A defect of optvet that one model brings to light is no reason to leave the others.
-            answer = Answer(request, None, internal(error))
+            answer = ModelAnswer(request, None, internal(error))
         yield answer
 
 
@@ -204,7 +204,7 @@ def _dataset_names(dataset: Data, plugins: Plugins) -> tuple[str, ...]:
     return (GivenInputs.name,)
 
 
-class _NoOptions(BaseModel):
+class _NoRequestOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -214,7 +214,7 @@ class GivenInputs:
 
     feeds: tuple[Feeds, ...]
     name = "given"
-    options: BaseModel = field(default_factory=_NoOptions)
+    options: BaseModel = field(default_factory=_NoRequestOptions)
 
     def samples(
         self,

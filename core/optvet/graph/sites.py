@@ -39,7 +39,7 @@ class Site:
 
 def rewritten(before: ModelProto, after: ModelProto) -> list[Site]:
     """The sites of ``after``, in the order of ``before``; no two share an inner value."""
-    one, other = _Side(before), _Side(after)
+    one, other = _SiteGraph(before), _SiteGraph(after)
     shared = one.keys & other.keys
     changed = one.changed(shared), other.changed(shared)
     groups = _Groups()
@@ -59,7 +59,7 @@ Key = tuple[object, ...]
 Member = tuple[str, int]
 
 
-class _Side:
+class _SiteGraph:
     """One graph: producers and readers of its values, and each node as a text to compare."""
 
     def __init__(self, model: ModelProto) -> None:
@@ -143,7 +143,7 @@ class _Groups:
 
 
 def _join(
-    groups: _Groups, one: _Side, other: _Side, changed_a: set[int], changed_b: set[int]
+    groups: _Groups, one: _SiteGraph, other: _SiteGraph, changed_a: set[int], changed_b: set[int]
 ) -> None:
     reused = _reused(one, other)
     sides = (("a", one, changed_a, other), ("b", other, changed_b, one))
@@ -165,7 +165,7 @@ def _join(
                 groups.join([*members, *readers])
 
 
-def _reused(one: _Side, other: _Side) -> set[str]:
+def _reused(one: _SiteGraph, other: _SiteGraph) -> set[str]:
     """Names that both graphs define, but apparently for different values.
 
     Either a node that both graphs have reads the name in only one of them, or the name is read in

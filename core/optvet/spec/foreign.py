@@ -152,7 +152,7 @@ def files_in(folder: Path, suits: Callable[[Path], bool] = lambda path: True) ->
     Raises:
         InputError: The folder is one of the kernel's, or holds more than is searched.
     """
-    search = _Search(str(folder), MOST_FILES, MOST_FILES_S)
+    search = _FolderSearch(str(folder), MOST_FILES, MOST_FILES_S)
     found = [
         Path(path)
         for inner in search.below(str(folder), follow=False)
@@ -171,7 +171,7 @@ def matching(pattern: str) -> list[str]:
         InputError: The pattern is about a folder of the kernel's, or about more than is searched.
     """
     path = Path(pattern)
-    search = _Search(pattern, MOST_ENTRIES, MOST_S)
+    search = _FolderSearch(pattern, MOST_ENTRIES, MOST_S)
     found = [path.anchor]
     parts = path.parts[1:] if path.anchor else path.parts
     for number, part in enumerate(parts, 1):
@@ -191,7 +191,7 @@ def matching(pattern: str) -> list[str]:
     return sorted(dict.fromkeys(found))
 
 
-class _Search:
+class _FolderSearch:
     """Looks at folders, within the limits of one search; "" is the current folder."""
 
     def __init__(self, what: str, most: int, most_s: float) -> None:

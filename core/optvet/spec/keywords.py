@@ -88,7 +88,7 @@ class BenchOptions(TypedDict, total=False):
     trust: bool
 
 
-class _Conversion(TypedDict, total=False):
+class _ConversionKeywords(TypedDict, total=False):
     """What converting and repairing have in common."""
 
     via: Strings
@@ -107,13 +107,13 @@ class _Conversion(TypedDict, total=False):
     trust: bool
 
 
-class ConvertOptions(_Conversion, total=False):
+class ConvertOptions(_ConversionKeywords, total=False):
     """Fields of ``ConvertRequest`` beside the source and its inputs."""
 
     out: PathLike | None
 
 
-class RepairOptions(_Conversion, total=False):
+class RepairOptions(_ConversionKeywords, total=False):
     """Fields of ``RepairRequest`` beside the source, its inputs, ``out`` and ``apply``."""
 
     optimizer: str | None

@@ -42,7 +42,7 @@ class Symptom(StrEnum):
         return SYMPTOMS[self]
 
 
-class Check(StrEnum):
+class ScriptCheck(StrEnum):
     """What a script of a bundle looks at, to tell whether a finding is still there."""
 
     ERROR = "error"
@@ -93,7 +93,7 @@ class SymptomInfo:
     stages: tuple[Stage, ...]
     blames: frozenset[Party]
     severity: Severity
-    check: Check
+    check: ScriptCheck
     headline: str
     expected: str
     reducible: bool = True
@@ -105,17 +105,17 @@ class SymptomInfo:
     @property
     def failed(self) -> bool:
         """Whether a step failed, so that there is nothing to compare."""
-        return self.check in (Check.ERROR, Check.DEATH)
+        return self.check in (ScriptCheck.ERROR, ScriptCheck.DEATH)
 
     @property
     def of_values(self) -> bool:
         """Whether outputs came, and their values are wrong."""
-        return self.check is Check.OUTPUTS and self.severity == "fault"
+        return self.check is ScriptCheck.OUTPUTS and self.severity == "fault"
 
     @property
     def structural(self) -> bool:
         """Whether the structure alone shows it: nothing has to be run."""
-        return self.check in (Check.NODES, Check.METADATA)
+        return self.check in (ScriptCheck.NODES, ScriptCheck.METADATA)
 
 
 _MAKERS: frozenset[Party] = frozenset({"pass", "round trip"})
@@ -129,7 +129,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("build",),
         frozenset({"conversion"}),
         "refusal",
-        Check.ERROR,
+        ScriptCheck.ERROR,
         "the converter does not take the model",
         "The converter takes the model.",
     ),
@@ -137,7 +137,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("build",),
         _MAKERS,
         "fault",
-        Check.ERROR,
+        ScriptCheck.ERROR,
         "the optimizer raises an error",
         "The optimizer leaves alone what it does not understand.",
     ),
@@ -145,7 +145,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("load", "build"),
         _MAKERS,
         "fault",
-        Check.DEATH,
+        ScriptCheck.DEATH,
         "the optimizer crashes",
         "The optimizer never ends the process that uses it.",
         examples=2,
@@ -154,7 +154,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         _ANY,
         _CONVERTERS,
         "fault",
-        Check.DEATH,
+        ScriptCheck.DEATH,
         "the process ends by a signal",
         "The process ends by itself.",
     ),
@@ -162,7 +162,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         _ANY,
         _EVERYONE,
         "fault",
-        Check.DEATH,
+        ScriptCheck.DEATH,
         "no end within the time limit",
         "The optimizer comes to an end.",
         limit="time",
@@ -171,7 +171,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         _ANY,
         _EVERYONE,
         "fault",
-        Check.DEATH,
+        ScriptCheck.DEATH,
         "too much memory is used",
         "The optimizer needs about as much memory as the model does.",
         limit="memory",
@@ -180,7 +180,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("check",),
         _MAKERS | {"conversion"},
         "fault",
-        Check.ERROR,
+        ScriptCheck.ERROR,
         "the optimized model is invalid",
         "The optimized model is valid, as the original is.",
         located=True,
@@ -191,7 +191,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("load",),
         _EVERYONE,
         "fault",
-        Check.ERROR,
+        ScriptCheck.ERROR,
         "the optimized model cannot be loaded",
         "The optimized model loads, as the original does.",
         located=True,
@@ -200,7 +200,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("run",),
         _EVERYONE,
         "fault",
-        Check.ERROR,
+        ScriptCheck.ERROR,
         "the optimized model cannot be run",
         "The optimized model runs on these inputs, as the original does.",
         located=True,
@@ -209,7 +209,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("build", "check", "compare"),
         _EVERYONE,
         "fault",
-        Check.INTERFACE,
+        ScriptCheck.INTERFACE,
         "inputs or outputs of the model change",
         "The optimized model has the same inputs and outputs.",
         identity="words",
@@ -218,7 +218,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("compare",),
         _EVERYONE,
         "fault",
-        Check.OUTPUTS,
+        ScriptCheck.OUTPUTS,
         "the optimized model computes something else",
         _EQUAL,
         located=True,
@@ -228,7 +228,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("compare",),
         _EVERYONE,
         "requirement",
-        Check.OUTPUTS,
+        ScriptCheck.OUTPUTS,
         "the optimized model is not as required",
         "The optimized model meets the requirement, as the original does.",
     ),
@@ -236,7 +236,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("compare",),
         _MAKERS | {"lowering"},
         "note",
-        Check.OUTPUTS,
+        ScriptCheck.OUTPUTS,
         "an output flips by rounding alone",
         "The same, or this: the output hangs on rounding here.",
         identity="culprit",
@@ -245,7 +245,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("run",),
         _MAKERS,
         "note",
-        Check.NOTHING,
+        ScriptCheck.NOTHING,
         "the optimized model takes longer",
         "The optimized model is no slower than the original.",
         reducible=False,
@@ -255,7 +255,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("build",),
         _MAKERS,
         "note",
-        Check.NODES,
+        ScriptCheck.NODES,
         "the optimized model has more nodes",
         "The optimized model has no more nodes than the original.",
         identity="words",
@@ -264,7 +264,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("build",),
         _MAKERS,
         "note",
-        Check.METADATA,
+        ScriptCheck.METADATA,
         "the optimized model says something else about itself",
         "The optimized model says of itself what the original does.",
         identity="metadata",
@@ -273,7 +273,7 @@ SYMPTOMS: Mapping[Symptom, SymptomInfo] = {
         ("build",),
         _MAKERS,
         "note",
-        Check.NOTHING,
+        ScriptCheck.NOTHING,
         "the optimized model has operators that ONNX does not define",
         "The optimized model has operators of ONNX alone.",
         reducible=False,

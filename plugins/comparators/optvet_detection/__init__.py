@@ -37,16 +37,16 @@ from optvet.plugin import (
 from optvet_detection.boxes import Detections, Proposals, everything, select
 from optvet_detection.coco import (
     NAMES,
-    Truth,
+    GroundTruth,
     average_precision,
     is_available,
     truth_from_detections,
 )
-from optvet_detection.decoders import DECODERS, Head, Outputs, Scene, choose, image_size
+from optvet_detection.decoders import DECODERS, DecoderInput, Head, Outputs, choose, image_size
 from optvet_detection.matching import (
     THRESHOLDS,
     Counts,
-    Difference,
+    UnmatchedBoxes,
     count,
     detections_from_detail,
     difference,
@@ -104,7 +104,7 @@ class DetectionOptions(BaseModel):
 class Annotated:
     """Images with annotations, and all that both sides detect in them, however low it scores."""
 
-    truth: tuple[Truth, ...] = ()
+    truth: tuple[GroundTruth, ...] = ()
     reference: tuple[Detections, ...] = ()
     candidate: tuple[Detections, ...] = ()
 
@@ -148,7 +148,7 @@ class DetectionComparator:
         if model.task is not None:
             return 1.0 if is_detection(model.task) else 0.0
         size = image_size([i.shape for i in model.inputs])
-        head = choose(Scene(outputs, size))
+        head = choose(DecoderInput(outputs, size))
         return 0.0 if head is None else head.certainty
 
     def compare(
@@ -168,7 +168,7 @@ class DetectionComparator:
         score, or that of what hides them, crosses the line by less than the noise.
         """
         size = image_size([v.shape for v in sample.feeds.values()])
-        head = choose(Scene(reference, size, options.anchors), options.decoder)
+        head = choose(DecoderInput(reference, size, options.anchors), options.decoder)
         if head is None:
             raise InputError(_not_understood(reference, options))
         level = head.gain * max((noise.get(n, 0.0) for n in head.scores), default=0.0)
@@ -177,7 +177,7 @@ class DetectionComparator:
         truth = _truth(sample, options, len(ours))
         sides = (reference, candidate)
         every = tuple(_everything(head, s, options) for s in sides) if truth else ((), ())
-        known: Sequence[Truth | None] = truth or [None] * len(ours)
+        known: Sequence[GroundTruth | None] = truth or [None] * len(ours)
         pairs = list(zip(ours, theirs, strict=True))
         counts = sum((count(r, c) for r, c in pairs), Counts())
         differences = [difference(r, c, options.same_iou) for r, c in pairs]
@@ -326,7 +326,7 @@ def _rounded(value: float) -> str:
 
 
 def _image_detail(
-    reference: Detections, candidate: Detections, gap: Difference, truth: Truth | None
+    reference: Detections, candidate: Detections, gap: UnmatchedBoxes, truth: GroundTruth | None
 ) -> dict[str, Any]:
     """Both sides' boxes, and the indices of those that have no partner."""
     detail: dict[str, Any] = {
@@ -357,7 +357,7 @@ def _side_detail(side: Detections) -> dict[str, Any]:
 # Annotations
 
 
-def _truth(sample: Sample, options: DetectionOptions, images: int) -> list[Truth] | None:
+def _truth(sample: Sample, options: DetectionOptions, images: int) -> list[GroundTruth] | None:
     """Annotated boxes per image; None where the sample's label is something else.
 
     Raises:
@@ -374,7 +374,9 @@ def _truth(sample: Sample, options: DetectionOptions, images: int) -> list[Truth
     return [_truth_from_label(sample, x, options) for x in labels]
 
 
-def _truth_from_label(sample: Sample, label: Mapping[str, Any], options: DetectionOptions) -> Truth:
+def _truth_from_label(
+    sample: Sample, label: Mapping[str, Any], options: DetectionOptions
+) -> GroundTruth:
     names = list(label.get("labels", ()))
     if options.classes is None:
         # What the dataset knows of the model's numbering; an option of ours knows better.
@@ -393,7 +395,7 @@ def _truth_from_label(sample: Sample, label: Mapping[str, Any], options: Detecti
             f" labels and {len(crowd)} crowd marks; give one of each per box"
         )
     numbers = np.array([_class_number(sample, n, options) for n in names], np.int64)
-    return Truth(np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]), numbers, crowd)
+    return GroundTruth(np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]), numbers, crowd)
 
 
 def _class_number(sample: Sample, name: int | str, options: DetectionOptions) -> int:

@@ -24,7 +24,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class Truth:
+class GroundTruth:
     """Annotated boxes of one image: float64 [n, 4] corners, int64 [n] labels, bool [n] crowds."""
 
     boxes: Array
@@ -37,14 +37,14 @@ def is_available() -> bool:
     return importlib.util.find_spec("pycocotools") is not None
 
 
-def truth_from_detections(detections: Detections) -> Truth:
+def truth_from_detections(detections: Detections) -> GroundTruth:
     """What one side shows, taken for true."""
     crowd = np.zeros(len(detections), bool)
-    return Truth(detections.boxes, detections.labels, crowd)
+    return GroundTruth(detections.boxes, detections.labels, crowd)
 
 
 def average_precision(
-    truth: Sequence[Truth], found: Sequence[Detections], *, max_detections: int
+    truth: Sequence[GroundTruth], found: Sequence[Detections], *, max_detections: int
 ) -> dict[str, float]:
     """COCO's metrics of ``found`` over all images.
 
@@ -78,7 +78,7 @@ def average_precision(
 
 
 def _evaluate(
-    truth: Sequence[Truth], found: Sequence[Detections], max_detections: int
+    truth: Sequence[GroundTruth], found: Sequence[Detections], max_detections: int
 ) -> dict[str, Any]:
     """``COCOeval.eval`` with one area range, which holds every area, and one ``maxDets``."""
     from pycocotools.cocoeval import COCOeval

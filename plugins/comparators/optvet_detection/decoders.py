@@ -47,7 +47,7 @@ def softmax(value: Array, axis: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Scene:
+class DecoderInput:
     """What a decoder may look at.
 
     Attributes:
@@ -82,7 +82,7 @@ class Head:
     certainty: float
 
 
-Decoder = Callable[[Scene], "Head | None"]
+Decoder = Callable[[DecoderInput], "Head | None"]
 
 
 # What heads have in common
@@ -140,7 +140,7 @@ def _named(names: Sequence[str], *words: str) -> str | None:
 # Heads that have chosen and suppressed already
 
 
-def final(scene: Scene) -> Head | None:
+def final(scene: DecoderInput) -> Head | None:
     """Boxes, labels and scores with suppression inside.
 
     Boxes [k, 4] or [n, k, 4], labels and scores [k] or [n, k]: the SSD and Faster/Mask R-CNN of
@@ -198,7 +198,7 @@ def _final_roles(outputs: Outputs) -> tuple[str, str, str, str | None] | None:
     return None
 
 
-def rows(scene: Scene) -> Head | None:
+def rows(scene: DecoderInput) -> Head | None:
     """One row per box, with suppression inside.
 
     [n, k, 6] left, top, right, bottom, score, label (YOLOv10 and other end-to-end exports);
@@ -251,7 +251,7 @@ def _by_image(table: Array, image: int, images: int) -> list[Array]:
     return [flat[flat[:, image] == i] for i in range(images)]
 
 
-def yolov3(scene: Scene) -> Head | None:
+def yolov3(scene: DecoderInput) -> Head | None:
     """YOLOv3 of the ONNX model zoo, tiny too: candidates and what suppression chose of them.
 
     Boxes [n, p, 4] (top, left, bottom, right, in pixels), scores [n, classes, p], and rows of
@@ -287,7 +287,7 @@ def yolov3(scene: Scene) -> Head | None:
 # Heads with one row per anchor, boxes decoded
 
 
-def boxes_scores(scene: Scene) -> Head | None:
+def boxes_scores(scene: DecoderInput) -> Head | None:
     """Candidates without suppression: boxes [n, p, 4] and class scores [n, p, classes].
 
     UltraFace and SSD: corners, and a soft-max whose first column is the background. Boxes
@@ -357,7 +357,7 @@ def _grid_strides(size: Size | None, count: int) -> tuple[int, ...] | None:
     return None
 
 
-def yolox(scene: Scene) -> Head | None:
+def yolox(scene: DecoderInput) -> Head | None:
     """YOLOX: [n, p, 5 + classes], one row per cell: offset, log size, objectness, class scores.
 
     centre = (offset + cell) * stride, size = exp(log size) * stride, for strides 8, 16, 32
@@ -386,7 +386,7 @@ def yolox(scene: Scene) -> Head | None:
     return Head("yolox", decode, True, (name,), 2.0, 0.8)
 
 
-def _single(scene: Scene) -> tuple[str, Array] | None:
+def _single(scene: DecoderInput) -> tuple[str, Array] | None:
     """The only output, or the one beside mask prototypes, if it is a table of floats."""
     tables = _floats(scene.outputs, 3)
     others = [v for n, v in scene.outputs.items() if n not in tables]
@@ -395,7 +395,7 @@ def _single(scene: Scene) -> tuple[str, Array] | None:
     return next(iter(tables.items()))
 
 
-def _mask_columns(scene: Scene) -> int:
+def _mask_columns(scene: DecoderInput) -> int:
     """Coefficients per box of the mask prototypes [n, m, h, w] that segmenting YOLOs add."""
     prototypes = _floats(scene.outputs, 4)
     return next(iter(prototypes.values())).shape[1] if prototypes else 0
@@ -407,7 +407,7 @@ def _objects(boxes: Array, rest: Array, logits: bool) -> list[Proposals]:
     return [Proposals(b, s) for b, s in zip(corners(boxes), p[..., :1] * p[..., 1:], strict=True)]
 
 
-def yolo(scene: Scene) -> Head | None:
+def yolo(scene: DecoderInput) -> Head | None:
     """YOLOv5 and v7: [n, p, 5 + classes], centre, size, objectness and class scores, decoded."""
     single = _single(scene)
     if single is None:
@@ -427,7 +427,7 @@ def yolo(scene: Scene) -> Head | None:
     return Head("yolo", decode, True, (name,), 2.0, sure)
 
 
-def yolov8(scene: Scene) -> Head | None:
+def yolov8(scene: DecoderInput) -> Head | None:
     """YOLOv8, v9 and v11: [n, 4 + classes, p], centre, size and class scores, decoded."""
     single = _single(scene)
     if single is None:
@@ -483,7 +483,7 @@ def _places(height: int, width: int) -> Array:
     return np.asarray(np.stack([x, y], axis=-1)[:, :, None, :].astype(np.float64))
 
 
-def yolov2(scene: Scene) -> Head | None:
+def yolov2(scene: DecoderInput) -> Head | None:
     """YOLOv2: [n, anchors * (5 + classes), h, w] with five anchors, as the zoo's tiny YOLOv2.
 
     centre = (sigmoid(t) + cell) * stride, size = anchor * exp(t), score = sigmoid(objectness) *
@@ -563,7 +563,7 @@ def _channels_last(value: Array) -> Array:
     return value.reshape(n, height, width, 3, -1)
 
 
-def _levels(scene: Scene, anchor_axis: int) -> list[_Level] | None:
+def _levels(scene: DecoderInput, anchor_axis: int) -> list[_Level] | None:
     """Two or three grids, each half as fine as the one before; None if the outputs are not that."""
     floats = {n: v for n, v in _floats(scene.outputs).items() if v.ndim in (4, 5)}
     found = [_level(n, v, anchor_axis) for n, v in floats.items()]
@@ -575,7 +575,10 @@ def _levels(scene: Scene, anchor_axis: int) -> list[_Level] | None:
 
 
 def _anchored(
-    scene: Scene, name: str, published: Sequence[tuple[float, float]] | None, certainty: float
+    scene: DecoderInput,
+    name: str,
+    published: Sequence[tuple[float, float]] | None,
+    certainty: float,
 ) -> Head | None:
     """A head of two or three grids, decoded by the rule of the YOLO called ``name``."""
     # A coarse grid may be three cells wide: the axis of the anchors is the name's, not the shape's.
@@ -618,7 +621,7 @@ def _place(name: str, t: Array, level: _Level, stride: float, anchors: Array) ->
     return np.concatenate([(inside + cell) * stride, _growth(t[..., 2:]) * anchors], axis=-1)
 
 
-def yolov3_grid(scene: Scene) -> Head | None:
+def yolov3_grid(scene: DecoderInput) -> Head | None:
     """YOLOv3 before decoding: grids [n, 3 * (5 + classes), h, w] or [n, h, w, 3 * (5 + classes)].
 
     centre = (sigmoid(t) + cell) * stride, size = anchor * exp(t) (Redmon and Farhadi 2018).
@@ -628,7 +631,7 @@ def yolov3_grid(scene: Scene) -> Head | None:
     return _anchored(scene, "yolov3-grid", YOLOV3_ANCHORS, 0.6 if _is_published(scene) else 0.0)
 
 
-def yolov4_grid(scene: Scene) -> Head | None:
+def yolov4_grid(scene: DecoderInput) -> Head | None:
     """YOLOv4 of the ONNX model zoo: grids [n, h, w, 3, 5 + classes] for strides 8, 16 and 32.
 
     centre = (sigmoid(t) * s - (s - 1) / 2 + cell) * stride with s = 1.2, 1.1, 1.05, size = anchor *
@@ -639,7 +642,7 @@ def yolov4_grid(scene: Scene) -> Head | None:
     return _anchored(scene, "yolov4-grid", YOLOV4_ANCHORS, 0.8)
 
 
-def yolov5_grid(scene: Scene) -> Head | None:
+def yolov5_grid(scene: DecoderInput) -> Head | None:
     """YOLOv5 and v7 before decoding: grids [n, 3, h, w, 5 + classes] for strides 8, 16 and 32.
 
     centre = (2 sigmoid(t) - 1/2 + cell) * stride, size = anchor * (2 sigmoid(t))^2 (ultralytics).
@@ -649,13 +652,13 @@ def yolov5_grid(scene: Scene) -> Head | None:
     return _anchored(scene, "yolov5-grid", YOLOV3_ANCHORS, 0.8)
 
 
-def _is_published(scene: Scene) -> bool:
+def _is_published(scene: DecoderInput) -> bool:
     """Whether there are 255 channels, 80 classes, at strides 8, 16 and 32."""
     heights = sorted({v.shape[2] for v in scene.outputs.values() if v.shape[1:2] == (255,)})
     return bool(scene.size) and len(heights) == len(scene.outputs) and len(heights) in (2, 3)
 
 
-def retinanet(scene: Scene) -> Head | None:
+def retinanet(scene: DecoderInput) -> Head | None:
     """RetinaNet's heads: per level, classes [n, 9 * classes, h, w] and boxes [n, 36, h, w].
 
     Anchors have sides 4 * stride * 2^(0, 1/3, 2/3) and ratios 1, 2, 1/2; centre = t * side +
@@ -737,7 +740,7 @@ DECODERS: Mapping[str, Decoder] = {
 """By name, the particular before the general."""
 
 
-def choose(scene: Scene, wanted: str | None = None) -> Head | None:
+def choose(scene: DecoderInput, wanted: str | None = None) -> Head | None:
     """The head that reads these outputs: that of decoder ``wanted``, or the first that fits."""
     if not scene.outputs or any(not isinstance(v, np.ndarray) for v in scene.outputs.values()):
         return None

@@ -128,7 +128,7 @@ def _share(part: float, whole: float, boxes: float) -> float:
 
 
 @dataclass(frozen=True)
-class Difference:
+class UnmatchedBoxes:
     """Boxes that only one side shows, as indices; ``undecided`` of them are no choice."""
 
     missing: tuple[int, ...]
@@ -146,7 +146,7 @@ class Difference:
         return self.undecided > 0 and not self.changed
 
 
-def difference(reference: Detections, candidate: Detections, least: float) -> Difference:
+def difference(reference: Detections, candidate: Detections, least: float) -> UnmatchedBoxes:
     """Which boxes have no partner of their label with an overlap of at least ``least``.
 
     A box is undecided if it is weak on its own side and spare on the other: then its score, or
@@ -160,7 +160,7 @@ def difference(reference: Detections, candidate: Detections, least: float) -> Di
         extra -= set(theirs[columns].tolist())
     undecided = sum(_undecided(reference, i, candidate, least) for i in missing)
     undecided += sum(_undecided(candidate, i, reference, least) for i in extra)
-    return Difference(tuple(sorted(missing)), tuple(sorted(extra)), undecided)
+    return UnmatchedBoxes(tuple(sorted(missing)), tuple(sorted(extra)), undecided)
 
 
 def _undecided(side: Detections, index: int, other: Detections, least: float) -> bool:

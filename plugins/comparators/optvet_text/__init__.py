@@ -30,7 +30,7 @@ from optvet.plugin import (
 )
 from optvet_text import answers, generation, measures
 from optvet_text.feeding import (
-    Interface,
+    LanguageModelInterface,
     OnnxSteps,
     caches,
     ids_input,
@@ -39,7 +39,7 @@ from optvet_text.feeding import (
     scores_output,
 )
 from optvet_text.task import WRITES, answers_questions, writes_text
-from optvet_text.vocabulary import Vocabulary, digest_of, vocabulary_file, vocabulary_of
+from optvet_text.vocabulary import TokenVocabulary, digest_of, vocabulary_file, vocabulary_of
 
 VERSION = 1
 """Raised when the same model, sample and options are decoded otherwise."""
@@ -222,7 +222,7 @@ def _texts_array(texts: Sequence[str]) -> np.ndarray:
 
 
 def _continue(
-    model: Model, sample: Sample, run: Run, options: TextOptions, vocabulary: Vocabulary
+    model: Model, sample: Sample, run: Run, options: TextOptions, vocabulary: TokenVocabulary
 ) -> dict[str, np.ndarray]:
     interface = interface_of(model, options.output)
     prompt, room = _fitted(prompt_of(interface, sample), interface, options, vocabulary)
@@ -243,7 +243,10 @@ def _continue(
 
 
 def _fitted(
-    prompt: list[int], interface: Interface, options: TextOptions, vocabulary: Vocabulary
+    prompt: list[int],
+    interface: LanguageModelInterface,
+    options: TextOptions,
+    vocabulary: TokenVocabulary,
 ) -> tuple[list[int], int]:
     """The prompt, cut at its end to what the model takes, and the number of tokens to add."""
     fixed = None if interface.past else interface.length
@@ -260,7 +263,7 @@ def _fitted(
     return prompt, min(options.max_tokens, context - len(prompt) + 1)
 
 
-def _rules(options: TextOptions, vocabulary: Vocabulary, room: int) -> generation.Rules:
+def _rules(options: TextOptions, vocabulary: TokenVocabulary, room: int) -> generation.Rules:
     given = options.stop if isinstance(options.stop, tuple) else (options.stop,)
     ends = [s for s in given if isinstance(s, int)]
     texts = [s for s in given if isinstance(s, str) and s]
@@ -426,7 +429,7 @@ def _answer(
     sample: Sample,
     run: Run,
     options: TextOptions,
-    vocabulary: Vocabulary,
+    vocabulary: TokenVocabulary,
     names: tuple[str, str],
 ) -> dict[str, np.ndarray]:
     starts, ends = answers.span_scores(run(sample.feeds), names)

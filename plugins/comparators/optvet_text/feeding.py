@@ -26,7 +26,7 @@ _SCORES = re.compile(r"logit|score|lm_head|prob", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Interface:
+class LanguageModelInterface:
     """What the inputs and outputs of a language model are.
 
     Attributes:
@@ -100,7 +100,7 @@ def scores_output(model: Model, wanted: str) -> str | None:
     return next((o.name for group in (named, full) for o in group), None)
 
 
-def interface_of(model: Model, output: str = "") -> Interface:
+def interface_of(model: Model, output: str = "") -> LanguageModelInterface:
     """The interface of a language model.
 
     Raises:
@@ -120,7 +120,9 @@ def interface_of(model: Model, output: str = "") -> Interface:
         raise _unfit(
             model.outputs, f"no output that continues the cache {alone[0].name!r} (present…)", ""
         )
-    found = Interface(ids, scores, past, "decoder_" if ids.name.startswith("decoder") else "")
+    found = LanguageModelInterface(
+        ids, scores, past, "decoder_" if ids.name.startswith("decoder") else ""
+    )
     if past and found.length not in (None, 1):
         raise InputError(
             f"comparator 'text': the model has a cache, and takes {found.length} tokens at a time; "
@@ -134,7 +136,7 @@ def _unfit(values: Sequence[ValueInfo], problem: str, advice: str) -> InputError
     return InputError(f"comparator 'text': {problem} among {names}{advice}")
 
 
-def prompt_of(interface: Interface, sample: Sample) -> list[int]:
+def prompt_of(interface: LanguageModelInterface, sample: Sample) -> list[int]:
     """The tokens of a sample's first row that its mask does not hide; all if it hides all.
 
     Raises:
@@ -153,7 +155,7 @@ def prompt_of(interface: Interface, sample: Sample) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _TextSoFar:
     """The text so far, and the cache after it."""
 
     tokens: tuple[int, ...]
@@ -164,31 +166,36 @@ class OnnxSteps:
     """A language model in ONNX, token by token, on one text at a time."""
 
     def __init__(
-        self, model: Model, interface: Interface, sample: Sample, run: Run, prompt: Sequence[int]
+        self,
+        model: Model,
+        interface: LanguageModelInterface,
+        sample: Sample,
+        run: Run,
+        prompt: Sequence[int],
     ) -> None:
         self.model, self.interface, self.sample, self.run = model, interface, sample, run
         self.prompt = tuple(prompt)
         self.best_in_prompt: list[int] = []
         """The best token after each of the prompt, where one run tells them all."""
 
-    def start(self) -> tuple[np.ndarray, _Seen]:
+    def start(self) -> tuple[np.ndarray, _TextSoFar]:
         """Run the prompt."""
         if not self.interface.past:
-            return self._run(_Seen(self.prompt, {}), len(self.prompt))
+            return self._run(_TextSoFar(self.prompt, {}), len(self.prompt))
         empty = {i.name: self._empty(i) for i in self.model.inputs if i.name in self.interface.past}
         if self.interface.length != 1:
-            return self._run(_Seen(self.prompt, empty), len(self.prompt))
-        scores, seen = self._run(_Seen(self.prompt[:1], empty), 1)
+            return self._run(_TextSoFar(self.prompt, empty), len(self.prompt))
+        scores, seen = self._run(_TextSoFar(self.prompt[:1], empty), 1)
         for token in self.prompt[1:]:
             scores, seen = self.extend(seen, token)
         return scores, seen
 
-    def extend(self, state: _Seen, token: int) -> tuple[np.ndarray, _Seen]:
+    def extend(self, state: _TextSoFar, token: int) -> tuple[np.ndarray, _TextSoFar]:
         """Run one token more: alone with a cache, else with all before it."""
-        seen = _Seen((*state.tokens, token), state.cache)
+        seen = _TextSoFar((*state.tokens, token), state.cache)
         return self._run(seen, 1 if self.interface.past else len(seen.tokens))
 
-    def _run(self, seen: _Seen, new: int) -> tuple[np.ndarray, _Seen]:
+    def _run(self, seen: _TextSoFar, new: int) -> tuple[np.ndarray, _TextSoFar]:
         """Scores after ``seen``, whose last ``new`` tokens are not in the cache."""
         outputs = self.run(self._feeds(seen, new))
         scores = self._scores(outputs, new, first=len(seen.tokens) == len(self.prompt))
@@ -196,7 +203,7 @@ class OnnxSteps:
             into: _continued(seen.cache[into], outputs[name])
             for into, name in self.interface.past.items()
         }
-        return scores, _Seen(seen.tokens, cache)
+        return scores, _TextSoFar(seen.tokens, cache)
 
     def _scores(self, outputs: Mapping[str, np.ndarray], new: int, *, first: bool) -> np.ndarray:
         value = np.asarray(outputs[self.interface.scores])
@@ -213,7 +220,7 @@ class OnnxSteps:
         # Some models give scores of the last token only; fixed lengths are filled up behind it.
         return np.asarray(rows[new - 1] if len(rows) >= new else rows[-1])
 
-    def _feeds(self, seen: _Seen, new: int) -> dict[str, np.ndarray]:
+    def _feeds(self, seen: _TextSoFar, new: int) -> dict[str, np.ndarray]:
         interface = self.interface
         total = len(seen.tokens)
         width = interface.length or new

@@ -204,7 +204,7 @@ def _without_end(tokens: Sequence[int], rules: Rules) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Divergence:
+class TraceDivergence:
     """Where two traces part: at which step, and how far apart the reference saw the two.
 
     ``margin`` and ``noise`` are differences of scores; within the noise there was no choice.
@@ -220,7 +220,7 @@ class Divergence:
         return not self.margin <= self.noise
 
 
-def divergence(ours: Trace, theirs: Trace, noise: float) -> Divergence | None:
+def divergence(ours: Trace, theirs: Trace, noise: float) -> TraceDivergence | None:
     """The first step at which both chose otherwise; until there they saw the same tokens.
 
     ``noise`` is the absolute uncertainty of the reference's scores. What the candidate chose and
@@ -233,7 +233,7 @@ def divergence(ours: Trace, theirs: Trace, noise: float) -> Divergence | None:
         pool, floor = ours.pool[step], min(ours.pool[step].values())
         gaps = [abs(pool[x] - pool.get(y, floor)) for x in lost for y in won]
         margin = max(gaps, default=math.inf)
-        return Divergence(step, margin, noise * ours.scale[step])
+        return TraceDivergence(step, margin, noise * ours.scale[step])
     if len(ours.kept) != len(theirs.kept):
-        return Divergence(min(len(ours.kept), len(theirs.kept)), math.inf, noise)
+        return TraceDivergence(min(len(ours.kept), len(theirs.kept)), math.inf, noise)
     return None

@@ -19,7 +19,7 @@ _ENDS = frozenset(
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenVocabulary:
     """Makes text of token numbers.
 
     Attributes:
@@ -81,7 +81,7 @@ def digest_of(path: Path | None) -> str:
     return "" if path is None else hashlib.sha256(_bytes(path)).hexdigest()
 
 
-def vocabulary_of(path: Path | None) -> Vocabulary:
+def vocabulary_of(path: Path | None) -> TokenVocabulary:
     """The vocabulary in a file; numbers stand for words where there is none.
 
     The file is a ``tokenizer.json`` of the library ``tokenizers``; or JSON with a list of tokens
@@ -92,7 +92,7 @@ def vocabulary_of(path: Path | None) -> Vocabulary:
         InputError: It is none of these.
     """
     if path is None:
-        return Vocabulary(numbers_as_words, words=False)
+        return TokenVocabulary(numbers_as_words, words=False)
     try:
         text = _bytes(path).decode("utf-8")
         # The first line of a list of tokens may well be "[PAD]", which looks like JSON.
@@ -106,7 +106,7 @@ def vocabulary_of(path: Path | None) -> Vocabulary:
     tokens = _tokens(path, data)
     listed = isinstance(data, Mapping) and "chars" in data
     joined = listed or {len(t) for t in tokens.values()} == {1}
-    return Vocabulary(
+    return TokenVocabulary(
         lambda ids: _joined([tokens.get(i, f"⟨{i}⟩") for i in ids], joined),
         ends=tuple(sorted(i for i, t in tokens.items() if t in _ENDS)),
         context=context if isinstance(context, int) and context > 0 else None,
@@ -149,7 +149,7 @@ def _joined(tokens: Sequence[str], characters: bool) -> str:
     return " ".join(tokens).replace(" ##", "")
 
 
-def _of_library(path: Path, text: str) -> Vocabulary:
+def _of_library(path: Path, text: str) -> TokenVocabulary:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -159,7 +159,7 @@ def _of_library(path: Path, text: str) -> Vocabulary:
     except Exception as error:  # the library raises a bare Exception
         raise _unusable(path, str(error)) from error
     ends = [i for t in sorted(_ENDS) if (i := tokenizer.token_to_id(t)) is not None]
-    return Vocabulary(lambda ids: str(tokenizer.decode(list(ids))), ends=tuple(ends))
+    return TokenVocabulary(lambda ids: str(tokenizer.decode(list(ids))), ends=tuple(ends))
 
 
 def _unusable(path: Path, problem: str) -> InputError:

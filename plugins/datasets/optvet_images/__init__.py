@@ -35,7 +35,7 @@ from optvet_images.preparing import (
     KEYS,
     PRESETS,
     Placed,
-    Plan,
+    PreparationPlan,
     describe,
     find_slot,
     make_plan,
@@ -157,7 +157,7 @@ def _needs_pillow() -> None:
         raise UsageError("dataset 'images' needs Pillow; install optvet[images]") from error
 
 
-def _plan(model: Model, options: ImagesOptions) -> Plan:
+def _plan(model: Model, options: ImagesOptions) -> PreparationPlan:
     if options.preset is not None:
         preset_of(options.preset)
     given = options.model_dump(exclude={"labels", "label_key", "label_offset"}, exclude_none=True)
@@ -188,7 +188,9 @@ def _numbers(label: Any) -> list[int]:
 # --- one sample -----------------------------------------------------------------------------------
 
 
-def _sample(name: str, path: Path, model: Model, plan: Plan, labels: Labels, offset: int) -> Sample:
+def _sample(
+    name: str, path: Path, model: Model, plan: PreparationPlan, labels: Labels, offset: int
+) -> Sample:
     image = _decoded(path)
     array, placed = prepare(image, plan)
     batch = plan.slot.shape[0] if plan.slot.batch is not None else None

@@ -117,7 +117,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreparationPlan:
     """How an image becomes the input ``slot``; ``why`` tells where each part came from."""
 
     slot: Slot
@@ -202,7 +202,7 @@ def _closed(model: Model, info: ValueInfo) -> tuple[int | None, ...]:
     return tuple(shape)
 
 
-def make_plan(model: Model, options: Mapping[str, Any]) -> Plan:
+def make_plan(model: Model, options: Mapping[str, Any]) -> PreparationPlan:
     """How images become inputs of ``model``; ``options`` hold what was given, by key.
 
     Raises:
@@ -275,7 +275,7 @@ def _number(value: Any) -> float:
     return float(np.mean(value))
 
 
-def _plan(model: Model, slot: Slot, layers: list[tuple[str, Mapping[str, Any]]]) -> Plan:
+def _plan(model: Model, slot: Slot, layers: list[tuple[str, Mapping[str, Any]]]) -> PreparationPlan:
     why: dict[str, str] = {}
 
     def first(key: str, default: Any, reason: str = "") -> Any:
@@ -310,7 +310,7 @@ def _plan(model: Model, slot: Slot, layers: list[tuple[str, Mapping[str, Any]]])
     if not values[1].all():
         raise _bad(model, "std is 0; it divides")
     why["layout"] = "of the record" if "layout" in model.config.preprocessing else "of the shape"
-    return Plan(
+    return PreparationPlan(
         slot=slot,
         channels=channels,
         height=height,
@@ -360,7 +360,7 @@ def _bad(model: Model, problem: str) -> InputError:
     return InputError(f"dataset 'images': {model.source}: {problem}")
 
 
-def describe(plan: Plan) -> dict[str, str]:
+def describe(plan: PreparationPlan) -> dict[str, str]:
     """The plan in words, each with where it came from."""
     size = f"{plan.width or '?'}x{plan.height or '?'}"
     mean, std = (",".join(f"{v:.4g}" for v in part) for part in (plan.mean, plan.std))
@@ -383,7 +383,7 @@ def describe(plan: Plan) -> dict[str, str]:
 # --- carrying out ---------------------------------------------------------------------------------
 
 
-def prepare(image: Image.Image, plan: Plan) -> tuple[np.ndarray, Placed]:
+def prepare(image: Image.Image, plan: PreparationPlan) -> tuple[np.ndarray, Placed]:
     """The input without batch, and where the image is in it."""
     modes = {"GRAY": "L", "Y": "YCbCr"}
     image = image.convert(modes.get(plan.channels, "RGB"))
@@ -408,7 +408,7 @@ def prepare(image: Image.Image, plan: Plan) -> tuple[np.ndarray, Placed]:
     return np.ascontiguousarray(values.astype(plan.dtype)), placed
 
 
-def _resized(image: Image.Image, plan: Plan) -> tuple[Image.Image, Placed]:
+def _resized(image: Image.Image, plan: PreparationPlan) -> tuple[Image.Image, Placed]:
     if plan.resize == "shorter":
         return _by_shorter(image, plan)
     width, height = plan.width, plan.height
@@ -430,7 +430,7 @@ def _scaled(image: Image.Image, width: int, height: int) -> Image.Image:
     return image.resize((width, height), pillow.Resampling.BILINEAR)
 
 
-def _open_size(image: Image.Image, plan: Plan) -> tuple[int, int]:
+def _open_size(image: Image.Image, plan: PreparationPlan) -> tuple[int, int]:
     """The image's own size, at most ``_OPEN_SIDE``, in multiples of ``multiple``."""
     ratio = min(1.0, _OPEN_SIDE / max(image.size))
     step = plan.multiple
@@ -439,7 +439,7 @@ def _open_size(image: Image.Image, plan: Plan) -> tuple[int, int]:
 
 
 def _letterboxed(
-    image: Image.Image, width: int, height: int, plan: Plan
+    image: Image.Image, width: int, height: int, plan: PreparationPlan
 ) -> tuple[Image.Image, Placed]:
     from PIL import Image as pillow
 
@@ -467,7 +467,7 @@ def _cropped(
     return cut, Placed(across, down, -left, -top, width, height)
 
 
-def _by_shorter(image: Image.Image, plan: Plan) -> tuple[Image.Image, Placed]:
+def _by_shorter(image: Image.Image, plan: PreparationPlan) -> tuple[Image.Image, Placed]:
     """Shorter side as asked, longer one at most 5/3 of it, filled up to a multiple."""
     from PIL import Image as pillow
 
@@ -483,7 +483,7 @@ def _by_shorter(image: Image.Image, plan: Plan) -> tuple[Image.Image, Placed]:
 
 
 def others(
-    model: Model, plan: Plan, original: tuple[int, int], placed: Placed
+    model: Model, plan: PreparationPlan, original: tuple[int, int], placed: Placed
 ) -> dict[str, np.ndarray]:
     """Inputs beside the image: constants of recipes, and what tells of its size.
 
@@ -514,7 +514,7 @@ def others(
 
 
 def _size_values(
-    name: str, count: int, plan: Plan, original: tuple[int, int], placed: Placed
+    name: str, count: int, plan: PreparationPlan, original: tuple[int, int], placed: Placed
 ) -> list[float]:
     """Height and width, or their ratios: PaddleDetection's ``scale_factor`` and ``im_shape``."""
     if "scale" in name.lower() and count == 2:

@@ -22,9 +22,16 @@ from optvet.plugin import (
     hookimpl,
     load_model,
 )
-from optvet_random.graph import Graph
-from optvet_random.search import Config, RandomOptions, Search, feeds_of, roles_of, sizes_from
-from optvet_random.values import FLOATS, Domain, Recipe, numpy_dtype, recipe_from
+from optvet_random.graph import ConsumerGraph
+from optvet_random.search import (
+    Config,
+    ConfigurationSearch,
+    RandomOptions,
+    feeds_of,
+    roles_of,
+    sizes_from,
+)
+from optvet_random.values import FLOATS, DeclaredValues, Domain, numpy_dtype, recipe_from
 
 __all__ = ["RandomDataset", "RandomOptions", "optvet_datasets"]
 
@@ -81,7 +88,7 @@ class RandomDataset:
         options: RandomOptions,
         seed: int,
         probe: Probe,
-        recipes: Mapping[str, Recipe],
+        recipes: Mapping[str, DeclaredValues],
     ) -> list[Config]:
         # Floats may take any value once the recipe had its turn; indices and words may not.
         fixed = {
@@ -94,8 +101,8 @@ class RandomDataset:
             roles_of(model.inputs, options.dims)
             return [Config({}, {i.name: Domain("float") for i in model.inputs})]
         # Weights are not needed: only their shapes, and the values of small constants.
-        graph = Graph.of(load_model(model.blob, weights=False))
-        search = Search(model.inputs, graph, options, seed, probe, fixed)
+        graph = ConsumerGraph.of(load_model(model.blob, weights=False))
+        search = ConfigurationSearch(model.inputs, graph, options, seed, probe, fixed)
         if plain:
             return [Config({}, search.primary)]
         return search.run()
@@ -129,7 +136,7 @@ class RandomDataset:
             )
 
 
-def _recipes(model: Model) -> dict[str, Recipe]:
+def _recipes(model: Model) -> dict[str, DeclaredValues]:
     """Declared recipes, by input: under its name, or under its element type."""
     given = model.config.inputs
     found = {}
@@ -141,7 +148,9 @@ def _recipes(model: Model) -> dict[str, Recipe]:
     return found
 
 
-def _declared(model: Model, recipes: Mapping[str, Recipe], options: RandomOptions) -> Config | None:
+def _declared(
+    model: Model, recipes: Mapping[str, DeclaredValues], options: RandomOptions
+) -> Config | None:
     """Sizes and values as declared; None unless every input is declared in full."""
     sizes: dict[str, int] = {}
     for info in model.inputs:

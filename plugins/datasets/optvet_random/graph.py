@@ -105,7 +105,7 @@ class Use:
 
 
 @dataclass
-class Graph:
+class ConsumerGraph:
     """Who consumes which value, across subgraphs and with functions inlined."""
 
     consumers: dict[str, list[tuple[onnx.NodeProto, int]]] = field(
@@ -117,7 +117,7 @@ class Graph:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto) -> Graph:
+    def of(cls, proto: onnx.ModelProto) -> ConsumerGraph:
         """The flat view of a model."""
         if proto.functions:
             from onnx import inliner
@@ -256,7 +256,7 @@ class Graph:
         return [s for s in dict.fromkeys([*largest, *weights]) if s > 1]
 
 
-def _mask_like(info: ValueInfo, graph: Graph, uses: Sequence[Use]) -> bool:
+def _mask_like(info: ValueInfo, graph: ConsumerGraph, uses: Sequence[Use]) -> bool:
     """Whether an input looks like a mask: by name, or as in ``1 - mask`` and ``mask == 0``."""
     if "mask" in info.name.lower():
         return True
@@ -275,7 +275,7 @@ def _mask_like(info: ValueInfo, graph: Graph, uses: Sequence[Use]) -> bool:
     return False
 
 
-def _compared(graph: Graph, uses: Sequence[Use]) -> list[int]:
+def _compared(graph: ConsumerGraph, uses: Sequence[Use]) -> list[int]:
     """Integers with which an input is compared."""
     found: list[int] = []
     for use in uses:
@@ -286,7 +286,7 @@ def _compared(graph: Graph, uses: Sequence[Use]) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _sizes_for(graph: Graph, use: Use) -> Domain | None:
+def _sizes_for(graph: ConsumerGraph, use: Use) -> Domain | None:
     """Sizes that suit the tensor they are applied to; None if ``use`` takes no such sizes."""
     key = (use.node.op_type, use.index)
     data = graph.shape(use.node, 0)
@@ -308,7 +308,7 @@ def _sizes_for(graph: Graph, use: Use) -> Domain | None:
     return None
 
 
-def _meaning(info: ValueInfo, graph: Graph, uses: Sequence[Use]) -> list[Domain]:
+def _meaning(info: ValueInfo, graph: ConsumerGraph, uses: Sequence[Use]) -> list[Domain]:
     """Domains that the consumers of an integer input suggest; empty if they suggest none."""
     bounds = [(b - u.offset, -u.offset) for u in uses if (b := graph.index_bound(u))]
     if bounds:
@@ -339,7 +339,7 @@ def _meaning(info: ValueInfo, graph: Graph, uses: Sequence[Use]) -> list[Domain]
     return [Domain("choice", values=(v,)) for c in constants for v in (c, c // 2)]
 
 
-def domains_of(info: ValueInfo, graph: Graph) -> list[Domain]:
+def domains_of(info: ValueInfo, graph: ConsumerGraph) -> list[Domain]:
     """Domains to try for an input, the most plausible first; never empty."""
     uses = graph.uses(info.name)
     if info.dtype in FLOATS or info.dtype.startswith(("float", "complex")):

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from optvet.plugin import InputError, Probe, UsageError, ValueInfo
-from optvet_random.graph import Graph, domains_of
+from optvet_random.graph import ConsumerGraph, domains_of
 from optvet_random.values import FINITE, Domain, Regime, array_of, describe
 
 
@@ -189,7 +189,7 @@ def _at_the_ends(config: Config) -> Config:
 
 
 @dataclass
-class Search:
+class ConfigurationSearch:
     """Looks for configurations under which the model runs, with a bound on the inferences.
 
     The bound is what makes trial and error affordable: a configuration is one inference of the
@@ -198,7 +198,7 @@ class Search:
     """
 
     inputs: Sequence[ValueInfo]
-    graph: Graph
+    graph: ConsumerGraph
     options: RandomOptions
     seed: int
     probe: Probe

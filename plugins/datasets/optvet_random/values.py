@@ -44,7 +44,7 @@ INTEGER = re.compile(r"^(u?)int(\d+)$")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DeclaredValues:
     """What somebody declared of an input's values (``ModelConfig.inputs``).
 
     ``first`` and ``second`` are the two parameters of "normal" (mean, std), "uniform" (low, high)
@@ -77,7 +77,7 @@ class Recipe:
                 return _prefix_mask(shape, rng)
 
 
-def recipe_from(name: str, declared: Mapping[str, Any]) -> Recipe:
+def recipe_from(name: str, declared: Mapping[str, Any]) -> DeclaredValues:
     """The recipe that was declared for input ``name``.
 
     Raises:
@@ -96,18 +96,20 @@ def recipe_from(name: str, declared: Mapping[str, Any]) -> Recipe:
     size = None if shape is None else tuple(int(d) for d in shape)
     match kind:
         case "normal":
-            return Recipe(kind, plain("mean", 0.0), plain("std", 1.0), shape=size)
+            return DeclaredValues(kind, plain("mean", 0.0), plain("std", 1.0), shape=size)
         case "uniform":
-            return Recipe(kind, plain("low", 0.0), plain("high", 1.0), shape=size)
+            return DeclaredValues(kind, plain("low", 0.0), plain("high", 1.0), shape=size)
         case "randint":
-            return Recipe(kind, plain("low", 0), plain("high"), shape=size)
+            return DeclaredValues(kind, plain("low", 0), plain("high"), shape=size)
         case "const":
             value = plain("value")
-            return Recipe(kind, values=value if isinstance(value, tuple) else (value,), shape=size)
+            return DeclaredValues(
+                kind, values=value if isinstance(value, tuple) else (value,), shape=size
+            )
         case "choice":
-            return Recipe(kind, values=plain("values"), shape=size)
+            return DeclaredValues(kind, values=plain("values"), shape=size)
         case "prefix_mask":
-            return Recipe(kind, shape=size)
+            return DeclaredValues(kind, shape=size)
         case _:
             raise InputError(
                 f"dataset 'random': the recipe of input {name!r} is of kind {kind!r}, expected "
@@ -127,7 +129,7 @@ class Domain:
     low: int = 0
     high: int = 10
     values: tuple[Any, ...] = ()
-    recipe: Recipe | None = None
+    recipe: DeclaredValues | None = None
 
     @property
     def selects(self) -> bool:
@@ -278,7 +280,7 @@ def array_of(
 
 
 def _followed(
-    info: ValueInfo, recipe: Recipe, shape: tuple[int, ...], rng: np.random.Generator
+    info: ValueInfo, recipe: DeclaredValues, shape: tuple[int, ...], rng: np.random.Generator
 ) -> np.ndarray:
     try:
         values = recipe.array(shape, rng)

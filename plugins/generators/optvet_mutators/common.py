@@ -25,7 +25,7 @@ Change = Callable[[Candidate, Vocabulary, Random], bool]
 
 
 @dataclass
-class Edit:
+class FunctionMutator:
     """A mutator made of a function; see ``Mutator`` and ``Prepares``."""
 
     name: str

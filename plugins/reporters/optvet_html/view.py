@@ -103,7 +103,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Warned:
+class WarnedJob:
     """A job with warnings that are new after optimization; ``left_out`` of them are not shown."""
 
     trial: ReportedTrial
@@ -121,7 +121,7 @@ class View:
     counts: Sequence[tuple[str, int, float, float]]
     findings: Sequence[Shown]
     without: Sequence[ReportedTrial]
-    warned: Sequence[Warned]
+    warned: Sequence[WarnedJob]
     charts: Sequence[Drawing]
     tables: Sequence[ReportTable]
 
@@ -272,11 +272,11 @@ def _url(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _warned(trials: Iterable[ReportedTrial]) -> Iterator[Warned]:
+def _warned(trials: Iterable[ReportedTrial]) -> Iterator[WarnedJob]:
     for trial in trials:
         if trial.warned:
             shown = trial.new_warnings[:_WARNINGS]
-            yield Warned(trial, shown, trial.warned - sum(w.new for w in shown))
+            yield WarnedJob(trial, shown, trial.warned - sum(w.new for w in shown))
 
 
 # --- tables ---------------------------------------------------------------------------------------

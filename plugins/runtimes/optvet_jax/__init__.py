@@ -22,18 +22,18 @@ from optvet.plugin import (
     version_of,
 )
 from optvet_jax.home import ENVIRONMENT, EXTRA, PRELOAD
-from optvet_jax.program import Program, evaluated, moved, program_of, values_of
+from optvet_jax.program import JaxProgram, evaluated, moved, program_of, values_of
 
 JAX = "jax"
 
 
-class NoOptions(BaseModel):
+class NoJaxOptions(BaseModel):
     """There is nothing to choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ConverterOptions(BaseModel):
+class JaxConverterOptions(BaseModel):
     """How ``jax2onnx.to_onnx`` is called."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,42 +51,42 @@ class JaxRuntime:
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"jax": "jax"}
     python_environment = ENVIRONMENT
-    options: NoOptions = NoOptions()
-    deployed: NoOptions = NoOptions()
+    options: NoJaxOptions = NoJaxOptions()
+    deployed: NoJaxOptions = NoJaxOptions()
 
     def version(self) -> str:
         """Version of JAX."""
         return version_of("jax", extra=EXTRA)
 
-    def source_facts(self, artifact: Artifact, options: NoOptions) -> SourceFacts:
+    def source_facts(self, artifact: Artifact, options: NoJaxOptions) -> SourceFacts:
         """Inputs of the factory."""
         return program_of(artifact).facts
 
-    def load(self, artifact: Artifact, options: NoOptions) -> Session:
+    def load(self, artifact: Artifact, options: NoJaxOptions) -> Session:
         """The function, ready to be called."""
-        return ProgramSession(program_of(artifact))
+        return JaxSession(program_of(artifact))
 
     def load_perturbed(
-        self, artifact: Artifact, options: NoOptions, seed: int, inside: bool
+        self, artifact: Artifact, options: NoJaxOptions, seed: int, inside: bool
     ) -> Session:
         """The function with its weights, or the result of every operator, moved by a roundoff."""
-        return ProgramSession(program_of(artifact), moved(seed, inside))
+        return JaxSession(program_of(artifact), moved(seed, inside))
 
-    def load_double(self, artifact: Artifact, options: NoOptions) -> Session:
+    def load_double(self, artifact: Artifact, options: NoJaxOptions) -> Session:
         """The function in float64."""
-        return ProgramSession(program_of(artifact), double=True)
+        return JaxSession(program_of(artifact), double=True)
 
     def inside(
-        self, artifact: Artifact, feeds: Feeds, options: NoOptions, seed: int | None
+        self, artifact: Artifact, feeds: Feeds, options: NoJaxOptions, seed: int | None
     ) -> SourceInside:
         """What every operator of the function gives."""
         return values_of(program_of(artifact), feeds, None if seed is None else moved(seed, True))
 
 
-class ProgramSession:
+class JaxSession:
     """A function that is called; with a ``mover``, operator by operator."""
 
-    def __init__(self, program: Program, mover: Any = None, double: bool = False) -> None:
+    def __init__(self, program: JaxProgram, mover: Any = None, double: bool = False) -> None:
         self._program, self._mover, self._double = program, mover, double
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -104,18 +104,18 @@ class Jax2Onnx:
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"jax2onnx": "jax2onnx"}
     python_environment = ENVIRONMENT
-    options: ConverterOptions = ConverterOptions()
+    options: JaxConverterOptions = JaxConverterOptions()
 
     def version(self) -> str:
         """Version of jax2onnx."""
         return version_of("jax2onnx", extra=EXTRA)
 
-    def stages(self, options: ConverterOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: JaxConverterOptions) -> Sequence[ConversionStage]:
         """One stage."""
         return [ConversionStage("convert", "convert", "onnx")]
 
     def convert(
-        self, source: Artifact, options: ConverterOptions, folder: Path
+        self, source: Artifact, options: JaxConverterOptions, folder: Path
     ) -> Iterator[Artifact]:
         """The model in ONNX, with open sizes where the source has them."""
         import jax2onnx

@@ -36,7 +36,7 @@ _EXACT = frozenset(
 
 
 @dataclass(frozen=True)
-class Program:
+class JaxProgram:
     """A function, and how it is called.
 
     Attributes:
@@ -80,7 +80,7 @@ class Program:
         return [jax.ShapeDtypeStruct(v.shape, known[n]) for n, v in self.facts.inputs.items()]
 
 
-def program_of(artifact: Artifact) -> Program:
+def program_of(artifact: Artifact) -> JaxProgram:
     """The function that a factory makes.
 
     Raises:
@@ -93,10 +93,10 @@ def program_of(artifact: Artifact) -> Program:
             f"{artifact.path.name}:{artifact.handle.name}() returned a "
             f"{type(made.model).__name__}, expected a function of arrays"
         )
-    return Program(made.model, made.facts, made.named, made.call)
+    return JaxProgram(made.model, made.facts, made.named, made.call)
 
 
-def evaluated(program: Program, feeds: Feeds, mover: Mover | None, double: bool) -> list[Any]:
+def evaluated(program: JaxProgram, feeds: Feeds, mover: Mover | None, double: bool) -> list[Any]:
     """What the function returns: as it is, with values moved, or in float64."""
     import jax
 
@@ -110,12 +110,12 @@ def evaluated(program: Program, feeds: Feeds, mover: Mover | None, double: bool)
     if mover is None:
         own = map(jax.numpy.asarray, given)
         return list(jax.tree.leaves(program.function(*own)))
-    return _Walk(mover).outputs(program, given)
+    return _JaxEvaluation(mover).outputs(program, given)
 
 
-def values_of(program: Program, feeds: Feeds, mover: Mover | None) -> SourceInside:
+def values_of(program: JaxProgram, feeds: Feeds, mover: Mover | None) -> SourceInside:
     """What every operator of the function computes."""
-    walk = _Walk(mover or (lambda value, weight: value))
+    walk = _JaxEvaluation(mover or (lambda value, weight: value))
     given = {name: np.array(value) for name, value in feeds.items()}
     walk.inputs.update({id(value): name for name, value in given.items()})
     outputs = walk.outputs(program, list(given.values()))
@@ -138,7 +138,7 @@ def moved(seed: int, inside: bool) -> Mover:
     return mover
 
 
-class _Walk:
+class _JaxEvaluation:
     """Evaluates a function operator by operator, and notes what each gives."""
 
     def __init__(self, mover: Mover) -> None:
@@ -148,7 +148,7 @@ class _Walk:
         self._places: dict[int, int] = {}
         self._varies: set[int] = set()
 
-    def outputs(self, program: Program, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def outputs(self, program: JaxProgram, given: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the function."""
         import jax
 

@@ -32,10 +32,10 @@ from optvet_tensorflow.frozen import GRAPH, Frozen, values_of
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, LiteSession, bytes_of, facts_of, inside_of
 from optvet_tensorflow.parts import parts_of, script_for, write_part
-from optvet_tensorflow.program import TF, Program, program_of, tensorflow
+from optvet_tensorflow.program import TF, TensorFlowProgram, program_of, tensorflow
 
 
-class NoOptions(BaseModel):
+class NoTensorFlowOptions(BaseModel):
     """There is nothing to choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,41 +56,48 @@ class TensorFlowRuntime:
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"tensorflow": "tensorflow"}
     python_environment = ENVIRONMENT
-    options: NoOptions = NoOptions()
-    deployed: NoOptions = NoOptions()
+    options: NoTensorFlowOptions = NoTensorFlowOptions()
+    deployed: NoTensorFlowOptions = NoTensorFlowOptions()
 
     def version(self) -> str:
         """Version of TensorFlow."""
         return tensorflow_version()
 
-    def source_facts(self, artifact: Artifact, options: NoOptions) -> SourceFacts:
+    def source_facts(self, artifact: Artifact, options: NoTensorFlowOptions) -> SourceFacts:
         """Inputs of the factory; of a file, drawn ones."""
         return program_of(artifact).facts
 
-    def load(self, artifact: Artifact, options: NoOptions) -> Session:
+    def load(self, artifact: Artifact, options: NoTensorFlowOptions) -> Session:
         """The model, ready to be called."""
         if artifact.format == GRAPH:
             return Frozen.of(artifact).loaded()
-        return ProgramSession(program_of(artifact))
+        return TensorFlowSession(program_of(artifact))
 
     def load_perturbed(
-        self, artifact: Artifact, options: NoOptions, seed: int, inside: bool
+        self, artifact: Artifact, options: NoTensorFlowOptions, seed: int, inside: bool
     ) -> Session:
         """The model's graph with weights, or the result of every operator, moved by a roundoff."""
         return Frozen.made_from(program_of(artifact)).moved(seed, inside)
 
     def inside(
-        self, artifact: Artifact, feeds: Feeds, options: NoOptions, seed: int | None
+        self, artifact: Artifact, feeds: Feeds, options: NoTensorFlowOptions, seed: int | None
     ) -> SourceInside:
         """What every operator of the model's graph gives."""
         return values_of(Frozen.made_from(program_of(artifact)), feeds, seed)
 
-    def parts(self, artifact: Artifact, feeds: Feeds, options: NoOptions) -> Sequence[SourcePart]:
+    def parts(
+        self, artifact: Artifact, feeds: Feeds, options: NoTensorFlowOptions
+    ) -> Sequence[SourcePart]:
         """Layers and beginnings of a Keras model."""
         return parts_of(program_of(artifact))
 
     def write_part(
-        self, artifact: Artifact, feeds: Feeds, options: NoOptions, name: str, folder: Path
+        self,
+        artifact: Artifact,
+        feeds: Feeds,
+        options: NoTensorFlowOptions,
+        name: str,
+        folder: Path,
     ) -> str:
         """A part as a file of Keras."""
         return write_part(program_of(artifact), feeds, name, folder)
@@ -100,10 +107,10 @@ class TensorFlowRuntime:
         return script_for(converter, options, tolerance)
 
 
-class ProgramSession:
+class TensorFlowSession:
     """A model that is called."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TensorFlowProgram) -> None:
         self._program = program
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -124,24 +131,24 @@ class LiteRuntime:
     preload: Sequence[str] = PRELOAD
     libraries: Mapping[str, str] = {"ai-edge-litert": "ai_edge_litert"}
     python_environment = ENVIRONMENT
-    options: NoOptions = NoOptions()
-    deployed: NoOptions = NoOptions()
+    options: NoTensorFlowOptions = NoTensorFlowOptions()
+    deployed: NoTensorFlowOptions = NoTensorFlowOptions()
     preference = 10
 
     def version(self) -> str:
         """Version of LiteRT."""
         return version_of("ai-edge-litert", extra=EXTRA)
 
-    def source_facts(self, artifact: Artifact, options: NoOptions) -> SourceFacts:
+    def source_facts(self, artifact: Artifact, options: NoTensorFlowOptions) -> SourceFacts:
         """Inputs of the factory; of a file, drawn ones."""
         return facts_of(artifact)
 
-    def load(self, artifact: Artifact, options: NoOptions) -> Session:
+    def load(self, artifact: Artifact, options: NoTensorFlowOptions) -> Session:
         """The model, ready to be called."""
         return LiteSession(bytes_of(artifact), as_declared=not artifact.data, plain=self.plain)
 
     def inside(
-        self, artifact: Artifact, feeds: Feeds, options: NoOptions, seed: int | None
+        self, artifact: Artifact, feeds: Feeds, options: NoTensorFlowOptions, seed: int | None
     ) -> SourceInside:
         """What every operator of the model gives; with a seed, on inputs moved by a roundoff."""
         if seed is not None:

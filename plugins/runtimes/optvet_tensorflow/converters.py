@@ -15,7 +15,7 @@ from optvet.plugin import Artifact, ConversionStage, Unsupported, UsageError, ve
 from optvet_tensorflow.frozen import GRAPH, Frozen
 from optvet_tensorflow.home import ENVIRONMENT, EXTRA, PRELOAD
 from optvet_tensorflow.lite import TFLITE, bytes_of
-from optvet_tensorflow.program import TF, Program, program_of, tensorflow
+from optvet_tensorflow.program import TF, TensorFlowProgram, program_of, tensorflow
 
 _OPTIMIZE = ConversionStage("optimize", "optimize", "onnx")
 _CONVERT = ConversionStage("convert", "convert", "onnx")
@@ -68,7 +68,7 @@ class Watched:
     outputs: Sequence[str] = ()
     raw: bytes = b""
 
-    def frozen(self, program: Program) -> Artifact:
+    def frozen(self, program: TensorFlowProgram) -> Artifact:
         """The graph as an artifact; one without data where there was none."""
         if self.graph is None:
             return Artifact(GRAPH, b"")
@@ -174,7 +174,7 @@ class KerasExport(_ToOnnx):
         yield from _staged(program, export)
 
 
-def _staged(program: Program, convert: Any) -> Iterator[Artifact]:
+def _staged(program: TensorFlowProgram, convert: Any) -> Iterator[Artifact]:
     """The artifacts of three stages, those before a failure too."""
     with _watching() as watched:
         try:
@@ -248,7 +248,7 @@ class ToLite:
             yield Artifact(TFLITE, _lite(program, options, quantized=True))
 
 
-def _lite(program: Program, options: LiteOptions, *, quantized: bool) -> bytes:
+def _lite(program: TensorFlowProgram, options: LiteOptions, *, quantized: bool) -> bytes:
     tf = tensorflow()
     if program.is_keras and not options.concrete:
         converter = tf.lite.TFLiteConverter.from_keras_model(program.model)
@@ -273,7 +273,7 @@ def _lite(program: Program, options: LiteOptions, *, quantized: bool) -> bytes:
     return bytes(converter.convert())
 
 
-def _calibration(program: Program) -> Iterator[list[Any]]:
+def _calibration(program: TensorFlowProgram) -> Iterator[list[Any]]:
     for feeds in (program.facts.inputs, *program.facts.others):
         yield list(feeds.values())
 

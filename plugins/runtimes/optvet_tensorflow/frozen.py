@@ -20,7 +20,7 @@ from optvet.plugin import (
     may_be_rounded,
 )
 from optvet_tensorflow.alike import alike_in_onnx
-from optvet_tensorflow.program import Program, tensorflow
+from optvet_tensorflow.program import TensorFlowProgram, tensorflow
 
 GRAPH = "tf-graph"
 _SIGNATURE = "serving_default"
@@ -65,7 +65,7 @@ class Frozen:
         return cls(meta.graph_def, inputs, outputs)
 
     @classmethod
-    def made_from(cls, program: Program) -> Frozen:
+    def made_from(cls, program: TensorFlowProgram) -> Frozen:
         """The graph of a model, frozen by TensorFlow itself."""
         tensorflow()
         from tensorflow.python.framework import convert_to_constants

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optvet.plugin import Feeds, InputError, SourcePart
-from optvet_tensorflow.program import Program, tensorflow
+from optvet_tensorflow.program import TensorFlowProgram, tensorflow
 
 _SOURCE = '''\
 """A part of a model, and what it was called with."""
@@ -68,12 +68,12 @@ _CALLS = {
 _OPSETS = {"keras_export": "opset_version", "tf2onnx": "opset"}
 
 
-def parts_of(program: Program) -> list[SourcePart]:
+def parts_of(program: TensorFlowProgram) -> list[SourcePart]:
     """Layers, beginnings, and the whole."""
     return [part for part, _, _ in _parts(program)]
 
 
-def write_part(program: Program, feeds: Feeds, name: str, folder: Path) -> str:
+def write_part(program: TensorFlowProgram, feeds: Feeds, name: str, folder: Path) -> str:
     """Write a part as a file of Keras, with what it is given on ``feeds`` beside it."""
     _, model, reads = next(found for found in _parts(program) if found[0].name == name)
     values = [feeds[spec.name] for spec in program.specs]
@@ -94,7 +94,7 @@ def script_for(converter: str, options: Mapping[str, object], tolerance: float) 
     return _SCRIPT.format(call=_CALLS[converter].format(opset=words), tolerance=tolerance)
 
 
-def _parts(program: Program) -> Iterator[tuple[SourcePart, Any, Any]]:
+def _parts(program: TensorFlowProgram) -> Iterator[tuple[SourcePart, Any, Any]]:
     """Parts with their models, and the model of what they are given; None for the whole's inputs.
 
     Raises:

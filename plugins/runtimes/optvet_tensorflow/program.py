@@ -29,7 +29,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Program:
+class TensorFlowProgram:
     """A model, and how it is called.
 
     Attributes:
@@ -124,7 +124,7 @@ def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() or c == "_" else "_" for c in name)
 
 
-def program_of(artifact: Artifact) -> Program:
+def program_of(artifact: Artifact) -> TensorFlowProgram:
     """The model that a factory makes, or that a file or a folder holds.
 
     Raises:
@@ -137,12 +137,12 @@ def program_of(artifact: Artifact) -> Program:
     model = _saved(path)
     if is_keras(model):
         specs = _keras_specs(model, str(path))
-        return Program(model, specs, _drawn(specs))
+        return TensorFlowProgram(model, specs, _drawn(specs))
     function, specs = _signature(model, path)
-    return Program(function, specs, _drawn(specs), named=True, owner=model)
+    return TensorFlowProgram(function, specs, _drawn(specs), named=True, owner=model)
 
 
-def _made(artifact: Artifact) -> Program:
+def _made(artifact: Artifact) -> TensorFlowProgram:
     tensorflow()
     import keras
 
@@ -161,7 +161,7 @@ def _made(artifact: Artifact) -> Program:
         facts = _renamed(made.facts, names, made.named, where)
         dynamic = made.facts.dynamic or {s.name: _open(s) for s in specs}
         facts = replace(facts, dynamic=dynamic if set(dynamic) <= set(names) else {})
-        return Program(made.model, specs, facts, call=made.call)
+        return TensorFlowProgram(made.model, specs, facts, call=made.call)
     facts = made.facts
     specs = tuple(
         Spec(
@@ -174,7 +174,7 @@ def _made(artifact: Artifact) -> Program:
         )
         for name, value in facts.inputs.items()
     )
-    program = Program(made.model, specs, facts, made.named, made.call)
+    program = TensorFlowProgram(made.model, specs, facts, made.named, made.call)
     if is_keras(made.model):
         # A model that was never called has no weights yet.
         program(*facts.inputs.values())

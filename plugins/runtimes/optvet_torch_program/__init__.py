@@ -82,7 +82,7 @@ class TorchProgramRuntime:
         torch = _torch()
         if options.threads:
             torch.set_num_threads(options.threads)
-        return ProgramSession(*_callable(artifact))
+        return TorchProgramSession(*_callable(artifact))
 
     def load_perturbed(
         self, artifact: Artifact, options: ProgramOptions, seed: int, inside: bool
@@ -93,11 +93,11 @@ class TorchProgramRuntime:
         module, call, named = _callable(artifact)
         generator = torch.Generator().manual_seed(seed)
         if inside:
-            return ProgramSession(module, call, named, _moving(generator))
+            return TorchProgramSession(module, call, named, _moving(generator))
         for value in (*module.parameters(), *module.buffers()):
             if value.dtype in (torch.float32, torch.float64):
                 _move(value, generator)
-        return ProgramSession(module, call, named)
+        return TorchProgramSession(module, call, named)
 
     def inside(
         self, artifact: Artifact, feeds: Feeds, options: ProgramOptions, seed: int | None
@@ -144,10 +144,10 @@ class TorchProgramRuntime:
     def load_double(self, artifact: Artifact, options: ProgramOptions) -> Session:
         """The module in float64."""
         module, call, named = _callable(artifact)
-        return ProgramSession(module.double(), call, named, double=True)
+        return TorchProgramSession(module.double(), call, named, double=True)
 
 
-class ProgramSession:
+class TorchProgramSession:
     """A module that is called."""
 
     def __init__(

@@ -37,7 +37,7 @@ def recorded(
     from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    record = _Record(torch, moved)
+    record = _TorchValues(torch, moved)
     for name, tensor in zip(names, (*arguments, *named.values()), strict=True):
         record.fed(tensor, name)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -80,7 +80,7 @@ def _profiled(callback: Callable[[Any, str, Any], None] | None) -> Iterator[None
         sys.setprofile(before)
 
 
-class _Record:
+class _TorchValues:
     """The values so far, and which tensor each of them is."""
 
     def __init__(self, torch: Any, moved: Callable[[Any], Any] | None) -> None:

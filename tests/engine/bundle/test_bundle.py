@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import optvet
 from optvet.engine.bundle import (
     Bundle,
-    Interrupted,
+    BundlesInterrupted,
     is_written,
     read_arrays,
     read_record,
@@ -280,7 +280,7 @@ def test_ctrl_c_writes_the_smallest_model_so_far(tmp_path: Path) -> None:
         if text != "making inputs" and done == 3:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(BundlesInterrupted) as caught:
         bundles(CRASH, tmp_path, progress=press)
     (bundle,) = caught.value.bundles
     assert "interrupted" in bundle.note
@@ -296,7 +296,7 @@ def test_ctrl_c_while_a_bundle_is_written_does_not_cost_what_was_reduced(tmp_pat
             pressed.append(text)
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(BundlesInterrupted) as caught:
         bundles(CRASH, tmp_path, progress=press)
     (bundle,) = caught.value.bundles
     assert (bundle.note, bundle.record.nodes) == ("", (4, 2))

@@ -8,7 +8,7 @@ from optvet.engine.judge.failures import (
     CONVERTER,
     OPTIMIZER,
     OPTIMIZER_ON_LOAD,
-    Maker,
+    Producer,
     symptom_of,
 )
 from optvet.engine.judge.sample import judge_failure
@@ -31,7 +31,7 @@ from optvet.spec.types import Failure, FailureKind
     ],
 )
 def test_a_failure_is_called_after_where_and_how_it_ended(
-    maker: Maker, stage: Stage, error: str, death: str
+    maker: Producer, stage: Stage, error: str, death: str
 ) -> None:
     assert symptom_of(Failure("error", stage, "no"), maker) == error
     assert symptom_of(Failure("abort", stage, "", signal="SIGSEGV"), maker) == death

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, ValueInfoProto
 
-from optvet.engine.judge.local import Layer, LocalAnswer, check
+from optvet.engine.judge.local import LayerJudgement, LocalAnswer, check
 from optvet.engine.judge.noise import Noise
 from optvet.engine.numerics.forced import cut, plain, regions
-from optvet.engine.numerics.matching import Inner, Values, match
+from optvet.engine.numerics.matching import InnerValues, Values, match
 from optvet.graph.quantized import integer_tensors, opened, quantizers
 from optvet.testing import QUANTIZED_BENIGN, QUANTIZED_FAULTS, quantized_model
 
@@ -74,7 +74,7 @@ class Compared:
     differs: bool
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[LayerJudgement]:
         return [*self.answer.layers, *self.answer.ends]
 
     def names(self, *outcomes: str) -> list[str]:
@@ -98,7 +98,7 @@ def compared(
     optimized.graph.output.extend(ValueInfoProto(name=n) for n in grids if n not in known)
     names = [o.name for o in original.graph.output]
     seen = list(run(optimized, feeds))
-    inner = [Inner({n: v[n] for n in grids}, {n: v[n] for n in names}) for v in seen]
+    inner = [InnerValues({n: v[n] for n in grids}, {n: v[n] for n in names}) for v in seen]
     ours = plain(original)
     matches = match(ours, run, feeds[0], inner[0], grids)
     answer = check(ours, run, feeds, inner, matches, Noise(measured=False))
@@ -292,7 +292,9 @@ def test_parts_that_share_hidden_tensors_are_explained_each_for_itself(wrong: bo
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.normal(0, 1, (1, 64)).astype(np.float32)} for _ in range(3)]
     grids = {q.name: q.grid for q in ours.quantizers if q.name in ("q4", "q5")}
-    inner = [Inner({n: v[n] for n in grids}, {n: v[n] for n in "yw"}) for v in run(made, feeds)]
+    inner = [
+        InnerValues({n: v[n] for n in grids}, {n: v[n] for n in "yw"}) for v in run(made, feeds)
+    ]
     matches = match(ours, run, feeds[0], inner[0], grids, named=True)
     answer = check(ours, run, feeds, inner, matches, Noise(measured=False))
     found = {layer.name: (layer.outcome, set(layer.skipped)) for layer in answer.layers}
@@ -318,5 +320,5 @@ def test_a_tensor_stands_for_the_quantizer_that_it_fits_best() -> None:
     (values,) = run(cut(ours, ()), [feeds])
     (grid,) = (q.grid for q in ours.quantizers if q.name == "p")
     seen = np.rint(grid.unrounded(values["m"])).astype(np.uint8)
-    inner = Inner({"of another name": seen}, {})
+    inner = InnerValues({"of another name": seen}, {})
     assert set(match(ours, run, feeds, inner, {"of another name": grid})) == {"p"}

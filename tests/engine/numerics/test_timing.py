@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optvet.engine.numerics.timing import (
     CONFIDENCE,
     LEAST_REPEATS,
-    Interval,
+    RatioInterval,
     call_of,
     confidence_of_a_look,
     interval_of,
@@ -113,7 +113,7 @@ def test_an_interval_holds_its_ratio_and_turns_over_with_the_models(
 def test_a_verdict_holds_for_the_whole_interval(
     ratio: float, below: float, above: float, threshold: float
 ) -> None:
-    interval = Interval(ratio, ratio / below, ratio * above)
+    interval = RatioInterval(ratio, ratio / below, ratio * above)
     call = call_of(interval, threshold)
     limit = 1 + threshold
     assert (call == "slower") == (interval.low > limit)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from optvet.engine.reduce.search import Budget, Candidate, Reduction, reduce_model
+from optvet.engine.reduce.search import Budget, Reduction, ReductionCandidate, reduce_model
 from optvet.spec.errors import UsageError
 
 Feeds = Mapping[str, np.ndarray]
@@ -36,10 +36,10 @@ class Asked:
     def __init__(self, holds: Predicate, *, strict: bool = True, interrupt_at: int = 0) -> None:
         self.holds, self.strict, self.interrupt_at = holds, strict, interrupt_at
         self.interrupted = False
-        self.accepted: list[Candidate] = []
+        self.accepted: list[ReductionCandidate] = []
         self.digests: list[bytes] = []
 
-    def __call__(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
+    def __call__(self, candidates: Sequence[ReductionCandidate]) -> Iterator[bool]:
         for candidate in candidates:
             if len(self.digests) + 1 == self.interrupt_at:
                 self.interrupted = True
@@ -54,7 +54,7 @@ class Asked:
                 self.accepted.append(candidate)
             yield answer
 
-    def check_feeds(self, candidate: Candidate) -> None:
+    def check_feeds(self, candidate: ReductionCandidate) -> None:
         if candidate.feeds is None:
             return
         weights = {t.name for t in candidate.model.graph.initializer}
@@ -601,7 +601,7 @@ def test_answers_are_read_only_up_to_the_first_that_holds() -> None:
     judged: list[int] = []
     closed: list[bool] = []
 
-    def interesting(candidates: Sequence[Candidate]) -> Iterator[bool]:
+    def interesting(candidates: Sequence[ReductionCandidate]) -> Iterator[bool]:
         try:
             for candidate in candidates:
                 judged.append(candidate.nodes)

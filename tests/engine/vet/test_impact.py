@@ -16,7 +16,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.models.sources import with_suggestion
 from optvet.engine.vet.comparators import in_declared_order
 from optvet.engine.vet.held import held
-from optvet.engine.vet.impact import Assessment, Choice, choose
+from optvet.engine.vet.impact import Assessment, ComparatorChoice, choose
 from optvet.spec.errors import InputError
 from optvet.spec.types import Comparison, Model, Sample, Suggestion
 from optvet_tensor import TensorComparator
@@ -137,7 +137,7 @@ class Normalizing:
 
 def test_a_comparator_cannot_change_the_reference(plugins: Plugins, tmp_path: Path) -> None:
     reference = {"s": {"y": np.ones(10, np.float32)}}
-    choice = Choice(Normalizing(), "asked for")  # type: ignore[arg-type]  # it only compares
+    choice = ComparatorChoice(Normalizing(), "asked for")  # type: ignore[arg-type]  # it only compares
     assessment = Assessment(choice, NoOptions(), model(tmp_path))
     samples = [Sample("s", {"x": np.ones((1, 10), np.float32)})]
     with pytest.raises(InputError, match=r"broke: ValueError: .*read-only"):
@@ -154,7 +154,9 @@ def test_metrics_stand_in_the_order_that_the_comparator_declares() -> None:
 
 def test_comparisons_of_many_samples_take_little_memory(plugins: Plugins, tmp_path: Path) -> None:
     comparator = plugins.comparator("classification")
-    assessment = Assessment(Choice(comparator, "test"), comparator.options, model(tmp_path))
+    assessment = Assessment(
+        ComparatorChoice(comparator, "test"), comparator.options, model(tmp_path)
+    )
     rng = np.random.default_rng(0)
 
     def add(numbers: range) -> None:

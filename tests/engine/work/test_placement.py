@@ -17,7 +17,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.session import open_session
 from optvet.engine.work.inventory import take_inventory
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.placement import find_placement, placement_of
 from optvet.plugin import Artifact, Feeds, NodeTime, Profile
 from optvet.spec.records import Inventory, Placement
@@ -40,7 +40,7 @@ net (float[n,3] x) => (float[n,2] y)
 }
 """
 
-Open = Callable[..., tuple[Lab, list[Sample]]]
+Open = Callable[..., tuple[TrialRunner, list[Sample]]]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def opened(
     onnx.save(onnx.parser.parse_model(NET), path)
     with ExitStack() as stack:
 
-        def open_lab(**options: Any) -> tuple[Lab, list[Sample]]:
+        def open_lab(**options: Any) -> tuple[TrialRunner, list[Sample]]:
             plugins = Plugins()
             plugins.register("runtime", Partly())
             plugins.register("runtime", Broken())

@@ -15,8 +15,8 @@ from optvet.engine.bundle.files import (
 )
 from optvet.engine.bundle.replay import replay_bundle
 from optvet.engine.bundle.write import (
+    BundlesInterrupted,
     Draw,
-    Interrupted,
     is_written,
     with_bundles,
     with_fingerprints,
@@ -25,8 +25,8 @@ from optvet.engine.bundle.write import (
 
 __all__ = [
     "Bundle",
+    "BundlesInterrupted",
     "Draw",
-    "Interrupted",
     "is_written",
     "read_arrays",
     "read_record",

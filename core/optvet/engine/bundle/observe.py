@@ -28,10 +28,10 @@ from optvet.engine.vet.meter import runs_of
 from optvet.engine.vet.yardstick import Yardstick
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import Outputs, Subject, visible
+from optvet.engine.work.trial import BuildSubject, Outputs, visible
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
@@ -83,15 +83,15 @@ def observe(
     sample = samples[0]
     cache = Cache(None)
     try:
-        lab, evidence = _observed(Lab(case, sandbox, cache), culprit, samples, sought)
+        lab, evidence = _observed(TrialRunner(case, sandbox, cache), culprit, samples, sought)
         return _explained(lab, culprit, sample, evidence) if explained else evidence
     finally:
         cache.close()
 
 
 def _observed(
-    lab: Lab, culprit: tuple[str, ...], samples: Sequence[Sample], sought: Sought
-) -> tuple[Lab, Evidence]:
+    lab: TrialRunner, culprit: tuple[str, ...], samples: Sequence[Sample], sought: Sought
+) -> tuple[TrialRunner, Evidence]:
     """The evidence, and a lab with checks that the original passes."""
     reference = lab.reference(samples)
     for fewer in ({"full": False}, {"plain": False}):
@@ -131,7 +131,9 @@ def _observed(
     return lab, Evidence(observed, expected, before, after or "", full, tuple(more), noise)
 
 
-def _explained(lab: Lab, culprit: tuple[str, ...], sample: Sample, evidence: Evidence) -> Evidence:
+def _explained(
+    lab: TrialRunner, culprit: tuple[str, ...], sample: Sample, evidence: Evidence
+) -> Evidence:
     passes, found = lab.case.passes.complete(culprit), None
     if evidence.observed is not None:
         seen = evidence.observed.observation
@@ -144,7 +146,7 @@ def _text_of(path: Path) -> str:
     return graph_text(load_model(path))
 
 
-def _text_after(subject: Subject) -> str:
+def _text_after(subject: BuildSubject) -> str:
     """The optimized model as text, if its format has a graph. Called in a worker."""
     model = visible(subject)
     return "" if model is None else graph_text(model)

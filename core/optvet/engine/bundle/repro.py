@@ -22,7 +22,7 @@ from optvet.spec.protocols import (
     SetsEnvironment,
 )
 from optvet.spec.requirement import Required, Requirement, Tolerance
-from optvet.spec.symptoms import Check, Stage, Symptom
+from optvet.spec.symptoms import ScriptCheck, Stage, Symptom
 
 
 @dataclass(frozen=True)
@@ -312,12 +312,12 @@ def script(context: ReproContext) -> str:
     """The text of ``repro.py``."""
     explained = isinstance(context.optimizer, Explains)
     check = _CHECK.replace("@FULL@", repr(context.full_check))
-    if context.symptom.info.check is Check.INTERFACE:
+    if context.symptom.info.check is ScriptCheck.INTERFACE:
         check += _INTERFACE.replace("@LOST@", context.less_lost)
     compare = _METRIC if isinstance(context.required, Requirement) else _outputs(context)
-    if context.symptom.info.check is Check.NODES:
+    if context.symptom.info.check is ScriptCheck.NODES:
         compare = _NODES
-    if context.symptom.info.check is Check.METADATA:
+    if context.symptom.info.check is ScriptCheck.METADATA:
         compare = _METADATA.replace("@ABOUT@", repr(list(context.about)))
     environment = _environment(context)
     values = {

@@ -33,7 +33,7 @@ from optvet.spec.protocols import (
 )
 from optvet.spec.requirement import Requirement, Tolerance
 from optvet.spec.scratch import temporary_folder
-from optvet.spec.symptoms import Check
+from optvet.spec.symptoms import ScriptCheck
 
 MAX_LINES = 100
 """No script is made if it would be longer: the bundle has ``repro.py`` with separate files."""
@@ -264,7 +264,7 @@ def _arranged(imports: Collection[str]) -> Iterator[str]:
 def _body(draft: _Draft, calls: _Calls) -> str:
     context = draft.context
     check = context.symptom.info.check
-    if check is Check.DEATH:
+    if check is ScriptCheck.DEATH:
         return _killed(draft, calls)
     if check in _COMPARED:
         compared = _COMPARED[check].replace("@ABOUT@", _about(context))
@@ -418,7 +418,7 @@ print("actual:", facts(optimized))
 sys.exit(facts(optimized) != expected)
 """
 _COMPARED = {
-    Check.INTERFACE: """\
+    ScriptCheck.INTERFACE: """\
 def facts(m):
     weights = {tensor.name for tensor in m.graph.initializer}@LOST@
     values = [v for v in (*m.graph.input, *m.graph.output) if v.name not in weights]
@@ -427,7 +427,7 @@ def facts(m):
 expected = facts(model)
 """
     + _LOADED,
-    Check.NODES: """\
+    ScriptCheck.NODES: """\
 def count(graph):
     inner = [a.g for n in graph.node for a in n.attribute if a.HasField("g")]
     return len(graph.node) + sum(map(count, inner))
@@ -440,7 +440,7 @@ if isinstance(optimized, bytes):
 print(f"actual: {count(optimized.graph)} nodes")
 sys.exit(count(optimized.graph) > before)
 """,
-    Check.METADATA: """\
+    ScriptCheck.METADATA: """\
 def facts(m):
     listed, weights = [v.name for v in m.graph.input], [t.name for t in m.graph.initializer]
     return {

@@ -22,7 +22,7 @@ from optvet.engine.reduce.search import Budget, End, Reduction
 from optvet.engine.vet.blame import search_timeout
 from optvet.engine.vet.fingerprints import fingerprint
 from optvet.engine.vet.observation import finite
-from optvet.engine.vet.session import Session, default_jobs, open_session
+from optvet.engine.vet.session import VetSession, default_jobs, open_session
 from optvet.engine.vet.yardstick import Yardstick, fewest_samples, yardstick_of
 from optvet.engine.work.cache import cache_root
 from optvet.engine.work.case import Case
@@ -39,7 +39,7 @@ REDUCTION_S = 300.0
 """Limit of a reduction."""
 
 
-class Interrupted(KeyboardInterrupt):
+class BundlesInterrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM; ``bundles`` are those written so far, the last as far as it got."""
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
@@ -111,7 +111,7 @@ def write_bundles(
             except UsageError as error:
                 refused(finding, str(error))
                 continue
-            task = _Task(
+            task = _BundleTask(
                 index,
                 finding,
                 sought,
@@ -130,7 +130,7 @@ def write_bundles(
             bundle, interrupted = _write(task)
             bundles.append(bundle)
             if interrupted:
-                raise Interrupted(bundles)
+                raise BundlesInterrupted(bundles)
     return bundles
 
 
@@ -162,7 +162,7 @@ def with_fingerprints(result: VetResult, bundles: Sequence[Bundle]) -> VetResult
     return result.model_copy(update={"findings": findings})
 
 
-def _case(session: Session, finding: Finding, witness: Sample) -> Case:
+def _case(session: VetSession, finding: Finding, witness: Sample) -> Case:
     """The case of a finding; for a hang, with a shorter time limit, to save time."""
     case = session.case
     if finding.symptom.info.limit == "time":
@@ -174,14 +174,16 @@ def _case(session: Session, finding: Finding, witness: Sample) -> Case:
 
 
 def _sought(
-    session: Session, finding: Finding, requirements: Sequence[RequirementRecord]
+    session: VetSession, finding: Finding, requirements: Sequence[RequirementRecord]
 ) -> Sought:
     if finding.symptom.info.severity == "requirement":
         return yardstick_of(session, finding, requirements)
     return note_of(finding)
 
 
-def _samples(session: Session, finding: Finding, sought: Sought, witness: Sample) -> list[Sample]:
+def _samples(
+    session: VetSession, finding: Finding, sought: Sought, witness: Sample
+) -> list[Sample]:
     """The samples that show ``finding``: the witness, but of some requirements several."""
     if isinstance(sought, Yardstick):
         return fewest_samples(session, sought, finding, witness)
@@ -189,7 +191,7 @@ def _samples(session: Session, finding: Finding, sought: Sought, witness: Sample
 
 
 @dataclass(frozen=True)
-class _Task:
+class _BundleTask:
     """A finding to write; it is not reduced if ``jobs`` is None.
 
     ``others`` are further samples, of a requirement that the witness alone does not break.
@@ -221,7 +223,7 @@ class _Small:
     note: str = ""
 
 
-def _write(task: _Task) -> tuple[Bundle, bool]:
+def _write(task: _BundleTask) -> tuple[Bundle, bool]:
     """The bundle of one finding, and whether Ctrl-C was pressed meanwhile.
 
     A model that was reduced is written in any case, unless Ctrl-C is pressed again.
@@ -236,7 +238,7 @@ def _write(task: _Task) -> tuple[Bundle, bool]:
     return _written(task, small, total_nodes(original)), True
 
 
-def _small(task: _Task, original: ModelProto) -> _Small:
+def _small(task: _BundleTask, original: ModelProto) -> _Small:
     """What is left of the original."""
     feeds: Mapping[str, np.ndarray] = task.witness.feeds
     if task.others:
@@ -256,7 +258,7 @@ def _small(task: _Task, original: ModelProto) -> _Small:
     return _Small(shrunk.model, shrunk.feeds or {}, shrunk.end, _ENDS[shrunk.end])
 
 
-def _written(task: _Task, small: _Small, nodes: int) -> Bundle:
+def _written(task: _BundleTask, small: _Small, nodes: int) -> Bundle:
     """The bundle of a model that was reduced from one of ``nodes`` nodes."""
     finding, proto, feeds, note = task.finding, small.model, small.feeds, small.note
     more = [sample.feeds for sample in task.others]
@@ -299,7 +301,7 @@ def _as_observed(finding: Finding, evidence: Evidence) -> Finding:
 
 
 def _record(
-    task: _Task,
+    task: _BundleTask,
     case: Case,
     finding: Finding,
     proto: ModelProto,
@@ -379,7 +381,7 @@ _ENDS = {
 }
 
 
-def _reduced(task: _Task, proto: ModelProto) -> Reduction:
+def _reduced(task: _BundleTask, proto: ModelProto) -> Reduction:
     with on_disk(proto) as model:
         return reduce_finding(
             task.case.on(model),

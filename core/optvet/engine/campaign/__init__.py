@@ -10,7 +10,7 @@ and the files of a finding by ``artifacts``.
 """
 
 from optvet.engine.campaign.answers import add_campaign, retry
-from optvet.engine.campaign.artifacts import Artifact, artifacts, collect_garbage, write_bundle
+from optvet.engine.campaign.artifacts import FindingFile, artifacts, collect_garbage, write_bundle
 from optvet.engine.campaign.diff import diff_of
 from optvet.engine.campaign.digests import Digests
 from optvet.engine.campaign.documents import status_of, summary_of
@@ -20,9 +20,9 @@ from optvet.engine.campaign.plan import Plan, plan_campaign, requests_of
 from optvet.engine.campaign.rescue import Rescued, rescue_store
 from optvet.engine.campaign.results import (
     Campaign,
+    JobResult,
     Metric,
     StoredFinding,
-    Trial,
     campaigns,
     find_campaign,
     findings,
@@ -33,21 +33,21 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.run import Event, run_campaign
-from optvet.engine.campaign.store import Store, open_store
+from optvet.engine.campaign.store import CampaignStore, open_store
 from optvet.engine.models.selectors import expand_models
 
 __all__ = [
-    "Artifact",
     "Campaign",
     "CampaignSource",
+    "CampaignStore",
     "Digests",
     "Event",
+    "FindingFile",
+    "JobResult",
     "Metric",
     "Plan",
     "Rescued",
-    "Store",
     "StoredFinding",
-    "Trial",
     "add_campaign",
     "artifacts",
     "campaigns",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from optvet.engine.campaign.damage import ARTIFACTS, damaged
 from optvet.engine.campaign.leases import Clock
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.errors import InputError
 from optvet.spec.executor import WorkerLost
 from optvet.spec.files import write_file
@@ -41,7 +41,7 @@ class NewArtifact:
 
 
 @dataclass(frozen=True)
-class Artifact:
+class FindingFile:
     """A file of a finding; ``path`` is its place in the store."""
 
     name: str
@@ -50,7 +50,7 @@ class Artifact:
     path: Path
 
 
-def folder_of(store: Store) -> Path:
+def folder_of(store: CampaignStore) -> Path:
     """The folder of a store's files."""
     return store.path / FOLDER
 
@@ -68,7 +68,7 @@ def keep(folder: Path, content: bytes) -> str:
 
 
 def add_artifacts(
-    store: Store, job: str, files: Iterable[NewArtifact], clock: Clock = time.time
+    store: CampaignStore, job: str, files: Iterable[NewArtifact], clock: Clock = time.time
 ) -> None:
     """Add rows for the files of a job; to be called in the transaction of its answer.
 
@@ -88,7 +88,7 @@ def add_artifacts(
         )
 
 
-def artifacts(store: Store, trial: str, number: int) -> list[Artifact]:
+def artifacts(store: CampaignStore, trial: str, number: int) -> list[FindingFile]:
     """The files of one finding, by name; empty if no bundle was requested, or it was removed.
 
     Args:
@@ -102,12 +102,12 @@ def artifacts(store: Store, trial: str, number: int) -> list[Artifact]:
     )
     folder = folder_of(store)
     return [
-        Artifact(row["name"], row["digest"], row["size"], place_of(folder, row["digest"]))
+        FindingFile(row["name"], row["digest"], row["size"], place_of(folder, row["digest"]))
         for row in store.database.execute(query, (trial, number))
     ]
 
 
-def content_of(file: Artifact) -> bytes:
+def content_of(file: FindingFile) -> bytes:
     """The content of a file of a finding.
 
     Raises:
@@ -122,7 +122,7 @@ def content_of(file: Artifact) -> bytes:
     return content
 
 
-def write_bundle(files: Iterable[Artifact], out: Path) -> None:
+def write_bundle(files: Iterable[FindingFile], out: Path) -> None:
     """Write a bundle as a folder, as ``optvet replay`` takes it.
 
     Raises:
@@ -136,7 +136,7 @@ def write_bundle(files: Iterable[Artifact], out: Path) -> None:
         write_file(target, content, advice="choose another folder")
 
 
-def collect_garbage(store: Store, max_bytes: int, clock: Clock = time.time) -> int:
+def collect_garbage(store: CampaignStore, max_bytes: int, clock: Clock = time.time) -> int:
     """Remove bundles, the oldest first, until files take at most ``max_bytes``.
 
     Files without a finding are removed in any case. Returns the number of removed bytes.
@@ -158,7 +158,7 @@ def collect_garbage(store: Store, max_bytes: int, clock: Clock = time.time) -> i
         return removed + _sweep(store, clock())
 
 
-def _drop_unnamed(store: Store) -> int:
+def _drop_unnamed(store: CampaignStore) -> int:
     """Remove files without a finding; returns the number of removed bytes."""
     query = "FROM artifacts WHERE digest NOT IN (SELECT digest FROM finding_artifacts)"
     rows = store.database.execute(f"SELECT digest, size {query}").fetchall()
@@ -168,7 +168,7 @@ def _drop_unnamed(store: Store) -> int:
     return sum(row["size"] for row in rows)
 
 
-def _sweep(store: Store, now: float) -> int:
+def _sweep(store: CampaignStore, now: float) -> int:
     """Remove old files without a row, left by killed jobs; returns the number of removed bytes."""
     named = {row[0] for row in store.database.execute("SELECT digest FROM artifacts")}
     removed = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from optvet.engine.campaign.results import Trial
+from optvet.engine.campaign.results import JobResult
 
 _OLD_S = 2.0
 
@@ -23,7 +23,7 @@ class Costs:
     _at: float = float("-inf")
 
     @classmethod
-    def of(cls, trials: Iterable[Trial]) -> Costs:
+    def of(cls, trials: Iterable[JobResult]) -> Costs:
         """The costs of a campaign's jobs."""
         costs = cls()
         for trial in trials:
@@ -32,7 +32,7 @@ class Costs:
                 costs.took[trial.key] = trial.wall_s or 0.0
         return costs
 
-    def learn(self, trial: Trial, wall_s: float) -> None:
+    def learn(self, trial: JobResult, wall_s: float) -> None:
         """Add the time of an answered job."""
         self.took[trial.key] = wall_s
 

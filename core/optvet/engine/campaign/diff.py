@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from optvet.engine.campaign.documents import groups_of
 from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.plan import LIMITS, question
-from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.results import Campaign, JobResult, StoredFinding, findings, trials
+from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.work.cache import key
 from optvet.spec.records.campaign import CampaignDiff, ChangedVerdict, FindingGroup
 
 
 @dataclass(frozen=True)
-class _Side:
+class _CampaignSide:
     """One of the two campaigns: its trials with results, by their question."""
 
     name: str
-    trials: Mapping[str, Trial]
+    trials: Mapping[str, JobResult]
     found: list[StoredFinding]
     counted: frozenset[str]
 
@@ -31,7 +31,7 @@ class _Side:
         return found
 
 
-def diff_of(a: tuple[Store, Campaign], b: tuple[Store, Campaign]) -> CampaignDiff:
+def diff_of(a: tuple[CampaignStore, Campaign], b: tuple[CampaignStore, Campaign]) -> CampaignDiff:
     """The differences of the second campaign from the first.
 
     Jobs correspond if their requests are equal, except for the folder of the model and the limits
@@ -65,29 +65,29 @@ def diff_of(a: tuple[Store, Campaign], b: tuple[Store, Campaign]) -> CampaignDif
     )
 
 
-def _side(store: Store, campaign: Campaign) -> _Side:
-    judged: dict[str, Trial] = {}
+def _side(store: CampaignStore, campaign: Campaign) -> _CampaignSide:
+    judged: dict[str, JobResult] = {}
     for trial in trials(store, campaign):
         if trial.verdict not in (None, "error"):
             judged[_asked(trial)] = trial
     counted = frozenset(campaign.settings.get("fail_on", ()))
-    return _Side(campaign.name, judged, list(findings(store, campaign)), counted)
+    return _CampaignSide(campaign.name, judged, list(findings(store, campaign)), counted)
 
 
-def _asked(trial: Trial) -> str:
+def _asked(trial: JobResult) -> str:
     """The question of a trial, without the folder of its model."""
     request = trial.request
     named = request.model_copy(update={"model": short_model(request.model)})
     return key(question(named, LIMITS))
 
 
-def _groups(side: _Side, keys: set[str]) -> dict[str, FindingGroup]:
+def _groups(side: _CampaignSide, keys: set[str]) -> dict[str, FindingGroup]:
     found = (row for row in side.found if row.trial in keys)
     groups = groups_of(found, set(side.counted))
     return {group.fingerprint: group for group in groups if group.counts}
 
 
-def _changed(before: Trial, after: Trial) -> ChangedVerdict | None:
+def _changed(before: JobResult, after: JobResult) -> ChangedVerdict | None:
     if before.verdict == after.verdict:
         return None
     return ChangedVerdict(

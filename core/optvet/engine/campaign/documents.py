@@ -13,14 +13,14 @@ from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.leases import Clock, running_jobs
 from optvet.engine.campaign.results import (
     Campaign,
+    JobResult,
     StoredFinding,
-    Trial,
     campaigns,
     findings,
     states,
     trials,
 )
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.campaign import JobRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.records import Finding
@@ -36,7 +36,7 @@ from optvet.spec.records.campaign import (
 from optvet.spec.records.reading import read_document
 
 
-def status_of(store: Store, clock: Clock = time.time) -> CampaignStatus:
+def status_of(store: CampaignStore, clock: Clock = time.time) -> CampaignStatus:
     """The progress of all campaigns of a store."""
     now = clock()
     return CampaignStatus(
@@ -57,7 +57,7 @@ def status_of(store: Store, clock: Clock = time.time) -> CampaignStatus:
     )
 
 
-def _state(store: Store, campaign: Campaign) -> CampaignState:
+def _state(store: CampaignStore, campaign: Campaign) -> CampaignState:
     return CampaignState(
         name=campaign.name,
         number=campaign.id,
@@ -69,7 +69,7 @@ def _state(store: Store, campaign: Campaign) -> CampaignState:
 
 
 def summary_of(
-    store: Store, campaign: Campaign, baseline: Baseline | None = None
+    store: CampaignStore, campaign: Campaign, baseline: Baseline | None = None
 ) -> CampaignSummary:
     """The summary of a campaign; ``baseline`` replaces the one that it was run with."""
     stored = campaign.settings.get("baseline")
@@ -93,7 +93,7 @@ def summary_of(
     return found if baseline is None else against(found, baseline)
 
 
-def summary_of_trial(trial: Trial) -> TrialSummary:
+def summary_of_trial(trial: JobResult) -> TrialSummary:
     """The summary of a job and its answer."""
     result, error = trial.result, trial.error
     found: Sequence[Finding] = result.findings if result else ()

@@ -8,14 +8,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import ModelProto
 
 from optvet.engine.campaign.digests import files_of
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.models.sidecar import config_for
 from optvet.engine.work.cache import key
 from optvet.graph.outline import outline_of
 from optvet.spec.errors import OptvetError
 
 
-def graph_of(store: Store, reference: str, digest: str) -> ModelProto | None:
+def graph_of(store: CampaignStore, reference: str, digest: str) -> ModelProto | None:
     """The model without large weights; None if its files changed, or are no longer there.
 
     Nothing is fetched or hashed: the store knows size and time of change of what it has read.
@@ -30,14 +30,14 @@ def graph_of(store: Store, reference: str, digest: str) -> ModelProto | None:
     return None
 
 
-def _places(store: Store, reference: str) -> list[Path]:
+def _places(store: CampaignStore, reference: str) -> list[Path]:
     """The path that a reference is, or the files that it stood for."""
     rows = store.database.execute("SELECT reference, path FROM models ORDER BY reference")
     named = [Path(path) for about, path in rows if about.endswith(f" {reference}")]
     return [*named, Path(reference).expanduser()]
 
 
-def _known_digest(store: Store, path: Path) -> str | None:
+def _known_digest(store: CampaignStore, path: Path) -> str | None:
     about = path.stat()
     row = store.database.execute(
         "SELECT digest FROM files WHERE path = ? AND size = ? AND mtime_ns = ?",

@@ -13,7 +13,7 @@ from pathlib import Path
 from optvet.engine.bundle import with_fingerprints, write_bundles
 from optvet.engine.bundle.write import Draw
 from optvet.engine.campaign.artifacts import NewArtifact, keep
-from optvet.engine.campaign.parcels import Parcel, as_asked, as_converted, unpacked
+from optvet.engine.campaign.parcels import ModelPayload, as_asked, as_converted, unpacked
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
@@ -64,7 +64,7 @@ class Bundling:
 def run_job(
     request: JobRequest,
     bundling: Bundling | None,
-    parcel: Parcel | None,
+    parcel: ModelPayload | None,
     report: Callable[[str], None],
 ) -> JobAnswer:
     """Answer ``request``; errors are answers too.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from optvet.engine.campaign.sharing import shared_optimizers
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.store import CampaignStore
 
 SILENCE_S = 120.0
 BEAT_S = 5.0
@@ -83,14 +83,14 @@ def _started(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def join(store: Store, owner: Owner, clock: Clock = time.time) -> None:
+def join(store: CampaignStore, owner: Owner, clock: Clock = time.time) -> None:
     """Register ``owner``, so that it can claim jobs."""
     row = (owner.id, owner.host, owner.boot, owner.namespace, owner.pid, owner.started, clock())
     with store.transaction() as database:
         database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
-def beat(store: Store, owner: Owner, clock: Clock = time.time) -> None:
+def beat(store: CampaignStore, owner: Owner, clock: Clock = time.time) -> None:
     """Store a heartbeat of ``owner``."""
     with store.transaction() as database:
         database.execute("UPDATE owners SET beat = ? WHERE id = ?", (clock(), owner.id))
@@ -116,7 +116,7 @@ _SHARED = (f"optimizer = :near AND {_OTHER_MODEL}", "optimizer = :near")
 
 
 def claim(
-    store: Store, campaign: int, owner: Owner, *, near: str = "", clock: Clock = time.time
+    store: CampaignStore, campaign: int, owner: Owner, *, near: str = "", clock: Clock = time.time
 ) -> str | None:
     """Claim a queued job for ``owner``; its key, or None if none is queued or it should wait.
 
@@ -180,7 +180,7 @@ def end_attempt(database: sqlite3.Connection, job: str, end: End, now: float) ->
 
 
 def release(
-    store: Store,
+    store: CampaignStore,
     owner: Owner,
     jobs: Iterable[str],
     end: End = "released",
@@ -193,7 +193,7 @@ def release(
                 _queue(database, job, end, clock())
 
 
-def take_back(store: Store, clock: Clock = time.time) -> int:
+def take_back(store: CampaignStore, clock: Clock = time.time) -> int:
     """Queue the jobs of dead owners again; returns their number."""
     with store.transaction() as database:
         query = "SELECT *, started AS owner_started FROM owners"
@@ -207,7 +207,7 @@ def take_back(store: Store, clock: Clock = time.time) -> int:
     return len(lost)
 
 
-def running_jobs(store: Store, clock: Clock = time.time) -> list[tuple[sqlite3.Row, bool]]:
+def running_jobs(store: CampaignStore, clock: Clock = time.time) -> list[tuple[sqlite3.Row, bool]]:
     """Claimed jobs, each with True if its owner lives."""
     query = (
         "SELECT j.model, j.optimizer, j.pipeline, j.owner, a.started, o.host, o.boot, "
@@ -218,7 +218,7 @@ def running_jobs(store: Store, clock: Clock = time.time) -> list[tuple[sqlite3.R
     return [(row, not _is_dead(row, clock())) for row in store.database.execute(query)]
 
 
-def leave(store: Store, owner: Owner, clock: Clock = time.time) -> None:
+def leave(store: CampaignStore, owner: Owner, clock: Clock = time.time) -> None:
     """Remove ``owner``; jobs that it has claimed and not finished are queued again."""
     with store.transaction() as database:
         query = "SELECT key FROM jobs WHERE state = 'running' AND owner = ?"

@@ -17,13 +17,13 @@ from optvet.spec.scratch import temporary_folder
 
 
 @dataclass(frozen=True)
-class Parcel:
+class ModelPayload:
     """The files of a model: its own first, then its weights and what is declared beside it."""
 
     files: tuple[tuple[str, bytes], ...]
 
 
-def packed(request: JobRequest) -> Parcel | None:
+def packed(request: JobRequest) -> ModelPayload | None:
     """The files of the model of ``request``; None if it is not a file of this machine.
 
     Models of a model source are read by name on the other machine. If the file cannot be read, the
@@ -38,11 +38,11 @@ def packed(request: JobRequest) -> Parcel | None:
         named = [(file.relative_to(path.parent).as_posix(), read_file(file)) for file in files]
     except (OSError, ValueError):
         return None
-    return Parcel(tuple(named))
+    return ModelPayload(tuple(named))
 
 
 @contextmanager
-def unpacked(request: JobRequest, parcel: Parcel | None) -> Iterator[JobRequest]:
+def unpacked(request: JobRequest, parcel: ModelPayload | None) -> Iterator[JobRequest]:
     """``request`` for the model in ``parcel``, unpacked to a folder for the time of the block."""
     if parcel is None:
         yield request

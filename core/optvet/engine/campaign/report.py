@@ -11,8 +11,8 @@ from optvet.engine import contract
 from optvet.engine.campaign.artifacts import artifacts, content_of
 from optvet.engine.campaign.documents import summary_of
 from optvet.engine.campaign.names import questions, short_models
-from optvet.engine.campaign.results import Campaign, StoredFinding, Trial, findings, trials
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.results import Campaign, JobResult, StoredFinding, findings, trials
+from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.campaign import JobRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import InputError
@@ -53,7 +53,7 @@ def render_report(reporter: Reporter, report: CampaignReport, files: FindingFile
 
 
 def report_of(
-    store: Store,
+    store: CampaignStore,
     campaign: Campaign,
     tables: Sequence[ReportTable] = (),
     charts: Sequence[Chart] = (),
@@ -86,7 +86,7 @@ def report_of(
     )
 
 
-def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
+def files_of(store: CampaignStore, finding: ReportedFinding) -> dict[str, bytes]:
     """Files of the first stored bundle of ``finding``, without damaged ones."""
     for sighting in finding.sightings:
         kept = artifacts(store, sighting.trial, sighting.number)
@@ -100,7 +100,9 @@ def files_of(store: Store, finding: ReportedFinding) -> dict[str, bytes]:
     return {}
 
 
-def _trial(summary: TrialSummary, trial: Trial, short_name: str, question: str) -> ReportedTrial:
+def _trial(
+    summary: TrialSummary, trial: JobResult, short_name: str, question: str
+) -> ReportedTrial:
     fields = {
         **dict(summary),
         "short_name": short_name,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from optvet.engine.campaign.answers import record
-from optvet.engine.campaign.artifacts import Artifact, NewArtifact, content_of, keep, place_of
+from optvet.engine.campaign.artifacts import FindingFile, NewArtifact, content_of, keep, place_of
 from optvet.engine.campaign.damage import (
     DATABASE,
     DATABASE_ERRORS,
@@ -32,7 +32,7 @@ from optvet.engine.campaign.damage import (
 from optvet.engine.campaign.leases import Owner, join, leave, this_process
 from optvet.engine.campaign.results import campaign_from, trial_from
 from optvet.engine.campaign.schema import MIGRATIONS
-from optvet.engine.campaign.store import Store, open_store
+from optvet.engine.campaign.store import CampaignStore, open_store
 from optvet.engine.work.cache import key
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.foreign import open_file
@@ -79,7 +79,7 @@ def rescue_store(path: Path, out: Path) -> Rescued:
         with made_beside(out.absolute().with_name("optvet")) as folder:
             made = folder / "new"
             with closing(_copied(path, folder)) as database:
-                source = _Source(database)
+                source = _DamagedDatabase(database)
                 with open_store(made, create=True) as store:
                     _take_over(source, path, store, found)
                     check_tables(made, store.database, len(MIGRATIONS))
@@ -105,7 +105,7 @@ def _copied(path: Path, folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / DATABASE, isolation_level=None)
 
 
-class _Source:
+class _DamagedDatabase:
     """The tables of a damaged database, as far as they can be read."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -146,7 +146,7 @@ class _Source:
 # --- taking over ---------------------------------------------------------------------------------
 
 
-def _take_over(source: _Source, path: Path, store: Store, found: Rescued) -> None:
+def _take_over(source: _DamagedDatabase, path: Path, store: CampaignStore, found: Rescued) -> None:
     files: dict[str, list[Row]] = {}
     for row in source.rows("finding_artifacts", "job, number, name"):
         if _typed(store, "finding_artifacts", row) is not None:
@@ -181,7 +181,7 @@ def _take_over(source: _Source, path: Path, store: Store, found: Rescued) -> Non
     _add_campaigns(source, store, found)
 
 
-def _typed(store: Store, table: str, row: Row) -> Row | None:
+def _typed(store: CampaignStore, table: str, row: Row) -> Row | None:
     """A row with all columns of a table; None if values are not of their types.
 
     A column of optional values that is not there, since its name is damaged, has none.
@@ -202,7 +202,7 @@ _JOB = (
 )
 
 
-def _add_job(store: Store, row: Row) -> bool:
+def _add_job(store: CampaignStore, row: Row) -> bool:
     """Add a job as one that waits; False if its request cannot be read."""
     with suppress(OptvetError):
         unasked = {"state": "queued", "document": None, "verdict": None}
@@ -215,18 +215,18 @@ def _add_job(store: Store, row: Row) -> bool:
     return False
 
 
-def _kept(path: Path, store: Store, rows: Sequence[Row]) -> Iterator[NewArtifact]:
+def _kept(path: Path, store: CampaignStore, rows: Sequence[Row]) -> Iterator[NewArtifact]:
     """Files of a job that are as they were, copied to the new store."""
     for row in rows:
         with suppress(OptvetError):
             digest = row["digest"]
             place = place_of(path / "artifacts", digest)
-            content = content_of(Artifact(row["name"], digest, 0, place))
+            content = content_of(FindingFile(row["name"], digest, 0, place))
             keep(store.path / "artifacts", content)
             yield NewArtifact(row["number"], row["name"], digest, len(content))
 
 
-def _add_answer(store: Store, owner: Owner, row: Row, files: Sequence[NewArtifact]) -> bool:
+def _add_answer(store: CampaignStore, owner: Owner, row: Row, files: Sequence[NewArtifact]) -> bool:
     """Add the answer of a job that waits; False if it cannot be read."""
     with suppress(OptvetError):
         answer = trial_from(row, store.path).answer
@@ -244,7 +244,7 @@ def _add_answer(store: Store, owner: Owner, row: Row, files: Sequence[NewArtifac
     return False
 
 
-def _add_campaigns(source: _Source, store: Store, found: Rescued) -> None:
+def _add_campaigns(source: _DamagedDatabase, store: CampaignStore, found: Rescued) -> None:
     jobs: dict[int, list[tuple[int, str]]] = {}
     for listed in source.rows("campaign_jobs", "campaign, position"):
         if _typed(store, "campaign_jobs", listed) is not None:
@@ -268,7 +268,7 @@ def _add_campaigns(source: _Source, store: Store, found: Rescued) -> None:
         )
 
 
-def _add_campaign(store: Store, row: Row, keys: Sequence[str]) -> bool:
+def _add_campaign(store: CampaignStore, row: Row, keys: Sequence[str]) -> bool:
     with suppress(OptvetError):
         finished = row["finished"]
         for time_s in (row["created"], finished or 0.0):

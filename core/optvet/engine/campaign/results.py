@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field
 
 from optvet.engine.campaign.damage import MOST_VALUE_BYTES, reading
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.discovery import Plugins
 from optvet.engine.trust import check_request
 from optvet.spec.campaign import STORE_BYTES, JobRequest
@@ -75,7 +75,7 @@ class Campaign:
 
 
 @dataclass(frozen=True)
-class Trial:
+class JobResult:
     """One job of a campaign, and its answer if there is one.
 
     ``kind`` is "vet" or "convert"; of a conversion, ``optimizer`` is the chain of converters.
@@ -217,13 +217,13 @@ def answer_from(document: str) -> JobAnswered:
     return read_document(VetResult, data)
 
 
-def campaigns(store: Store) -> list[Campaign]:
+def campaigns(store: CampaignStore) -> list[Campaign]:
     """All campaigns of a store, the oldest first."""
     rows = store.database.execute("SELECT * FROM campaigns ORDER BY id")
     return [campaign_from(row, store.path) for row in rows]
 
 
-def find_campaign(store: Store, name: str = "") -> Campaign:
+def find_campaign(store: CampaignStore, name: str = "") -> Campaign:
     """The campaign with this number, or the last one with this name; for "", the last one.
 
     Raises:
@@ -238,7 +238,7 @@ def find_campaign(store: Store, name: str = "") -> Campaign:
     return fitting[-1]
 
 
-def trials(store: Store, campaign: Campaign) -> Iterator[Trial]:
+def trials(store: CampaignStore, campaign: Campaign) -> Iterator[JobResult]:
     """The jobs of a campaign in the order of its plan; one answer is in memory at a time."""
     query = (
         f"SELECT {_TRIAL} FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ? "
@@ -248,7 +248,7 @@ def trials(store: Store, campaign: Campaign) -> Iterator[Trial]:
         yield trial_from(row, store.path)
 
 
-def trial(store: Store, key: str) -> Trial:
+def trial(store: CampaignStore, key: str) -> JobResult:
     """The job of that key, or of the only key that begins so.
 
     Args:
@@ -274,7 +274,7 @@ def trial(store: Store, key: str) -> Trial:
     return trial_from(rows[0], store.path)
 
 
-def findings(store: Store, campaign: Campaign) -> Iterator[StoredFinding]:
+def findings(store: CampaignStore, campaign: Campaign) -> Iterator[StoredFinding]:
     """All findings of a campaign, notes too, in the order of its plan."""
     query = (
         "SELECT f.*, model, optimizer, pipeline, runtime FROM campaign_jobs c "
@@ -296,7 +296,7 @@ def findings(store: Store, campaign: Campaign) -> Iterator[StoredFinding]:
         )
 
 
-def metrics(store: Store, campaign: Campaign) -> Iterator[Metric]:
+def metrics(store: CampaignStore, campaign: Campaign) -> Iterator[Metric]:
     """All numbers of a campaign's answers, in the order of its plan."""
     query = (
         "SELECT m.* FROM campaign_jobs c JOIN metrics m ON m.job = c.job WHERE campaign = ? "
@@ -307,7 +307,7 @@ def metrics(store: Store, campaign: Campaign) -> Iterator[Metric]:
 
 
 def stored_requests(
-    store: Store,
+    store: CampaignStore,
     campaign: Campaign,
     plugins: Plugins,
     *,
@@ -345,7 +345,7 @@ def stored_requests(
     return found
 
 
-def states(store: Store, campaign: Campaign) -> dict[State, int]:
+def states(store: CampaignStore, campaign: Campaign) -> dict[State, int]:
     """Number of jobs of a campaign by state."""
     query = (
         "SELECT state, count(*) FROM campaign_jobs JOIN jobs ON key = job WHERE campaign = ? "
@@ -381,7 +381,7 @@ def _kind(name: str) -> JobKind:
     return name  # type: ignore[return-value]  # mypy does not see that it is one of them
 
 
-def trial_from(row: Row, store: Path) -> Trial:
+def trial_from(row: Row, store: Path) -> JobResult:
     """A job from its row; raises ``InputError`` if the row is damaged."""
     with reading(store, f"job {row['key'][:12]!r}"):
         kind = _kind(row["kind"])
@@ -394,7 +394,7 @@ def trial_from(row: Row, store: Path) -> Trial:
             isinstance(version, str) for version in versions.values()
         ):
             raise ValueError("its versions are no object of texts")
-    return Trial(
+    return JobResult(
         key=row["key"],
         cell=row["cell"],
         model=row["model"],

@@ -31,13 +31,13 @@ from optvet.engine.campaign.parcels import packed
 from optvet.engine.campaign.results import (
     Campaign,
     JobAnswered,
-    Trial,
+    JobResult,
     answer_from,
     states,
     trial,
     trials,
 )
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.campaign import STORE_BYTES, JobRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.executor import NumberedWorkers, WorkerLost, Workers
@@ -64,7 +64,7 @@ class Event:
     """
 
     kind: Literal["started", "progress", "answered", "lost", "waiting"]
-    trial: Trial | None = None
+    trial: JobResult | None = None
     slot: int = 0
     text: str = ""
     left: int = 0
@@ -73,14 +73,14 @@ class Event:
 
 @dataclass
 class _Running:
-    trial: Trial
+    trial: JobResult
     slot: int
     started: float
 
 
 @dataclass
 class _Runner:
-    store: Store
+    store: CampaignStore
     campaign: Campaign
     requests: Mapping[str, JobRequest]
     workers: Workers
@@ -138,7 +138,7 @@ class _Runner:
             self.near[slot] = asked.optimizer
             self._tell("started", asked, slot)
 
-            def report(text: str, asked: Trial = asked, slot: int = slot) -> None:
+            def report(text: str, asked: JobResult = asked, slot: int = slot) -> None:
                 self.on_event(Event("progress", asked, slot, text))
 
             bundling = self.bundling if asked.bundles else None
@@ -196,7 +196,7 @@ class _Runner:
     def _tell(
         self,
         kind: Literal["started", "answered", "lost", "waiting"],
-        about: Trial | None = None,
+        about: JobResult | None = None,
         slot: int = 0,
         text: str = "",
     ) -> None:
@@ -207,7 +207,7 @@ class _Runner:
 
 
 def run_campaign(
-    store: Store,
+    store: CampaignStore,
     campaign: Campaign,
     requests: Mapping[str, JobRequest],
     start: Callable[[], Workers],
@@ -247,7 +247,7 @@ def run_campaign(
 
 
 @contextmanager
-def _owner(store: Store) -> Iterator[Owner]:
+def _owner(store: CampaignStore) -> Iterator[Owner]:
     owner = this_process()
     join(store, owner)
     try:
@@ -265,7 +265,7 @@ def _started(start: Callable[[], Workers]) -> Iterator[Workers]:
         workers.close()
 
 
-def _failed(asked: Trial, error: str, words: str) -> ErrorRecord:
+def _failed(asked: JobResult, error: str, words: str) -> ErrorRecord:
     return ErrorRecord(
         schema="optvet.error/1",
         model=ErrorSource(source=asked.model),

@@ -39,14 +39,14 @@ from optvet.engine.campaign.schema import MIGRATIONS
 from optvet.spec.errors import InfrastructureError, OptvetError, UsageError
 from optvet.spec.scratch import temporary_folder
 
-__all__ = ["BUSY_S", "DATABASE", "Store", "open_store"]
+__all__ = ["BUSY_S", "DATABASE", "CampaignStore", "open_store"]
 
 BUSY_S = 60.0
 _JOURNAL_S = 2.0
 """How long a new store may have a journal, while another process makes it."""
 
 
-class Store:
+class CampaignStore:
     """An open store; used by one thread at a time.
 
     Attributes:
@@ -86,7 +86,7 @@ class Store:
         self.database.close()
         self._more.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> CampaignStore:
         """The store itself."""
         return self
 
@@ -103,7 +103,7 @@ class Store:
             raise explained(self.path, error) from error
 
 
-def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> Store:
+def open_store(path: Path, *, create: bool = False, to_read: bool = False) -> CampaignStore:
     """The store in the folder ``path``, migrated to the current tables.
 
     Args:
@@ -157,7 +157,7 @@ def _check(path: Path) -> None:
             time.sleep(0.02)
 
 
-def _attached(path: Path, *, create: bool) -> Store:
+def _attached(path: Path, *, create: bool) -> CampaignStore:
     """A store to be read and written."""
     try:
         database = _connect(path / DATABASE)
@@ -166,7 +166,7 @@ def _attached(path: Path, *, create: bool) -> Store:
     return _prepared(path, database, ExitStack(), create=create)
 
 
-def _detached(path: Path) -> Store:
+def _detached(path: Path) -> CampaignStore:
     """A store to be read, beside which nothing is written."""
     with ExitStack() as stack:
         file = (path / DATABASE).absolute()
@@ -194,9 +194,11 @@ def _detached(path: Path) -> Store:
         return _prepared(path, database, stack.pop_all(), create=False)
 
 
-def _prepared(path: Path, database: sqlite3.Connection, more: ExitStack, *, create: bool) -> Store:
+def _prepared(
+    path: Path, database: sqlite3.Connection, more: ExitStack, *, create: bool
+) -> CampaignStore:
     """The store of an open database, checked and migrated."""
-    store = Store(path, database, more)
+    store = CampaignStore(path, database, more)
     try:
         _migrate(store, create=create)
         check_tables(path, database, len(MIGRATIONS))
@@ -235,7 +237,7 @@ def _settle(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA cell_size_check=ON")
 
 
-def _migrate(store: Store, *, create: bool) -> None:
+def _migrate(store: CampaignStore, *, create: bool) -> None:
     version = _version(store.database)
     if version == len(MIGRATIONS):
         return

@@ -47,7 +47,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Region:
+class SuspectRegion:
     """What lies between what is known and a wrong output.
 
     Attributes:
@@ -188,7 +188,7 @@ def _neutral(model: ModelProto) -> frozenset[str]:
 
 def broken_region(
     model: ModelProto, source: SourceInside, known: Known, output: str, place: int
-) -> Region:
+) -> SuspectRegion:
     """What is to blame for the wrong ``output``, which is the value at ``place`` of the source."""
     sound = {i.name for i in model.graph.input} | known.neutral | known.target.keys()
     maker = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
@@ -199,7 +199,7 @@ def broken_region(
             wanted.add(maker[name])
             todo += reads(model.graph.node[maker[name]])
     nodes = tuple(sorted(wanted))
-    return Region(
+    return SuspectRegion(
         nodes,
         next((i for i in nodes if _is_fed(model.graph.node[i], sound)), None),
         *_lacking(source, known, place),
@@ -213,7 +213,7 @@ def broken_operators(
     given: Sequence[np.ndarray],
     place: int,
     output: int,
-) -> Region:
+) -> SuspectRegion:
     """As ``broken_region``, of a converted model whose values alone are known.
 
     Args:
@@ -236,7 +236,7 @@ def broken_operators(
             todo += target.values[i].reads
     nodes = tuple(sorted(wanted))
     entry = next((i for i in nodes if sound.issuperset(target.values[i].reads)), None)
-    return Region(nodes, entry, *_lacking(source, Known({}, seen, frozenset()), place))
+    return SuspectRegion(nodes, entry, *_lacking(source, Known({}, seen, frozenset()), place))
 
 
 def _is_fed(node: NodeProto, sound: set[str]) -> bool:
@@ -310,7 +310,7 @@ def first_lacking(source: SourceInside, known: Known, places: Sequence[int]) -> 
 
 
 @dataclass(frozen=True)
-class Weight:
+class MatchedWeight:
     """A parameter of the source that a weight of the converted model should be.
 
     Attributes:
@@ -330,7 +330,7 @@ class Weight:
 
 def differing_weights(
     weights: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
-) -> list[Weight]:
+) -> list[MatchedWeight]:
     """Weights that are not the parameter of their name, whichever way it is turned.
 
     Without a parameter of its name a weight says nothing: it may be one that was folded.
@@ -345,7 +345,7 @@ def differing_weights(
         if not as_weight or any(np.array_equal(w, weight, equal_nan=True) for w, _ in as_weight):
             continue
         value, how = as_weight[0]
-        found.append(Weight(name, name, value, _relative(value, weight), how))
+        found.append(MatchedWeight(name, name, value, _relative(value, weight), how))
     return found
 
 

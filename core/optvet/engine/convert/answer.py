@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from optvet.engine.convert.blame import Blame, Station
-from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.failures import CONVERTER, symptom_of
 from optvet.engine.judge.sample import STATES, SampleVerdict
@@ -36,7 +36,7 @@ State = Literal["same", "drift", "fault", "fails", "not-run", "not-reached"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ConversionEvidence:
     """All that is known at the end; lists have one item per stage.
 
     ``last`` is the index of the stage whose artifact is judged: the last one, or the last one of
@@ -47,7 +47,7 @@ class Answer:
     operators of the source a stage quantized; None of stages that do not quantize.
     """
 
-    drawn: Sequence[Drawn]
+    drawn: Sequence[ConversionInput]
     random: frozenset[str]
     stations: Sequence[Station]
     last: int
@@ -67,7 +67,9 @@ class Answer:
         return self.stations[self.last].seen if self.last >= 0 else {}
 
 
-def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> ConversionResult:
+def result_of(
+    conversion: Conversion, answer: ConversionEvidence, wall_s: float
+) -> ConversionResult:
     """The document of an answer; artifacts are kept if that was asked for."""
     findings = [_finding(answer, found) for found in answer.blames]
     if answer.refused is not None:
@@ -103,24 +105,24 @@ def result_of(conversion: Conversion, answer: Answer, wall_s: float) -> Conversi
     )
 
 
-def _unquantized(answer: Answer) -> list[str]:
+def _unquantized(answer: ConversionEvidence) -> list[str]:
     """That a quantizer left the model as it was."""
     stations = zip(answer.stations, answer.quantized, strict=False)
     return [f"{station.name} quantized no operator" for station, n in stations if n == 0]
 
 
-def _contradicted(answer: Answer) -> list[str]:
+def _contradicted(answer: ConversionEvidence) -> list[str]:
     """The outputs that the source's runtime computes wrong, as the exact result shows."""
     judged = [j for s in answer.seen.values() for j in s.judgements if j.contradicted]
     return [f"output {j.output!r}: {j.detail}" for j in {j.output: j for j in judged}.values()]
 
 
-def _skipped(answer: Answer) -> list[Skipped]:
+def _skipped(answer: ConversionEvidence) -> list[Skipped]:
     refused = [Skipped(sample=n, reason=describe(f)) for n, f in answer.skipped.items()]
     return refused + [Skipped(sample=n, reason=words) for n, words in answer.undefined.items()]
 
 
-def _source(conversion: Conversion, answer: Answer) -> SourceRecord:
+def _source(conversion: Conversion, answer: ConversionEvidence) -> SourceRecord:
     source = conversion.source
     feeds = answer.drawn[0].sample.feeds
     return SourceRecord(
@@ -133,7 +135,7 @@ def _source(conversion: Conversion, answer: Answer) -> SourceRecord:
     )
 
 
-def _finding(answer: Answer, found: Found) -> ConversionFinding:
+def _finding(answer: ConversionEvidence, found: Found) -> ConversionFinding:
     blame, confirmed, checks, place = found
     witness = blame.drawn[0]
     seen = answer.stations[blame.last].seen[witness.sample.id]
@@ -167,7 +169,7 @@ def _finding(answer: Answer, found: Found) -> ConversionFinding:
     )
 
 
-def _refusal(answer: Answer, index: int, failure: Failure | None) -> ConversionFinding:
+def _refusal(answer: ConversionEvidence, index: int, failure: Failure | None) -> ConversionFinding:
     station = answer.stations[index]
     # A process that was killed from outside says nothing against what it was at.
     symptom = CONVERTER.error
@@ -186,7 +188,7 @@ def _refusal(answer: Answer, index: int, failure: Failure | None) -> ConversionF
 
 
 def _verdict(
-    answer: Answer, findings: Sequence[ConversionFinding]
+    answer: ConversionEvidence, findings: Sequence[ConversionFinding]
 ) -> tuple[ConversionVerdict, str]:
     severities = {f.severity for f in findings}
     if "fault" in severities:
@@ -201,7 +203,7 @@ def _verdict(
     return "right", ""
 
 
-def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
+def _stage(answer: ConversionEvidence, index: int, file: str | None) -> StageRecord:
     station, artifact = answer.stations[index], answer.artifacts[index]
     state, detail = _state(answer, index)
     usual, edges = _apart(answer, index)
@@ -223,7 +225,7 @@ def _stage(answer: Answer, index: int, file: str | None) -> StageRecord:
     )
 
 
-def _state(answer: Answer, index: int) -> tuple[State, str]:
+def _state(answer: ConversionEvidence, index: int) -> tuple[State, str]:
     """How an artifact does over all inputs, and what is worst about it.
 
     Inputs with NaN or infinity that nobody gave count for notes alone, as do edge values of a stage
@@ -240,7 +242,9 @@ def _state(answer: Answer, index: int) -> tuple[State, str]:
     return _told(worst), worst.message
 
 
-def _apart(answer: Answer, index: int) -> tuple[list[SampleVerdict], list[SampleVerdict]]:
+def _apart(
+    answer: ConversionEvidence, index: int
+) -> tuple[list[SampleVerdict], list[SampleVerdict]]:
     """What an artifact does on usual inputs, and on edge values; nobody asks for NaN of either.
 
     An error of 7 beside a noise of 270 on numbers near the largest floats says nothing of the
@@ -265,7 +269,7 @@ def _largest(seen: Sequence[SampleVerdict], what: Literal["error", "noise"]) -> 
     return max((v for s in seen if (v := getattr(s, what)) is not None), default=None)
 
 
-def _controls(answer: Answer) -> list[Control]:
+def _controls(answer: ConversionEvidence) -> list[Control]:
     repeatable = Control(name="source against itself", state="passed")
     if answer.random:
         names = ", ".join(sorted(answer.random))
@@ -281,11 +285,11 @@ def _controls(answer: Answer) -> list[Control]:
     return [repeatable, checker] if any(_is_onnx(answer)) else [repeatable]
 
 
-def _is_onnx(answer: Answer) -> list[bool]:
+def _is_onnx(answer: ConversionEvidence) -> list[bool]:
     return [a is not None and a.format == "onnx" for a in answer.artifacts]
 
 
-def _kept(conversion: Conversion, answer: Answer) -> list[str | None]:
+def _kept(conversion: Conversion, answer: ConversionEvidence) -> list[str | None]:
     """Files of the artifacts in the folder that the user named; None without one."""
     out = conversion.request.out
     files: list[str | None] = []

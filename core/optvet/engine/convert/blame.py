@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.inputs import ConversionInput
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom
@@ -51,7 +51,7 @@ class Blame:
     first: int
     last: int
     symptom: Symptom
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[ConversionInput, ...]
     lossy: bool = False
 
     @property
@@ -63,9 +63,9 @@ class Blame:
         return all(d.unasked or (self.lossy and d.origin == "edge") for d in self.drawn)
 
 
-def blamed(stations: Sequence[Station], drawn: Sequence[Drawn]) -> list[Blame]:
+def blamed(stations: Sequence[Station], drawn: Sequence[ConversionInput]) -> list[Blame]:
     """One blame for each pair of stages and symptom, in order of stages."""
-    groups: dict[tuple[int, int, Symptom], list[Drawn]] = {}
+    groups: dict[tuple[int, int, Symptom], list[ConversionInput]] = {}
     for each in drawn:
         for key in _guilty([s.seen.get(each.sample.id) for s in stations]):
             groups.setdefault(key, []).append(each)

@@ -34,7 +34,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Source:
+class ConversionSource:
     """What is converted, and what runs it.
 
     ``digest`` is that of its file; a Python file may import others, which it does not cover.
@@ -129,7 +129,9 @@ def _options(
     return zip(converters, given, strict=True)
 
 
-def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> list[Source]:
+def sources_of(
+    request: ConvertRequest, first: Converter, plugins: Plugins
+) -> list[ConversionSource]:
     """The source of the request in each format that the first converter takes.
 
     Raises:
@@ -153,7 +155,7 @@ def sources_of(request: ConvertRequest, first: Converter, plugins: Plugins) -> l
     for runtime, format in ways:
         whole = Artifact(format, data) if format == "onnx" else None
         artifact = whole or Artifact(format, path=file.absolute(), handle=handle)
-        found.append(Source(artifact, runtime, digest))
+        found.append(ConversionSource(artifact, runtime, digest))
     return found
 
 

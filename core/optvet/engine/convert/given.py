@@ -11,7 +11,7 @@ from optvet.spec.converters import ConversionStage
 from optvet.spec.types import Artifact
 
 
-class NoOptions(BaseModel):
+class NoConverterOptions(BaseModel):
     """Nothing to choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,7 +23,7 @@ class GivenConverter:
     name = "given"
     produces = "onnx"
     preload: Sequence[str] = ()
-    options = NoOptions()
+    options = NoConverterOptions()
 
     def __init__(self, data: bytes, consumes: frozenset[str]) -> None:
         self.data, self.consumes = data, consumes
@@ -32,10 +32,12 @@ class GivenConverter:
         """There is no library underneath."""
         return "-"
 
-    def stages(self, options: NoOptions) -> Sequence[ConversionStage]:
+    def stages(self, options: NoConverterOptions) -> Sequence[ConversionStage]:
         """One stage."""
         return [ConversionStage("convert", "convert", "onnx")]
 
-    def convert(self, source: Artifact, options: NoOptions, folder: Path) -> Iterator[Artifact]:
+    def convert(
+        self, source: Artifact, options: NoConverterOptions, folder: Path
+    ) -> Iterator[Artifact]:
         """The model."""
         yield Artifact("onnx", self.data)

@@ -25,7 +25,7 @@ _MAX_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ConversionInput:
     """A sample, where it comes from, and what is unusual about it.
 
     ``unasked``: it has NaN or infinity that neither the example nor a given input has; or what goes
@@ -40,7 +40,7 @@ class Drawn:
 
 def inputs_of(
     facts: SourceFacts, *, seed: int, random: int, edges: bool, sizes: bool
-) -> list[Drawn]:
+) -> list[ConversionInput]:
     """All inputs for a source, the example first."""
     drawn = [_drawn("example", 0, facts.inputs)]
     drawn += [_drawn("given", i, f) for i, f in enumerate(facts.others, 1)]
@@ -59,10 +59,10 @@ def inputs_of(
 
 def _drawn(
     origin: Origin, number: int, feeds: Feeds, about: str = "", unasked: bool = False
-) -> Drawn:
+) -> ConversionInput:
     name = origin if not number else f"{origin} {number}"
     sample = Sample(name, {k: np.asarray(v, order="C") for k, v in feeds.items()}, origin=origin)
-    return Drawn(sample, origin, about, unasked)
+    return ConversionInput(sample, origin, about, unasked)
 
 
 def is_finite(value: np.ndarray) -> bool:

@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from optvet.engine.convert.align import (
     Known,
-    Region,
+    SuspectRegion,
     Tolerances,
     broken_operators,
     broken_region,
@@ -120,7 +120,7 @@ def _parameters(model: ModelProto, inside: SourceInside) -> list[DifferingParame
 
 
 def _described(
-    model: ModelProto, inside: SourceInside, known: Known, region: Region
+    model: ModelProto, inside: SourceInside, known: Known, region: SuspectRegion
 ) -> ConversionPlace:
     constants = constants_of(model)
     nodes = [node_text(model.graph.node[i], constants) for i in region.nodes[:_NODES]]
@@ -164,7 +164,7 @@ def _arguments(value: SourceValue) -> dict[str, str]:
 
 
 def _near(
-    model: ModelProto, region: Region, found: list[DifferingParameter]
+    model: ModelProto, region: SuspectRegion, found: list[DifferingParameter]
 ) -> list[DifferingParameter]:
     """Those that the broken region reads, if it reads any: others may have been changed rightly."""
     read = {name for i in region.nodes for name in reads(model.graph.node[i])}
@@ -293,7 +293,7 @@ def locate_in(
 
 
 def _parting(
-    inside: SourceInside, target: SourceInside, allowed: Tolerances, region: Region
+    inside: SourceInside, target: SourceInside, allowed: Tolerances, region: SuspectRegion
 ) -> tuple[int | None, int | None]:
     """Where the values part: the first wrong operator on both sides, or what it is given."""
     if region.first is None:

@@ -122,17 +122,17 @@ def _terms(facts: steps.GraphFacts, sample: Sample) -> int:
 
 
 @dataclass(frozen=True)
-class _Measured(Generic[T]):
+class _MeasuredNoise(Generic[T]):
     value: Mapping[str, T]
     missing: str = ""
 
 
-def _answer(outcome: Outcome[dict[str, T]]) -> _Measured[T]:
+def _answer(outcome: Outcome[dict[str, T]]) -> _MeasuredNoise[T]:
     """The value; where a limit was reached, why it is missing."""
     failure = outcome.failure
     late = failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
     words = f"noise could not be measured: {describe(failure)}" if failure and late else ""
-    return _Measured(outcome.value or {}, words)
+    return _MeasuredNoise(outcome.value or {}, words)
 
 
 def _rounded(reference: Outputs, plain: Outputs, seed: int) -> Outputs:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import onnx
 
-from optvet.engine.convert.answer import Answer, result_of
+from optvet.engine.convert.answer import ConversionEvidence, result_of
 from optvet.engine.convert.blame import Blame, Station, blamed
 from optvet.engine.convert.chain import Link, links_of, sources_of
-from optvet.engine.convert.inputs import Drawn, inputs_of
+from optvet.engine.convert.inputs import ConversionInput, inputs_of
 from optvet.engine.convert.interface import matched
 from optvet.engine.convert.judge import Judge, judge_matched
 from optvet.engine.convert.noise import NoiseMeter
@@ -142,7 +142,7 @@ def _loads(conversion: Conversion) -> bool:
 
 def prepared(
     conversion: Conversion,
-) -> tuple[list[Drawn], Judge, dict[str, Failure]]:
+) -> tuple[list[ConversionInput], Judge, dict[str, Failure]]:
     """Inputs on which the source runs, what compares with it, and the other inputs."""
     request = conversion.request
     facts = conversion.facts()
@@ -181,7 +181,7 @@ def _interface_of(conversion: Conversion) -> Interface | None:
 
 
 @dataclass(frozen=True)
-class Made:
+class StageArtifact:
     """A stage of the chain with its artifact; None behind a stage that refused."""
 
     link: Link
@@ -190,28 +190,33 @@ class Made:
     refused: Failure | None = None
 
 
-def converted_by(conversion: Conversion, drawn: Sequence[Drawn], progress: Progress) -> list[Made]:
+def converted_by(
+    conversion: Conversion, drawn: Sequence[ConversionInput], progress: Progress
+) -> list[StageArtifact]:
     """All stages of the chain, with the artifacts that there are."""
     usual = [d.sample.feeds for d in drawn if d.origin not in ("edge", "size")]
-    made: list[Made] = []
+    made: list[StageArtifact] = []
     source: Artifact | None = conversion.source.artifact
     for number, link in enumerate(conversion.links, 1):
         if source is None:
-            made += [Made(link, stage, None) for stage in link.stages]
+            made += [StageArtifact(link, stage, None) for stage in link.stages]
             continue
         progress(f"converting: {link.converter.name}", number, len(conversion.links))
         done = conversion.convert(link, source, number, usual)
         for i, stage in enumerate(link.stages):
             artifact = done.artifacts[i] if i < len(done.artifacts) else None
             at_fault = i == len(done.artifacts)
-            made.append(Made(link, stage, artifact, done.failure if at_fault else None))
+            made.append(StageArtifact(link, stage, artifact, done.failure if at_fault else None))
         source = made[-1].artifact
     return made
 
 
 def judged(
-    conversion: Conversion, made: Sequence[Made], drawn: Sequence[Drawn], judge: Judge
-) -> Answer:
+    conversion: Conversion,
+    made: Sequence[StageArtifact],
+    drawn: Sequence[ConversionInput],
+    judge: Judge,
+) -> ConversionEvidence:
     """What every stage does on ``drawn``, and which is to blame."""
     samples = [d.sample for d in drawn]
     last = _last_whole(made)
@@ -238,7 +243,7 @@ def judged(
         stations.append(station)
     undefined, drawn = _weighed(conversion, judge, drawn, stations[last].seen)
     stations = [s.without(undefined) for s in stations]
-    answer = Answer(
+    answer = ConversionEvidence(
         drawn=drawn,
         random=judge.random,
         stations=stations,
@@ -266,7 +271,7 @@ def judged(
     return replace(answer, blames=found)
 
 
-def _quantized(conversion: Conversion, made: Sequence[Made]) -> list[int | None]:
+def _quantized(conversion: Conversion, made: Sequence[StageArtifact]) -> list[int | None]:
     """How many operators each stage quantized that makes ONNX and says by its name that it does."""
     before = conversion.source.artifact
     found: list[int | None] = []
@@ -282,8 +287,11 @@ def _quantized(conversion: Conversion, made: Sequence[Made]) -> list[int | None]
 
 
 def _weighed(
-    conversion: Conversion, judge: Judge, drawn: Sequence[Drawn], seen: Mapping[str, SampleVerdict]
-) -> tuple[Mapping[str, str], list[Drawn]]:
+    conversion: Conversion,
+    judge: Judge,
+    drawn: Sequence[ConversionInput],
+    seen: Mapping[str, SampleVerdict],
+) -> tuple[Mapping[str, str], list[ConversionInput]]:
     """Edge values without a defined answer, and the other inputs.
 
     Edge values that show less than what usual outputs are rounded by count as unasked for.
@@ -301,7 +309,7 @@ def _weighed(
 
 
 def _undefined(
-    conversion: Conversion, drawn: Sequence[Drawn], seen: Mapping[str, SampleVerdict]
+    conversion: Conversion, drawn: Sequence[ConversionInput], seen: Mapping[str, SampleVerdict]
 ) -> Mapping[str, str]:
     """Edge values that go wrong on which the source itself has no defined answer, and why not."""
     edges = [d.sample for d in drawn if d.origin == "edge"]
@@ -313,7 +321,7 @@ def _undefined(
     return sandbox.call(undefined_inside, *about, role="referee").value or {}
 
 
-def _last_whole(made: Sequence[Made]) -> int:
+def _last_whole(made: Sequence[StageArtifact]) -> int:
     """Index of the last stage of the last converter that took what it was given; -1 for none.
 
     Where a converter refuses, what others made before it is judged nevertheless.
@@ -326,7 +334,7 @@ def _last_whole(made: Sequence[Made]) -> int:
     return max(ends, default=-1)
 
 
-def _config(conversion: Conversion, made: Made, last: bool) -> RuntimeConfig | None:
+def _config(conversion: Conversion, made: StageArtifact, last: bool) -> RuntimeConfig | None:
     artifact = made.artifact
     if artifact is None or not (artifact.data or artifact.path):
         return None
@@ -336,7 +344,7 @@ def _config(conversion: Conversion, made: Made, last: bool) -> RuntimeConfig | N
 def _lend(
     meter: NoiseMeter,
     configs: Sequence[RuntimeConfig | None],
-    made: Sequence[Made],
+    made: Sequence[StageArtifact],
     observed: Sequence[Observed | None],
 ) -> None:
     """Give the meter the first converted model in ONNX that runs, for what only a graph tells."""

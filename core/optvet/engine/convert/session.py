@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optvet.engine.convert import steps
-from optvet.engine.convert.chain import Link, Source
+from optvet.engine.convert.chain import ConversionSource, Link
 from optvet.engine.convert.from_onnx import facts_of_onnx
 from optvet.engine.convert.steps import Converted, Observed
 from optvet.engine.discovery import Plugins
@@ -37,7 +37,7 @@ class Conversion:
     request: ConvertRequest
     plugins: Plugins
     sandbox: Sandbox
-    source: Source
+    source: ConversionSource
     links: tuple[Link, ...]
     folder: Path
     warnings: list[str]

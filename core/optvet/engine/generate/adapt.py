@@ -16,7 +16,7 @@ _STRETCH = 4.0
 
 
 @dataclass(frozen=True)
-class Step:
+class AddedNodes:
     """Nodes that are added at once.
 
     Attributes:
@@ -77,7 +77,7 @@ def _is_within(value: np.ndarray, place: np.ndarray) -> bool:
     return bool(np.abs(value).max() <= _STRETCH * max(abs(low), abs(high)))
 
 
-def adapted(name: str, value: np.ndarray, place: np.ndarray, fresh: Fresh) -> Step:
+def adapted(name: str, value: np.ndarray, place: np.ndarray, fresh: Fresh) -> AddedNodes:
     """Nodes that make of ``value`` one of the type and shape of ``place``, and in its range."""
     numbers = np.arange(place.size, dtype=np.int64).reshape(place.shape) % value.size
     nodes: list[NodeProto] = []
@@ -99,10 +99,12 @@ def adapted(name: str, value: np.ndarray, place: np.ndarray, fresh: Fresh) -> St
             helper.make_node("Clip", [last, fresh("low"), fresh("high")], [fresh("clipped")])
         )
         last = fresh("clipped")
-    return Step(tuple(nodes), weights, frozenset(weights), (name,), (last,))
+    return AddedNodes(tuple(nodes), weights, frozenset(weights), (name,), (last,))
 
 
-def merged(ours: tuple[str, np.ndarray], theirs: tuple[str, np.ndarray], fresh: Fresh) -> Step:
+def merged(
+    ours: tuple[str, np.ndarray], theirs: tuple[str, np.ndarray], fresh: Fresh
+) -> AddedNodes:
     """Nodes that put two values in a row, in the type of one of them."""
     (mine, value), (other, more) = ours, theirs
     kinds = type_of(value), type_of(more)
@@ -119,10 +121,10 @@ def merged(ours: tuple[str, np.ndarray], theirs: tuple[str, np.ndarray], fresh: 
         nodes.append(helper.make_node("Reshape", [name, flat], [parts[-1]]))
     nodes.append(helper.make_node("Concat", parts, [fresh("row")], axis=0))
     weights = {flat: np.array([-1], np.int64)}
-    return Step(tuple(nodes), weights, frozenset(weights), (mine, other), (fresh("row"),))
+    return AddedNodes(tuple(nodes), weights, frozenset(weights), (mine, other), (fresh("row"),))
 
 
-def bound(step: Step, given: Mapping[str, str]) -> Step:
+def bound(step: AddedNodes, given: Mapping[str, str]) -> AddedNodes:
     """``step`` reading values of the model in some of its places, by their names."""
     nodes = tuple(renamed(node, given) for node in step.nodes)
     places = {n: v for n, v in step.places.items() if n not in given}

@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 from onnx import NodeProto, helper
 
-from optvet.engine.generate.adapt import Step, adapted, bound, fitting, merged
+from optvet.engine.generate.adapt import AddedNodes, adapted, bound, fitting, merged
 from optvet.engine.generate.execute import Refused, Values, executed, is_finite, results, same
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.compose import renamed
@@ -77,7 +77,7 @@ class Plot:
 
 
 @dataclass
-class _Model:
+class _GrowingModel:
     """A model that grows; ``values`` are those of nodes, ``unread`` those that no node reads."""
 
     opsets: dict[str, int]
@@ -88,7 +88,7 @@ class _Model:
     unread: list[str] = field(default_factory=list)
     size: int = 0
 
-    def add(self, step: Step, made: Mapping[str, np.ndarray]) -> None:
+    def add(self, step: AddedNodes, made: Mapping[str, np.ndarray]) -> None:
         """Add nodes that have run."""
         self.nodes += step.nodes
         self.size += count_of(step.nodes)
@@ -129,7 +129,7 @@ def grow(
         Barren: It cannot grow any further.
         Refused: The whole is refused.
     """
-    model = _Model({ONNX_DOMAIN: plot.opset})
+    model = _GrowingModel({ONNX_DOMAIN: plot.opset})
     refused: dict[str, str] = {}
     names = [name for name, weight in weights.items() if weight and name in plot.fragments]
     if not names:
@@ -151,7 +151,7 @@ def grow(
 
 
 def _planted(
-    plot: Plot, model: _Model, operator: str, most: int, random: Random, *, direct: bool
+    plot: Plot, model: _GrowingModel, operator: str, most: int, random: Random, *, direct: bool
 ) -> str | None:
     """Add a fragment with ``operator``; the reason if none can be, "" if it does not fit now."""
     plot.note(operator)
@@ -167,7 +167,7 @@ def _planted(
 
 
 def _plant(
-    plot: Plot, model: _Model, fragment: Fragment, room: int, random: Random, *, direct: bool
+    plot: Plot, model: _GrowingModel, fragment: Fragment, room: int, random: Random, *, direct: bool
 ) -> None:
     """Add ``fragment``, connected with the model; if ``direct``, by values as they are.
 
@@ -195,7 +195,9 @@ def _plant(
         raise Refused("its results cannot be joined with those of other operators")
 
 
-def _adapt(plot: Plot, model: _Model, base: Step, own: Values, room: int, random: Random) -> bool:
+def _adapt(
+    plot: Plot, model: _GrowingModel, base: AddedNodes, own: Values, room: int, random: Random
+) -> bool:
     """Add a fragment that reads a value of the model in another type or shape."""
     pairs = [(n, p) for p in base.places for n in model.recent() if model.values[n].size]
     for name, place in random.sample(pairs, min(_ADAPTED, len(pairs))):
@@ -214,7 +216,9 @@ def _adapt(plot: Plot, model: _Model, base: Step, own: Values, room: int, random
     return False
 
 
-def _merge(plot: Plot, model: _Model, base: Step, own: Values, room: int, random: Random) -> bool:
+def _merge(
+    plot: Plot, model: _GrowingModel, base: AddedNodes, own: Values, room: int, random: Random
+) -> bool:
     """Add a fragment that reads nothing of the model, and a Concat that reads both."""
     for theirs in random.sample(sorted(own), min(_ADAPTED, len(own))):
         ours = random.choice(model.recent())
@@ -229,7 +233,7 @@ def _merge(plot: Plot, model: _Model, base: Step, own: Values, room: int, random
     return False
 
 
-def _step_of(plot: Plot, model: _Model, fragment: Fragment, random: Random) -> Step:
+def _step_of(plot: Plot, model: _GrowingModel, fragment: Fragment, random: Random) -> AddedNodes:
     """The fragment under new names, in the operator-set version of the model.
 
     Raises:
@@ -255,7 +259,7 @@ def _step_of(plot: Plot, model: _Model, fragment: Fragment, random: Random) -> S
     if not model.feeds:  # a model without inputs is folded into constants
         constant -= set([n for n, v in places.items() if v.dtype.kind == "f"][:1])
     outputs = tuple(names[o] for o in fragment.outputs)
-    return Step(tuple(nodes), places, constant, (), outputs, versions)
+    return AddedNodes(tuple(nodes), places, constant, (), outputs, versions)
 
 
 def _is_constant(value: np.ndarray, random: Random) -> bool:
@@ -267,7 +271,7 @@ def _is_constant(value: np.ndarray, random: Random) -> bool:
     return few or random.random() < _CONSTANT
 
 
-def _bindings(model: _Model, base: Step, random: Random) -> Iterator[dict[str, str]]:
+def _bindings(model: _GrowingModel, base: AddedNodes, random: Random) -> Iterator[dict[str, str]]:
     """Values of the model for places of the fragment, the best fit first.
 
     Other places are filled too where a value fits exactly: so branches join.
@@ -295,7 +299,7 @@ def count_of(nodes: Sequence[NodeProto]) -> int:
 # --- running -------------------------------------------------------------------------------------
 
 
-def _tried(plot: Plot, step: Step) -> Values:
+def _tried(plot: Plot, step: AddedNodes) -> Values:
     """What nodes make of their own values, twice alike.
 
     Raises:
@@ -312,7 +316,7 @@ def _tried(plot: Plot, step: Step) -> Values:
     return made
 
 
-def _run(plot: Plot, step: Step, values: Mapping[str, np.ndarray]) -> Values | None:
+def _run(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> Values | None:
     """What nodes make of values of the model; None if they refuse them or make too much."""
     try:
         made = _results(plot, step, values)
@@ -321,13 +325,13 @@ def _run(plot: Plot, step: Step, values: Mapping[str, np.ndarray]) -> Values | N
     return made if all(v.size <= ELEMENTS for v in made.values()) else None
 
 
-def _results(plot: Plot, step: Step, values: Mapping[str, np.ndarray]) -> Values:
+def _results(plot: Plot, step: AddedNodes, values: Mapping[str, np.ndarray]) -> Values:
     feeds = step.feeds | {n: values[n] for n in step.reads}
     opsets = {ONNX_DOMAIN: plot.opset, **step.opsets}
     return executed(plot.config, step.nodes, step.weights, feeds, step.outputs, opsets)[1]
 
 
-def _whole(plot: Plot, model: _Model, random: Random) -> bytes:
+def _whole(plot: Plot, model: _GrowingModel, random: Random) -> bytes:
     """The serialized model, which has run twice in sessions of its own.
 
     Raises:

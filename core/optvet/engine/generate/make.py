@@ -52,7 +52,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GenerationResult:
     """A model, or why there is none; with the CPU seconds that it took."""
 
     grown: Grown | None
@@ -60,7 +60,7 @@ class Answer:
     seconds: float
 
 
-def make(order: Order) -> Answer:
+def make(order: Order) -> GenerationResult:
     """Make one candidate. Called in a worker."""
     began = time.process_time()
     random = Random(f"{order.seed}/{order.number}")
@@ -75,8 +75,8 @@ def make(order: Order) -> Answer:
         size = random.randint(least, most)
         grown = grow(plot, order.wanted, order.weights, size, most, random)
     except (Barren, Refused) as error:
-        return Answer(None, str(error), time.process_time() - began)
-    return Answer(grown, "", time.process_time() - began)
+        return GenerationResult(None, str(error), time.process_time() - began)
+    return GenerationResult(grown, "", time.process_time() - began)
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,7 @@ from optvet import __version__
 from optvet.engine.discovery import Plugins
 from optvet.engine.generate.coverage import Covered, operators_at, opsets_for
 from optvet.engine.generate.grow import Grown
-from optvet.engine.generate.make import Answer, Order, fragments_of, make, newest_opset
+from optvet.engine.generate.make import GenerationResult, Order, fragments_of, make, newest_opset
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
@@ -106,7 +106,7 @@ def generate(
         known = fragments_of(tuple(files), operators, frozenset())
         scratch = Path(temporary)
         names = tuple(known)
-        maker = _Maker(
+        maker = _RoundRunner(
             request, folder, config, opset, operators, tuple(files), names, sandbox, scratch
         )
         tally = maker.all_rounds(progress)
@@ -197,7 +197,7 @@ def _operators(request: GenerateRequest, opset: int) -> frozenset[str] | None:
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _RoundRunner:
     """Does rounds, and writes their models."""
 
     request: GenerateRequest
@@ -282,7 +282,7 @@ class _Maker:
         opsets = opsets_for(operator, self.opset, oldest)
         return next((v for v in opsets if tally.refusals[operator, v] < _REFUSALS), 0)
 
-    def _take(self, tally: _Tally, order: Order, outcome: Outcome[Answer]) -> None:
+    def _take(self, tally: _Tally, order: Order, outcome: Outcome[GenerationResult]) -> None:
         """Write the model of a candidate; of one that is none, note why.
 
         Raises:

@@ -23,9 +23,15 @@ from optvet.engine.hunt.judge import (
     examine,
     firing_of,
 )
-from optvet.engine.hunt.make import BrokenMutator, Made, Maker, Recipe, Spent
+from optvet.engine.hunt.make import (
+    BrokenMutator,
+    CandidateMaker,
+    CandidateRecipe,
+    MadeCandidate,
+    Spent,
+)
 from optvet.engine.hunt.shrink import shrunk
-from optvet.engine.hunt.tried import Subject
+from optvet.engine.hunt.tried import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.symptoms import Symptom
@@ -67,8 +73,8 @@ class Batch:
 
     seed: int
     first: int
-    recipes: tuple[Recipe, ...]
-    subject: Subject
+    recipes: tuple[CandidateRecipe, ...]
+    subject: TestedOptimizer
     mutators: tuple[Mutator, ...]
     vocabulary: tuple[Path, ...]
     known: frozenset[Firing]
@@ -90,14 +96,14 @@ class Seed:
     ``invented`` are names that passes gave to values that they made of it.
     """
 
-    made: Made
+    made: MadeCandidate
     firings: tuple[Firing, ...]
     way: str
     invented: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CandidateOutcome:
     """What became of the candidate of a number.
 
     ``made`` is kept only where something is suspected. ``complaint`` is about a mutator, a
@@ -109,7 +115,7 @@ class Outcome:
     kind: str
     mutators: tuple[str, ...] = ()
     examined: Examined | None = None
-    made: Made | None = None
+    made: MadeCandidate | None = None
     complaint: str = ""
     seeds: tuple[Seed, ...] = ()
     spent: tuple[int, int] | None = None
@@ -125,14 +131,14 @@ class Crumb:
     number: int
     step: str
     passes: tuple[str, ...]
-    made: Made
+    made: MadeCandidate
     signal: str
 
 
 def run_batch(batch: Batch, start: int) -> float:
     """Do the candidates from the index ``start`` on; returns CPU seconds. Called in a worker."""
     began = _cpu_seconds()
-    maker = Maker(read_vocabulary(batch.vocabulary), batch.mutators)
+    maker = CandidateMaker(read_vocabulary(batch.vocabulary), batch.mutators)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     journal = os.open(batch.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     crumbs = _Trail(batch.crumbs)
@@ -158,7 +164,7 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
-def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
+def _one(batch: Batch, maker: CandidateMaker, index: int, crumbs: _Trail) -> CandidateOutcome:
     number, recipe = batch.first + index, batch.recipes[index]
     crumbs.begin(index, number)
     crumbs.note("make", ())
@@ -166,27 +172,32 @@ def _one(batch: Batch, maker: Maker, index: int, crumbs: _Trail) -> Outcome:
     try:
         made = maker.make(recipe, random)
     except Spent:
-        return Outcome(number, recipe.kind, spent=(recipe.entry, recipe.number))
+        return CandidateOutcome(number, recipe.kind, spent=(recipe.entry, recipe.number))
     except BrokenMutator as error:
-        return Outcome(number, recipe.kind, complaint=str(error)[:300])
+        return CandidateOutcome(number, recipe.kind, complaint=str(error)[:300])
     except Exception as error:
         # Fragments come from plugins too; one that nothing can be made of costs its models.
         words = f"a fragment cannot be used: {type(error).__name__}: {error}"
-        return Outcome(number, recipe.kind, complaint=words[:300])
+        return CandidateOutcome(number, recipe.kind, complaint=words[:300])
     if made is None:
-        return Outcome(number, recipe.kind)
+        return CandidateOutcome(number, recipe.kind)
     crumbs.keep(made)
     try:
         return _judged(batch, recipe, number, made, random, crumbs)
     except Exception as error:
         # Whatever foreign code returns may break what reads it; it costs the model, not the hunt.
         words = f"a model cannot be judged: {type(error).__name__}: {error}"
-        return Outcome(number, recipe.kind, made.mutators, complaint=words[:300])
+        return CandidateOutcome(number, recipe.kind, made.mutators, complaint=words[:300])
 
 
 def _judged(
-    batch: Batch, recipe: Recipe, number: int, made: Made, random: Random, crumbs: _Trail
-) -> Outcome:
+    batch: Batch,
+    recipe: CandidateRecipe,
+    number: int,
+    made: MadeCandidate,
+    random: Random,
+    crumbs: _Trail,
+) -> CandidateOutcome:
     skip = batch.avoided if random.random() >= 0.1 else frozenset[str]()
     # Of a model that was only edited it is mostly known what fires: what it was made of.
     labelled = not _is_plain_edit(batch, recipe) or random.random() < _LABELLED
@@ -198,11 +209,16 @@ def _judged(
     kept = made if suspected else None
     seeds = _seeds(batch, recipe, made, examined, crumbs)
     words = examined.complaint[:300]
-    return Outcome(number, recipe.kind, made.mutators, examined, kept, words, seeds)
+    return CandidateOutcome(number, recipe.kind, made.mutators, examined, kept, words, seeds)
 
 
 def _with_passes(
-    batch: Batch, recipe: Recipe, made: Made, examined: Examined, random: Random, crumbs: _Trail
+    batch: Batch,
+    recipe: CandidateRecipe,
+    made: MadeCandidate,
+    examined: Examined,
+    random: Random,
+    crumbs: _Trail,
 ) -> Examined:
     """With the passes that made the pipeline do what it did.
 
@@ -225,14 +241,14 @@ def _with_passes(
     return replace(examined, fired=fired, complaint=examined.complaint or complaint)
 
 
-def _is_plain_edit(batch: Batch, recipe: Recipe) -> bool:
+def _is_plain_edit(batch: Batch, recipe: CandidateRecipe) -> bool:
     """Whether the recipe is an edit that does not prepare a model for further ones."""
     mutator = batch.mutators[recipe.number] if recipe.kind == "edit" else None
     return mutator is not None and not (isinstance(mutator, Prepares) and mutator.prepares)
 
 
 def _seeds(
-    batch: Batch, recipe: Recipe, made: Made, examined: Examined, crumbs: _Trail
+    batch: Batch, recipe: CandidateRecipe, made: MadeCandidate, examined: Examined, crumbs: _Trail
 ) -> tuple[Seed, ...]:
     """Models worth editing: small ones that fire in a new way, and prepared ones that still fire.
 
@@ -251,7 +267,7 @@ def _seeds(
     new = _unhidden((f for f in examined.fired if f not in batch.known), wrong | explored)
     for firing in new[: _SEEDS if batch.subject.each else 1]:
 
-        def fires(tried: Made, firing: Firing = firing) -> bool:
+        def fires(tried: MadeCandidate, firing: Firing = firing) -> bool:
             crumbs.keep(tried)
             crumbs.note("optimize", (firing[0],) if firing[0] != ANY else batch.subject.whole)
             return firing_of(batch.subject, tried.model, firing[0]) == firing
@@ -272,7 +288,7 @@ def _seeds(
     return tuple(seeds)
 
 
-def _operators(made: Made) -> str:
+def _operators(made: MadeCandidate) -> str:
     return " ".join(n.op_type for n in ModelProto.FromString(made.model).graph.node)
 
 
@@ -316,7 +332,7 @@ class _Trail:
         line = f"{self._about}{step}\n{','.join(passes)}".encode()[: _HEAD - 1] + _END
         self._head[: len(line)] = line
 
-    def keep(self, made: Made) -> None:
+    def keep(self, made: MadeCandidate) -> None:
         """The candidate."""
         self.note("reference", ())
         os.pwrite(self._file, pickle.dumps(made), _HEAD)
@@ -335,8 +351,8 @@ def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
     try:
         data = path.read_bytes()
         index, number, step, names = data[:_HEAD].partition(_END)[0].decode().split("\n")
-        made = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else Made(b"", {}, ())
-        if not isinstance(made, Made):
+        made = pickle.loads(data[_HEAD:]) if len(data) > _HEAD else MadeCandidate(b"", {}, ())
+        if not isinstance(made, MadeCandidate):
             return None
         passes = tuple(names.split(",")) if names else ()
         return int(index), Crumb(int(number), step, passes, made, signal)
@@ -344,7 +360,7 @@ def read_crumb(path: Path, signal: str) -> tuple[int, Crumb] | None:
         return None
 
 
-def read_journal(path: Path) -> Iterator[tuple[Outcome, float]]:
+def read_journal(path: Path) -> Iterator[tuple[CandidateOutcome, float]]:
     """Records, and the CPU seconds of the worker so far; one that cannot be read ends it."""
     try:
         data = path.read_bytes()
@@ -359,7 +375,7 @@ def read_journal(path: Path) -> Iterator[tuple[Outcome, float]]:
             outcome, seconds = pickle.loads(data[at + _LENGTH : at + _LENGTH + size])
         except Exception:  # as in what workers send: unpickling may raise anything
             return
-        if not isinstance(outcome, Outcome) or not isinstance(seconds, float):
+        if not isinstance(outcome, CandidateOutcome) or not isinstance(seconds, float):
             return
         yield outcome, seconds
         at += _LENGTH + size

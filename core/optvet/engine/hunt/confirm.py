@@ -18,7 +18,7 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.causes import needs, operators_that_matter
 from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import Suspect
-from optvet.engine.hunt.tried import Subject
+from optvet.engine.hunt.tried import TestedOptimizer
 from optvet.engine.hunt.truth import several_inputs
 from optvet.engine.vetting import GivenInputs, vet_request
 from optvet.engine.work.lab import Progress
@@ -53,7 +53,7 @@ class Confirmer:
         draw: Makes pictures of graphs; see ``write_bundles``.
     """
 
-    subject: Subject
+    subject: TestedOptimizer
     given: Mapping[str, Any]
     plugins: Plugins
     out: Path

@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import ModelProto
 
 from optvet.engine.hunt.look import QUICK, QUICK_ELSEWHERE, Look, failed, look
-from optvet.engine.hunt.tried import Subject
+from optvet.engine.hunt.tried import TestedOptimizer
 from optvet.engine.hunt.truth import (
-    Truth,
+    ExpectedOutput,
     Values,
     is_repeated,
     outputs_of,
@@ -92,7 +92,7 @@ INVALID = Examined(False)
 
 
 def examine(
-    subject: Subject,
+    subject: TestedOptimizer,
     data: bytes,
     feeds: Values,
     crumb: Crumb,
@@ -134,7 +134,7 @@ def examine(
     if subject.lowers:
         truth = _as_made(subject, plain, truth)
     suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
-    trial = _Trial(subject, source, plain, truth, crumb, frozenset(seen.lost))
+    trial = _QuickTrial(subject, source, plain, truth, crumb, frozenset(seen.lost))
     fired = trial.each([p for p in subject.each if p not in skip])
     # A pass that is wrong alone must not hide what others do.
     wrong = {name for s in trial.suspicions for name in s.passes}
@@ -155,7 +155,7 @@ def examine(
     return Examined(True, False, tuple(fired), every, trial.complaint, invented)
 
 
-def firing_of(subject: Subject, data: bytes, label: str) -> Firing | None:
+def firing_of(subject: TestedOptimizer, data: bytes, label: str) -> Firing | None:
     """What a pass, or for another label the whole pipeline, does to a model; None if nothing."""
     source = Artifact("onnx", data)
     alone = label in subject.each
@@ -172,28 +172,28 @@ def firing_of(subject: Subject, data: bytes, label: str) -> Firing | None:
     return _compared(label, _operators(plain.data), _operators(made.data))
 
 
-def _is_original(subject: Subject, plain: Artifact, data: bytes) -> bool:
+def _is_original(subject: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
     """Whether without a pass a session of the original is made, as it was run already."""
     same = subject.candidate.runtime.name == subject.reference.runtime.name
     return same and subject.optimizer.traits.optimizes_on_load and plain.data == data
 
 
-def _as_made(subject: Subject, plain: Artifact, truth: Truth) -> Truth:
+def _as_made(subject: TestedOptimizer, plain: Artifact, truth: ExpectedOutput) -> ExpectedOutput:
     """What is expected of passes, where they are compared with the empty pipeline."""
     session = subject.candidate.runtime.load(plain, subject.candidate.options)
     outputs = tuple(outputs_of(session, f) for f in truth.feeds)
     return replace(truth, outputs=outputs)
 
 
-class _Trial:
+class _QuickTrial:
     """Passes on one candidate."""
 
     def __init__(
         self,
-        subject: Subject,
+        subject: TestedOptimizer,
         source: Artifact,
         plain: Artifact,
-        truth: Truth,
+        truth: ExpectedOutput,
         crumb: Crumb,
         lost: frozenset[str],
     ) -> None:
@@ -443,7 +443,11 @@ def _canonical(made: Artifact) -> bytes:
 
 
 def _suspicion(
-    passes: tuple[str, ...], symptom: Symptom, message: str, truth: Truth, firing: Firing | None
+    passes: tuple[str, ...],
+    symptom: Symptom,
+    message: str,
+    truth: ExpectedOutput,
+    firing: Firing | None,
 ) -> Suspicion:
     gist = _without_names(_NODE.sub(" ", message[:2000]) if passes else message[:2000], truth.names)
     about = [label_of(passes), str(symptom), gist]
@@ -470,7 +474,7 @@ def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def changing_passes(
-    subject: Subject, data: bytes, passes: tuple[str, ...]
+    subject: TestedOptimizer, data: bytes, passes: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str]:
     """Those of the passes that the optimizer says change the model; none if unknown, or too many.
 
@@ -487,6 +491,6 @@ def changing_passes(
     return tuple(found) if found and len(found) <= _TOLD else (), ""
 
 
-def _mistake(subject: Subject, method: str, error: Exception) -> str:
+def _mistake(subject: TestedOptimizer, method: str, error: Exception) -> str:
     name = subject.optimizer.name
     return f"{method} of optimizer {name!r} raised {type(error).__name__}: {error}"

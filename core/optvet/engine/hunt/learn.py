@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 
-from optvet.engine.hunt.batch import EDITED, Crumb, Outcome
+from optvet.engine.hunt.batch import EDITED, CandidateOutcome, Crumb
 from optvet.engine.hunt.judge import ANY, Firing, Suspicion, label_of
-from optvet.engine.hunt.state import SPENT, Entry, Sign, State, Suspect
-from optvet.engine.hunt.tried import Subject
+from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
+from optvet.engine.hunt.tried import TestedOptimizer
 from optvet.engine.judge.failures import symptom_of
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Stage, Symptom
@@ -27,7 +27,7 @@ def is_settled(key: str, sign: Sign) -> bool:
     return bool(sign.fingerprints) or sign.vetted >= _TRIES
 
 
-def settled_keys(state: State) -> frozenset[str]:
+def settled_keys(state: HuntState) -> frozenset[str]:
     """Keys of which no further example is needed."""
     return frozenset(
         key for key, sign in state.signs.items() if is_settled(key, sign) or is_barren(state, key)
@@ -38,7 +38,7 @@ _BARREN = 4
 """Models of one pass and symptom that may bring nothing new, besides one for each that did."""
 
 
-def is_barren(state: State, key: str) -> bool:
+def is_barren(state: HuntState, key: str) -> bool:
     """Whether most models of the pass and symptom of the key were vetted in vain.
 
     What a pass does wrong shows in many ways, by the operators around it, and each is a key of its
@@ -58,11 +58,11 @@ _KNOWN = 3
 """Faults of one pass alone, of one symptom: what it shows with another pass is mostly these."""
 
 
-def _signs(state: State, label: str, symptom: str) -> list[Sign]:
+def _signs(state: HuntState, label: str, symptom: str) -> list[Sign]:
     return [s for k, s in state.signs.items() if k.startswith(f"{label}|{symptom}|")]
 
 
-def _confirmed(state: State, label: str, symptom: str) -> set[str]:
+def _confirmed(state: HuntState, label: str, symptom: str) -> set[str]:
     """Fingerprints of what was confirmed of passes and a symptom."""
     signs = _signs(state, label, symptom)
     return {fingerprint for s in signs for fingerprint in s.fingerprints}
@@ -72,7 +72,7 @@ _OFTEN = 20
 """A pass that looked wrong on so many models, which were vetted, is tried on few."""
 
 
-def avoided_passes(state: State, subject: Subject) -> frozenset[str]:
+def avoided_passes(state: HuntState, subject: TestedOptimizer) -> frozenset[str]:
     """Passes that are tried on few models: they kill workers, or hide what others do.
 
     The latter are only known where passes are left out of a set to find the one that is wrong.
@@ -92,7 +92,7 @@ _SELDOM = 0.05
 """Share of the models up to which a pass is tried together with others."""
 
 
-def passes_together(state: State, subject: Subject) -> tuple[tuple[str, ...], ...]:
+def passes_together(state: HuntState, subject: TestedOptimizer) -> tuple[tuple[str, ...], ...]:
     """Groups of passes that change models seldom; none that may have killed a worker."""
     fired = Counter[str]()
     for (name, _, _), count in state.firings.items():
@@ -111,7 +111,7 @@ _SEEDS_OF_FIRING = 3
 """Of different operators: what a pass does alike, it finds in different ways."""
 
 
-def sated_firings(state: State, subject: Subject) -> frozenset[Firing]:
+def sated_firings(state: HuntState, subject: TestedOptimizer) -> frozenset[Firing]:
     """Firings that need no further seed."""
     named = subject.takes_sets  # which passes they are is asked once
     seeds = Counter(firing for firing, _ in state.seeded)
@@ -133,8 +133,8 @@ _SEEDS_OF_EDITS = 2
 
 
 def sated_passes(
-    state: State,
-    subject: Subject,
+    state: HuntState,
+    subject: TestedOptimizer,
     prepared: frozenset[str] = frozenset(),
     *,
     edited: bool = False,
@@ -157,9 +157,9 @@ def sated_passes(
 
 
 def learn(
-    state: State,
-    results: Sequence[Outcome | Crumb],
-    subject: Subject,
+    state: HuntState,
+    results: Sequence[CandidateOutcome | Crumb],
+    subject: TestedOptimizer,
     prepared: frozenset[str] = frozenset(),
 ) -> None:
     """Take the results of a round, in the order of the candidates.
@@ -182,7 +182,7 @@ def learn(
     state.suspects += [s for key, s in found.items() if key not in waiting]
 
 
-def _take(state: State, outcome: Outcome, found: dict[str, Suspect]) -> None:
+def _take(state: HuntState, outcome: CandidateOutcome, found: dict[str, Suspect]) -> None:
     examined = outcome.examined
     if outcome.spent is not None:
         index, mutator = outcome.spent
@@ -200,11 +200,13 @@ def _take(state: State, outcome: Outcome, found: dict[str, Suspect]) -> None:
         _suspect(state, suspicion, outcome, found)
 
 
-def _take_seeds(state: State, outcome: Outcome, subject: Subject, prepared: frozenset[str]) -> None:
+def _take_seeds(
+    state: HuntState, outcome: CandidateOutcome, subject: TestedOptimizer, prepared: frozenset[str]
+) -> None:
     """Seeds of a candidate, unless others of the same round have been enough."""
     for seed in outcome.seeds:
         made = seed.made
-        entry = Entry(made.model, made.feeds, seed.firings, seed.way, seed.invented)
+        entry = CorpusEntry(made.model, made.feeds, seed.firings, seed.way, seed.invented)
         new = [f for f in entry.firings if (f, entry.way) not in state.seeded]
         edited = outcome.kind in EDITED
         if seed.way not in prepared:
@@ -216,7 +218,7 @@ def _take_seeds(state: State, outcome: Outcome, subject: Subject, prepared: froz
             state.entries.append(entry)
 
 
-def _take_death(state: State, crumb: Crumb, found: dict[str, Suspect]) -> None:
+def _take_death(state: HuntState, crumb: Crumb, found: dict[str, Suspect]) -> None:
     if crumb.step not in ("optimize", "run"):
         state.deaths["reference"] += 1
         return
@@ -230,12 +232,12 @@ def _take_death(state: State, crumb: Crumb, found: dict[str, Suspect]) -> None:
     symptom = symptom_of(Failure("abort", stage, crumb.signal))
     key = f"{label}|{symptom}|{crumb.signal}"
     suspicion = Suspicion(crumb.passes, str(symptom), crumb.signal, key)
-    outcome = Outcome(crumb.number, "", crumb.made.mutators, None, crumb.made)
+    outcome = CandidateOutcome(crumb.number, "", crumb.made.mutators, None, crumb.made)
     _suspect(state, suspicion, outcome, found)
 
 
 def _suspect(
-    state: State, suspicion: Suspicion, outcome: Outcome, found: dict[str, Suspect]
+    state: HuntState, suspicion: Suspicion, outcome: CandidateOutcome, found: dict[str, Suspect]
 ) -> None:
     key, made = _of_one_pass(state, suspicion.key), outcome.made
     sign = state.signs.setdefault(key, Sign())
@@ -257,7 +259,7 @@ def _suspect(
         )
 
 
-def _of_one_pass(state: State, key: str) -> str:
+def _of_one_pass(state: HuntState, key: str) -> str:
     """The key of one pass of a pair, where that alone was confirmed with the same words."""
     label, _, rest = key.partition("|")
     alone = (f"{name}|{rest}" for name in label.split("+"))
@@ -265,7 +267,7 @@ def _of_one_pass(state: State, key: str) -> str:
 
 
 def take_findings(
-    state: State, suspect: Suspect, findings: Sequence[HuntFinding], known: Set[str]
+    state: HuntState, suspect: Suspect, findings: Sequence[HuntFinding], known: Set[str]
 ) -> list[HuntFinding]:
     """Take what vetting the first of the suspects gave; returns those that were not known."""
     state.suspects.remove(suspect)
@@ -285,7 +287,7 @@ def take_findings(
     return new
 
 
-def with_counts(state: State) -> list[HuntFinding]:
+def with_counts(state: HuntState) -> list[HuntFinding]:
     """The findings with the keys that lead to them, and how many models showed these."""
     counted = []
     for finding in state.findings:

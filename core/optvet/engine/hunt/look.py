@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.hunt.tried import Subject
-from optvet.engine.hunt.truth import Truth, Values, chance_of, outputs_of
+from optvet.engine.hunt.tried import TestedOptimizer
+from optvet.engine.hunt.truth import ExpectedOutput, Values, chance_of, outputs_of
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.judge.sample import (
     InterfaceProblem,
@@ -42,7 +42,9 @@ class Look:
     alignment: Alignment | None = None
 
 
-def look(subject: Subject, made: Artifact, truth: Truth, setting: Setting = QUICK) -> Look:
+def look(
+    subject: TestedOptimizer, made: Artifact, truth: ExpectedOutput, setting: Setting = QUICK
+) -> Look:
     """Look at a model that an optimizer made.
 
     Raises:
@@ -63,9 +65,9 @@ def failed(stage: Stage, error: Exception) -> SampleVerdict:
 
 
 def _look_at_outputs(
-    subject: Subject,
+    subject: TestedOptimizer,
     made: Artifact,
-    truth: Truth,
+    truth: ExpectedOutput,
     setting: Setting,
     alignment: Alignment | None,
 ) -> SampleVerdict:
@@ -100,7 +102,7 @@ def _kind(fault: Judgement, expected: Values) -> str:
     return f"{kind} {expected[fault.output].dtype}"
 
 
-def _look_at_graph(subject: Subject, data: bytes, truth: Truth) -> Look:
+def _look_at_graph(subject: TestedOptimizer, data: bytes, truth: ExpectedOutput) -> Look:
     try:
         proto = ModelProto.FromString(data)
         if not subject.optimizer.traits.dialect:

@@ -35,7 +35,7 @@ class BrokenMutator(Exception):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class CandidateRecipe:
     """What a candidate is made of.
 
     Attributes:
@@ -64,7 +64,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeCandidate:
     """A candidate that can be tried: serialized, with its inputs, and how it was made."""
 
     model: bytes
@@ -72,7 +72,7 @@ class Made:
     mutators: tuple[str, ...]
 
 
-class Maker:
+class CandidateMaker:
     """Makes candidates out of one vocabulary."""
 
     def __init__(self, stock: Stock, mutators: Sequence[Mutator]) -> None:
@@ -81,7 +81,7 @@ class Maker:
         self._mutators = tuple(mutators)
         self._weights = [m.weight for m in self._mutators]
 
-    def make(self, recipe: Recipe, random: Random) -> Made | None:
+    def make(self, recipe: CandidateRecipe, random: Random) -> MadeCandidate | None:
         """A candidate; None where the recipe gives none that can be written down.
 
         Raises:
@@ -112,16 +112,16 @@ class Maker:
         if recipe.kind in ("corpus", "edit") and not used:
             return None
         data = complete(candidate)
-        return None if data is None else Made(data, candidate.feeds, tuple(used))
+        return None if data is None else MadeCandidate(data, candidate.feeds, tuple(used))
 
-    def _draw(self, recipe: Recipe, random: Random) -> list[Mutator]:
+    def _draw(self, recipe: CandidateRecipe, random: Random) -> list[Mutator]:
         if recipe.kind == "sweep" or not self._mutators:
             return []
         few = 1 if recipe.kind == "corpus" else 0
         count = random.randint(few, _MOST_MUTATIONS)
         return random.choices(self._mutators, self._weights, k=count)
 
-    def _base(self, recipe: Recipe, random: Random) -> Candidate | None:
+    def _base(self, recipe: CandidateRecipe, random: Random) -> Candidate | None:
         if recipe.kind in ("corpus", "edit"):
             return Candidate(ModelProto.FromString(recipe.model), dict(recipe.feeds or {}))
         fragments = self._vocabulary.fragments

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from optvet.engine.hunt.judge import ANY, Firing
-from optvet.engine.hunt.make import Recipe
-from optvet.engine.hunt.state import SPENT, Entry, State
+from optvet.engine.hunt.make import CandidateRecipe
+from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
 from optvet.spec.generators import Pattern
 
 ROUND = 320
@@ -19,14 +19,14 @@ _SMALL_BYTES = 4096
 
 
 def planned(
-    state: State,
+    state: HuntState,
     size: int,
     *,
     seed: int,
     fragments: int,
     patterns: Sequence[Pattern],
     mutators: Sequence[float],
-) -> list[Recipe]:
+) -> list[CandidateRecipe]:
     """Recipes of the next round; ``mutators`` are their weights.
 
     Fragments as they are come first, then patterns of passes that have not fired. Of the models
@@ -38,29 +38,29 @@ def planned(
 
 
 def _recipe(
-    state: State, chooser: _Chooser, random: Random, fragments: int, patterns: Sequence[Pattern]
-) -> Recipe:
+    state: HuntState, chooser: _Chooser, random: Random, fragments: int, patterns: Sequence[Pattern]
+) -> CandidateRecipe:
     drawn = random.random()
     if drawn < 0.2 and state.swept < fragments:
         state.swept += 1
-        return Recipe("sweep", state.swept - 1)
+        return CandidateRecipe("sweep", state.swept - 1)
     if 0.2 <= drawn < 0.28 and patterns:
         return _pattern(state, random, patterns)
     # Single edits find several times as much as random changes; they get what the others leave.
     if drawn < 0.86 and (edit := chooser.edit()) is not None:
         return edit
     if drawn < 0.95 and (entry := chooser.entry()) is not None:
-        return Recipe(
+        return CandidateRecipe(
             "corpus",
             model=entry.model,
             feeds=entry.feeds,
             invented=entry.invented,
             firings=entry.firings,
         )
-    return Recipe("chain")
+    return CandidateRecipe("chain")
 
 
-def _pattern(state: State, random: Random, patterns: Sequence[Pattern]) -> Recipe:
+def _pattern(state: HuntState, random: Random, patterns: Sequence[Pattern]) -> CandidateRecipe:
     """A pattern of a pass that has fired seldom, and was tried seldom."""
     fired: dict[str, int] = {}
     for (name, _, _), count in state.firings.items():
@@ -68,7 +68,7 @@ def _pattern(state: State, random: Random, patterns: Sequence[Pattern]) -> Recip
     weights = [1 / (1 + fired.get(p.about, 0) + 0.1 * state.tries[p.about]) for p in patterns]
     (chosen,) = random.choices(patterns, weights)
     state.tries[chosen.about] += 1
-    return Recipe("pattern", operators=chosen.operators)
+    return CandidateRecipe("pattern", operators=chosen.operators)
 
 
 _Table = dict[str, dict[Firing, list[int]]]
@@ -80,16 +80,16 @@ class _Chooser:
     If models were drawn at random, nearly all would be those of the pass that fires most.
     """
 
-    def __init__(self, state: State, random: Random, weights: Sequence[float]) -> None:
+    def __init__(self, state: HuntState, random: Random, weights: Sequence[float]) -> None:
         self._state, self._random, self._weights = state, random, weights
         self._all, self._left = _table(state.entries), _table(state.entries)
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> CorpusEntry | None:
         """A model to mutate."""
         drawn = self._draw(self._all)
         return None if drawn is None else self._state.entries[drawn[2]]
 
-    def edit(self) -> Recipe | None:
+    def edit(self) -> CandidateRecipe | None:
         """The next single change of a small model."""
         while (drawn := self._draw(self._left)) is not None:
             name, firing, index = drawn
@@ -99,7 +99,7 @@ class _Chooser:
                 done[mutator] += 1
                 entry = self._state.entries[index]
                 variant = done[mutator] - 1
-                return Recipe(
+                return CandidateRecipe(
                     "edit",
                     mutator,
                     variant,
@@ -130,7 +130,7 @@ class _Chooser:
         return [m for m, (n, weight) in counts if SPENT < n < EDITS * weight]
 
 
-def _table(entries: Sequence[Entry]) -> _Table:
+def _table(entries: Sequence[CorpusEntry]) -> _Table:
     """Indices of the entries by pass, and by what it did."""
     table: _Table = {}
     for index, entry in enumerate(entries):
@@ -150,7 +150,9 @@ def _remove(table: _Table, name: str, firing: Firing, index: int) -> None:
         del table[name]
 
 
-def in_batches(recipes: Sequence[Recipe], size: int) -> Iterator[tuple[int, tuple[Recipe, ...]]]:
+def in_batches(
+    recipes: Sequence[CandidateRecipe], size: int
+) -> Iterator[tuple[int, tuple[CandidateRecipe, ...]]]:
     """The recipes in batches of ``size``, each with the index of its first."""
     for start in range(0, len(recipes), size):
         yield start, tuple(recipes[start : start + size])

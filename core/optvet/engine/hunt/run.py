@@ -15,8 +15,8 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import (
     STANDSTILL_S,
     Batch,
+    CandidateOutcome,
     Crumb,
-    Outcome,
     read_crumb,
     read_journal,
     run_batch,
@@ -38,9 +38,9 @@ from optvet.engine.hunt.learn import (
     with_counts,
 )
 from optvet.engine.hunt.plan import ROUND, in_batches, planned
-from optvet.engine.hunt.state import NAME, State, Store, Suspect
+from optvet.engine.hunt.state import NAME, HuntState, HuntStore, Suspect
 from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
-from optvet.engine.hunt.tried import Subject
+from optvet.engine.hunt.tried import TestedOptimizer
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered, read_vocabulary
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.roles import check_options
@@ -160,7 +160,9 @@ def _choices(request: HuntRequest, plugins: Plugins) -> list[PoolChoice]:
 
 
 @contextmanager
-def _opened(request: HuntRequest, subject: Subject) -> Iterator[tuple[Store, State]]:
+def _opened(
+    request: HuntRequest, subject: TestedOptimizer
+) -> Iterator[tuple[HuntStore, HuntState]]:
     """The store of the folder, and its state.
 
     Raises:
@@ -187,7 +189,7 @@ def _opened(request: HuntRequest, subject: Subject) -> Iterator[tuple[Store, Sta
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}") from error
-    store = Store(folder)
+    store = HuntStore(folder)
     try:
         stored = store.identity()
         if stored is None:
@@ -203,7 +205,7 @@ def _opened(request: HuntRequest, subject: Subject) -> Iterator[tuple[Store, Sta
         store.close()
 
 
-def models_left(request: HuntRequest, state: State) -> int:
+def models_left(request: HuntRequest, state: HuntState) -> int:
     """Candidates of the next round; 0 if the budget is used up.
 
     Of a time, no more than are likely to fit: an optimizer that compiles takes minutes for a round.
@@ -224,18 +226,18 @@ class _Hunter:
     """Does rounds, and vets suspects."""
 
     request: HuntRequest
-    subject: Subject
+    subject: TestedOptimizer
     files: tuple[Path, ...]
     mutators: tuple[Mutator, ...]
     sandbox: Sandbox
     folder: Path
     jobs: int
-    store: Store
+    store: HuntStore
     confirmer: Confirmer
     known: frozenset[str]
     progress: OnProgress
 
-    def run(self, state: State) -> HuntSummary:
+    def run(self, state: HuntState) -> HuntSummary:
         """Hunt until the budget is used up; what there is then is written, however this ends."""
         try:
             self.confirm_suspects(state)
@@ -247,7 +249,7 @@ class _Hunter:
             write_campaign(summary, self.request.folder)
         return summary
 
-    def do_round(self, state: State, size: int) -> None:
+    def do_round(self, state: HuntState, size: int) -> None:
         """Make and judge ``size`` candidates, and learn from them."""
         vocabulary, mutators = read_vocabulary(self.files).vocabulary, self.mutators
         recipes = planned(
@@ -282,7 +284,7 @@ class _Hunter:
             )
             for first, part in in_batches(recipes, _BATCH)
         ]
-        results: list[Outcome | Crumb] = []
+        results: list[CandidateOutcome | Crumb] = []
         with ThreadPoolExecutor(self.jobs, "optvet-hunt") as threads:
             try:
                 for found, seconds in threads.map(self._results, batches):
@@ -300,9 +302,9 @@ class _Hunter:
         _write_summary(self.request, self.subject, state)
         self._tell("hunting", state)
 
-    def _results(self, batch: Batch) -> tuple[list[Outcome | Crumb], float]:
+    def _results(self, batch: Batch) -> tuple[list[CandidateOutcome | Crumb], float]:
         """Results of a batch in order; where a worker died, the next goes on behind that."""
-        results: list[Outcome | Crumb] = []
+        results: list[CandidateOutcome | Crumb] = []
         seconds = 0.0
         while len(results) < len(batch.recipes):
             start = len(results)
@@ -339,7 +341,7 @@ class _Hunter:
         batch.crumbs.unlink(missing_ok=True)
         return results, seconds
 
-    def confirm_suspects(self, state: State) -> None:
+    def confirm_suspects(self, state: HuntState) -> None:
         """Vet every suspect, and keep what is confirmed."""
         while state.suspects:
             suspect = state.suspects[0]
@@ -354,7 +356,7 @@ class _Hunter:
             self.store.save(state)
             _write_summary(self.request, self.subject, state)
 
-    def _confirmed(self, suspect: Suspect, state: State) -> list[HuntFinding] | None:
+    def _confirmed(self, suspect: Suspect, state: HuntState) -> list[HuntFinding] | None:
         try:
             return self.confirmer.confirm(suspect, lambda text, done, total: None)
         except Exception as error:
@@ -368,8 +370,8 @@ class _Hunter:
     def _tell(
         self,
         doing: str,
-        state: State,
-        results: Sequence[Outcome | Crumb] = (),
+        state: HuntState,
+        results: Sequence[CandidateOutcome | Crumb] = (),
         found: HuntFinding | None = None,
     ) -> None:
         self.progress(_progress(doing, self.request, self.subject, state, results, found))
@@ -378,9 +380,9 @@ class _Hunter:
 def _progress(
     doing: str,
     request: HuntRequest,
-    subject: Subject,
-    state: State,
-    results: Sequence[Outcome | Crumb] = (),
+    subject: TestedOptimizer,
+    state: HuntState,
+    results: Sequence[CandidateOutcome | Crumb] = (),
     found: HuntFinding | None = None,
 ) -> HuntProgress:
     valid = sum(1 for r in results if isinstance(r, Crumb) or (r.examined and r.examined.valid))
@@ -403,7 +405,7 @@ def _progress(
     )
 
 
-def _write_summary(request: HuntRequest, subject: Subject, state: State) -> HuntSummary:
+def _write_summary(request: HuntRequest, subject: TestedOptimizer, state: HuntState) -> HuntSummary:
     """Write ``hunt.json``, and return what it holds."""
     passes, fired = seen_passes(subject), state.fired()
     findings = with_counts(state)

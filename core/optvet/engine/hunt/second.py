@@ -24,7 +24,7 @@ from optvet.graph.structure import draws_random
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model
 from optvet.spec.protocols import Optimizer
-from optvet.spec.symptoms import Check, Symptom
+from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Artifact
 
 _MEMORY_BYTES = 4 << 30
@@ -64,7 +64,9 @@ def is_disputed(
         applied: What the finding is about.
         by_import: Whether import and export alone show it.
     """
-    refused = by_import and symptom.info.check is Check.ERROR and symptom.info.stages != ("check",)
+    refused = (
+        by_import and symptom.info.check is ScriptCheck.ERROR and symptom.info.stages != ("check",)
+    )
     if not symptom.info.of_values and not refused:
         return False
     preload = ("onnx.reference", *applied.optimizer.preload)

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import ModelProto, helper
 
 from optvet.engine.hunt.inner import inner_values
-from optvet.engine.hunt.make import Made, complete
+from optvet.engine.hunt.make import MadeCandidate, complete
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.compose import type_of
 from optvet.graph.walk import nodes_of
@@ -18,7 +18,9 @@ _PROBES = 40
 Values = Mapping[str, np.ndarray]
 
 
-def shrunk(made: Made, reference: RuntimeConfig, fires: Callable[[Made], bool]) -> Made:
+def shrunk(
+    made: MadeCandidate, reference: RuntimeConfig, fires: Callable[[MadeCandidate], bool]
+) -> MadeCandidate:
     """``made`` with outputs and nodes taken away as long as it ``fires``.
 
     A node goes by what it makes becoming an input, with the value of a run, or by what it reads
@@ -41,7 +43,7 @@ def shrunk(made: Made, reference: RuntimeConfig, fires: Callable[[Made], bool]) 
     return made
 
 
-def _smaller(made: Made, values: Values) -> Iterator[Made]:
+def _smaller(made: MadeCandidate, values: Values) -> Iterator[MadeCandidate]:
     model = ModelProto.FromString(made.model)
     outputs = len(model.graph.output)
     for number in range(outputs if outputs > 1 else 0):
@@ -58,15 +60,15 @@ def _smaller(made: Made, values: Values) -> Iterator[Made]:
             yield from _written(candidate, made)
 
 
-def _candidate(made: Made) -> Candidate:
+def _candidate(made: MadeCandidate) -> Candidate:
     return Candidate(ModelProto.FromString(made.model), dict(made.feeds))
 
 
-def _written(candidate: Candidate, made: Made) -> Iterator[Made]:
+def _written(candidate: Candidate, made: MadeCandidate) -> Iterator[MadeCandidate]:
     _drop_unread(candidate)
     data = complete(candidate)
     if data is not None and len(data) < len(made.model):
-        yield Made(data, candidate.feeds, made.mutators)
+        yield MadeCandidate(data, candidate.feeds, made.mutators)
 
 
 def _cut(candidate: Candidate, number: int, values: Values) -> bool:

@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS suspect (
 
 
 @dataclass(frozen=True)
-class Entry:
+class CorpusEntry:
     """A model of the corpus: it made passes fire in a way that none before it did.
 
     ``way`` is the mutator that prepared it for further edits, or its operators. ``invented`` are
@@ -69,7 +69,7 @@ class Sign:
 
 
 @dataclass
-class State:
+class HuntState:
     """Everything that the plan of the next round depends on.
 
     Attributes:
@@ -102,7 +102,7 @@ class State:
     tries: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
     signs: dict[str, Sign] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[CorpusEntry] = field(default_factory=list)
     seeded: set[tuple[Firing, str]] = field(default_factory=set)
     suspects: list[Suspect] = field(default_factory=list)
     findings: list[HuntFinding] = field(default_factory=list)
@@ -129,7 +129,7 @@ _PLAIN = (
 )
 
 
-class Store:
+class HuntStore:
     """The file of a hunt."""
 
     def __init__(self, folder: Path) -> None:
@@ -155,7 +155,7 @@ class Store:
         """Store what is hunted in."""
         self._transact([("identity", dict(identity))], (), None)
 
-    def save(self, state: State) -> None:
+    def save(self, state: HuntState) -> None:
         """Store the state in one transaction.
 
         Raises:
@@ -174,14 +174,14 @@ class Store:
         self._transact(facts, state.entries[self._entries :], state.suspects)
         self._entries = len(state.entries)
 
-    def load(self) -> State:
+    def load(self) -> HuntState:
         """The state as it was stored last.
 
         Raises:
             InputError: The file holds something else.
         """
         try:
-            state = State(**(self._fact("plain") or {}))
+            state = HuntState(**(self._fact("plain") or {}))
             state.edited = {int(k): list(v) for k, v in self._fact("edited") or []}
             for name, fewer, more, count in self._fact("firings") or []:
                 state.firings[name, tuple(fewer), tuple(more)] = count
@@ -194,7 +194,7 @@ class Store:
                 way, firings, *rest = json.loads(about)
                 fired = tuple((n, tuple(a), tuple(b)) for n, a, b in firings)
                 invented = tuple(rest[0]) if rest else ()
-                state.entries.append(Entry(model, unpacked(feeds), fired, way, invented))
+                state.entries.append(CorpusEntry(model, unpacked(feeds), fired, way, invented))
                 state.seeded.update((firing, way) for firing in fired)
             for model, feeds, about in self._rows("suspect", "about"):
                 fields = json.loads(about)
@@ -217,7 +217,7 @@ class Store:
     def _transact(
         self,
         facts: Iterable[tuple[str, Any]],
-        entries: Sequence[Entry],
+        entries: Sequence[CorpusEntry],
         suspects: Sequence[Suspect] | None,
     ) -> None:
         try:
@@ -236,7 +236,7 @@ class Store:
 def _write(
     cursor: sqlite3.Cursor,
     facts: Iterable[tuple[str, Any]],
-    entries: Sequence[Entry],
+    entries: Sequence[CorpusEntry],
     suspects: Sequence[Suspect] | None,
 ) -> None:
     for name, value in facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.tried import Subject
+from optvet.engine.hunt.tried import TestedOptimizer
 from optvet.engine.options import parse_options
 from optvet.engine.work.roles import choose_runtime, configured, reference_for
 from optvet.engine.work.trial import RuntimeConfig
@@ -16,7 +16,7 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Pass
 
 
-def subject_of(request: HuntRequest, plugins: Plugins) -> Subject:
+def subject_of(request: HuntRequest, plugins: Plugins) -> TestedOptimizer:
     """The subject of a hunt.
 
     Passes are tried one at a time where a sequence of passes is no more than that: the optimizer is
@@ -50,7 +50,7 @@ def subject_of(request: HuntRequest, plugins: Plugins) -> Subject:
     if alone and len(whole) == 1:
         whole = ()
     excused = _excused(list(known.values()))
-    return Subject(optimizer, options, base, each, whole, candidate, reference, excused)
+    return TestedOptimizer(optimizer, options, base, each, whole, candidate, reference, excused)
 
 
 def _standard(passes: Sequence[Pass]) -> tuple[str, ...]:
@@ -68,12 +68,12 @@ def _excused(passes: Sequence[Pass]) -> dict[str, frozenset[Symptom]]:
     return {name: known[name] | limits[name] for name in known if known[name] | limits[name]}
 
 
-def hunted_passes(subject: Subject) -> list[str]:
+def hunted_passes(subject: TestedOptimizer) -> list[str]:
     """Names of all passes that are tried, each once."""
     return list(dict.fromkeys((*subject.each, *subject.whole)))
 
 
-def seen_passes(subject: Subject) -> list[str]:
+def seen_passes(subject: TestedOptimizer) -> list[str]:
     """Those of which it can be seen that they change a model; else no pass is said not to have."""
     if not isinstance(subject.optimizer, ReportsChanges):
         return list(subject.each)

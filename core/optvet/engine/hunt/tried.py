@@ -13,7 +13,7 @@ from optvet.spec.symptoms import Symptom
 
 
 @dataclass(frozen=True)
-class Subject:
+class TestedOptimizer:
     """The optimizer as it is tried.
 
     Attributes:

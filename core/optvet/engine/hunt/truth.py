@@ -43,7 +43,7 @@ class Chance:
 
 
 @dataclass(frozen=True)
-class Truth:
+class ExpectedOutput:
     """What is expected of optimized models.
 
     Attributes:
@@ -102,7 +102,7 @@ def outputs_of(session: Session, feeds: Values) -> dict[str, np.ndarray]:
 
 def truth_of(
     config: RuntimeConfig, data: bytes, feeds: Values, *, with_chance: bool
-) -> Truth | None:
+) -> ExpectedOutput | None:
     """What the original gives; None if it is invalid or does not agree with itself.
 
     Args:
@@ -136,7 +136,7 @@ def truth_of(
     names = all_names(proto.graph.node) | {v.name for v in proto.graph.input}
     facts = structure.brief_facts(proto, len(data))
     known = frozenset(names | {t.name for t in proto.graph.initializer} - {""})
-    return Truth(
+    return ExpectedOutput(
         outputs, outputs, several, interface_of(proto, by_habit=False), facts, known, chance
     )
 
@@ -167,7 +167,7 @@ def _scales_of(model: ModelProto) -> frozenset[str]:
     )
 
 
-def is_repeated(config: RuntimeConfig, data: bytes, truth: Truth) -> bool:
+def is_repeated(config: RuntimeConfig, data: bytes, truth: ExpectedOutput) -> bool:
     """Whether another session gives the same, apart from what is known to be drawn."""
     session = config.runtime.load(Artifact("onnx", data), config.options)
     again = (outputs_of(session, feeds) for feeds in truth.feeds)

@@ -11,7 +11,7 @@ from optvet.spec.types import Failure
 
 
 @dataclass(frozen=True)
-class Maker:
+class Producer:
     """What makes the models that are judged.
 
     Attributes:
@@ -25,10 +25,10 @@ class Maker:
     lives: frozenset[Stage]
 
 
-OPTIMIZER = Maker(Symptom.OPTIMIZER_ERROR, Symptom.OPTIMIZER_ABORT, frozenset({"build"}))
-OPTIMIZER_ON_LOAD = Maker(OPTIMIZER.error, OPTIMIZER.death, frozenset({"build", "load"}))
+OPTIMIZER = Producer(Symptom.OPTIMIZER_ERROR, Symptom.OPTIMIZER_ABORT, frozenset({"build"}))
+OPTIMIZER_ON_LOAD = Producer(OPTIMIZER.error, OPTIMIZER.death, frozenset({"build", "load"}))
 """An optimizer that does its work when a runtime loads the result."""
-CONVERTER = Maker(Symptom.REFUSED, Symptom.CRASH, frozenset(get_args(Stage)))
+CONVERTER = Producer(Symptom.REFUSED, Symptom.CRASH, frozenset(get_args(Stage)))
 """A chain of converters; of what they make, a death is told apart by the stage of the chain."""
 
 _LIMITS: Mapping[str, Symptom] = {
@@ -42,7 +42,9 @@ _ERRORS: Mapping[Stage, Symptom] = {
 }
 
 
-def symptom_of(failure: Failure, maker: Maker = OPTIMIZER, stage: Stage | None = None) -> Symptom:
+def symptom_of(
+    failure: Failure, maker: Producer = OPTIMIZER, stage: Stage | None = None
+) -> Symptom:
     """The symptom of a failed step.
 
     Args:

@@ -21,8 +21,8 @@ from onnx import ModelProto
 from optvet.engine.judge.noise import Noise
 from optvet.engine.judge.outputs import judge
 from optvet.engine.numerics import perturb, rounding
-from optvet.engine.numerics.forced import Plain, Region, alike, can_skip, cut, regions
-from optvet.engine.numerics.matching import Inner, Match, Run, Values, forced_inputs
+from optvet.engine.numerics.forced import CutRegion, Plain, alike, can_skip, cut, regions
+from optvet.engine.numerics.matching import InnerValues, Match, Run, Values, forced_inputs
 from optvet.graph.cost import longest_reduction
 from optvet.graph.quantized import Array
 
@@ -44,7 +44,7 @@ Outcome = Literal["sound", "skipped", "noise", "coarse", "open", "saturation", "
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerJudgement:
     """The judgement of one layer, or of the part that computes an output.
 
     Attributes:
@@ -88,8 +88,8 @@ class LocalAnswer:
         reaching: Names of the layers from which each output is computed.
     """
 
-    layers: tuple[Layer, ...]
-    ends: tuple[Layer, ...]
+    layers: tuple[LayerJudgement, ...]
+    ends: tuple[LayerJudgement, ...]
     quantizers: int
     reaching: Mapping[str, frozenset[str]]
 
@@ -102,7 +102,7 @@ class _End:
     """The differences at the end of one part of the cut model."""
 
     name: str
-    region: Region
+    region: CutRegion
     steps: float = 0.0
     share: float | None = None
     mean: float = 0.0
@@ -118,7 +118,7 @@ def check(
     original: Plain,
     run: Run,
     feeds: Sequence[Values],
-    inner: Sequence[Inner],
+    inner: Sequence[InnerValues],
     matches: Mapping[str, Match],
     noise: Noise,
 ) -> LocalAnswer:
@@ -132,10 +132,10 @@ def check(
         matches: Its quantized tensors, by those of the original.
         noise: The noise of the outputs as the graph implies it, without measurements.
     """
-    return _Check(original, run, feeds, inner, dict(matches), noise).answer()
+    return _LayerCheck(original, run, feeds, inner, dict(matches), noise).answer()
 
 
-class _Check:
+class _LayerCheck:
     """One check: all layers as they are; then the three legal causes, one after the other."""
 
     def __init__(
@@ -143,7 +143,7 @@ class _Check:
         original: Plain,
         run: Run,
         feeds: Sequence[Values],
-        inner: Sequence[Inner],
+        inner: Sequence[InnerValues],
         matches: dict[str, Match],
         noise: Noise,
     ) -> None:
@@ -415,7 +415,7 @@ def _few_moves(apart: Array, reach: Array) -> bool:
     return bool(np.all(apart <= allowed)) and rms[0] <= HALF + 6 * rms[1]
 
 
-def _choices(original: Plain, region: Region) -> Iterator[tuple[str, ...]]:
+def _choices(original: Plain, region: CutRegion) -> Iterator[tuple[str, ...]]:
     """Sets of quantizers of a region whose rounding may have been left out.
 
     Up to ``_CHOOSABLE`` quantizers: every subset. More: all, every subset of up to ``_CHOOSABLE``
@@ -465,9 +465,9 @@ def _exact(model: ModelProto, outputs: Sequence[str]) -> frozenset[str]:
     return frozenset(outputs) - rounding.can_round(model)
 
 
-def _layer(end: _End) -> Layer:
+def _layer(end: _End) -> LayerJudgement:
     hidden = tuple(n for n in end.region.inside if n not in end.skipped)
-    return Layer(
+    return LayerJudgement(
         end.name,
         end.outcome,
         end.sample,

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from optvet.engine.judge.failures import OPTIMIZER, Maker, in_words, symptom_of
+from optvet.engine.judge.failures import OPTIMIZER, Producer, in_words, symptom_of
 from optvet.engine.judge.judgement import OTHER_PLACES, Judgement
 from optvet.engine.judge.noise import Noise
 from optvet.engine.judge.outputs import judge as judge_values
@@ -57,7 +57,7 @@ class Setting:
     """
 
     thresholds: Thresholds = THRESHOLDS
-    maker: Maker = OPTIMIZER
+    maker: Producer = OPTIMIZER
     tolerance: float | None = None
     ranges: Mapping[str, float] = field(default_factory=dict)
     quick: float | None = None
@@ -141,7 +141,7 @@ def judge_sample(
 
 
 def judge_failure(
-    failure: Failure, maker: Maker = OPTIMIZER, stage: Stage | None = None, *, told: str = ""
+    failure: Failure, maker: Producer = OPTIMIZER, stage: Stage | None = None, *, told: str = ""
 ) -> SampleVerdict:
     """The verdict on a failed step; ``told`` is what another step said of it before.
 

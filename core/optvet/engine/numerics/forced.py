@@ -204,7 +204,7 @@ def _skipped(
 
 
 @dataclass(frozen=True)
-class Region:
+class CutRegion:
     """The part of a cut model that computes one value.
 
     Attributes:
@@ -220,7 +220,7 @@ class Region:
     node: str
 
 
-def regions(original: Plain, cuts: Collection[str]) -> dict[str, Region]:
+def regions(original: Plain, cuts: Collection[str]) -> dict[str, CutRegion]:
     """The part that computes the input of each quantizer, by quantized tensor; and each output."""
     rounded = {q.name for q in original.quantizers}
     ends = {q.name: q.source for q in original.quantizers}
@@ -228,9 +228,11 @@ def regions(original: Plain, cuts: Collection[str]) -> dict[str, Region]:
     return {name: _region(original.model.graph, rounded, cuts, end) for name, end in ends.items()}
 
 
-def _region(graph: GraphProto, rounded: Collection[str], cuts: Collection[str], end: str) -> Region:
+def _region(
+    graph: GraphProto, rounded: Collection[str], cuts: Collection[str], end: str
+) -> CutRegion:
     if end in cuts:
-        return Region((), (end,), (), "")
+        return CutRegion((), (end,), (), "")
     nodes = [graph.node[i] for i in between(graph, end, cuts)]
     begins = {name for node in nodes for name in reads(node) if name in cuts}
     inside = [name for node in nodes for name in node.output if name in rounded]
@@ -239,4 +241,4 @@ def _region(graph: GraphProto, rounded: Collection[str], cuts: Collection[str], 
     last = plain_nodes[-1] if plain_nodes else None
     called = "" if last is None else last.name or next((o for o in last.output if o), "")
     operators = tuple(n.op_type for n in plain_nodes)
-    return Region(tuple(inside), tuple(sorted(begins)), operators, called)
+    return CutRegion(tuple(inside), tuple(sorted(begins)), operators, called)

@@ -24,7 +24,7 @@ change values), and if the tensor is matched by values alone."""
 
 
 @dataclass(frozen=True)
-class Inner:
+class InnerValues:
     """Values of the optimized model on one sample.
 
     Attributes:
@@ -51,7 +51,7 @@ class Match:
     offset: int
     by_scale: bool = True
 
-    def read(self, inner: Inner, grid: Grid) -> Array:
+    def read(self, inner: InnerValues, grid: Grid) -> Array:
         """The integers with the layout, type and zero point of the original."""
         value = inner.integers[self.name]
         value = value.reshape(self.shape) if self.order is None else value.transpose(self.order)
@@ -64,7 +64,7 @@ def match(
     original: Plain,
     run: Run,
     feeds: Values,
-    inner: Inner,
+    inner: InnerValues,
     grids: Mapping[str, Grid],
     *,
     named: bool = False,
@@ -90,7 +90,7 @@ def match(
 
 
 def _matched(
-    original: Plain, values: Values, inner: Inner, grids: Mapping[str, Grid]
+    original: Plain, values: Values, inner: InnerValues, grids: Mapping[str, Grid]
 ) -> dict[str, Match]:
     found: dict[str, Match] = {}
     closeness: dict[str, tuple[float, bool]] = {}
@@ -138,7 +138,7 @@ def _alike(quantizer: Quantizer, grids: Mapping[str, Grid]) -> dict[str, Grid]:
 
 
 def _best(
-    quantizer: Quantizer, values: Values, inner: Inner, grids: Mapping[str, Grid]
+    quantizer: Quantizer, values: Values, inner: InnerValues, grids: Mapping[str, Grid]
 ) -> tuple[tuple[float, bool, bool], Match] | None:
     """The tensor closest to the result of a quantizer, and the key by which it is closest."""
     source = values.get(quantizer.source)
@@ -187,7 +187,7 @@ def _ways(
         yield Match(name, order, shape, offset)
 
 
-def _apart(each: Match, inner: Inner, expected: Array, grid: Grid) -> float:
+def _apart(each: Match, inner: InnerValues, expected: Array, grid: Grid) -> float:
     """Share of elements that differ from ``expected`` by more than two steps."""
     if expected.size == 0:
         return 0.0
@@ -196,7 +196,9 @@ def _apart(each: Match, inner: Inner, expected: Array, grid: Grid) -> float:
     return float(np.mean(np.abs(value - expected.ravel()[::step]) > 2.0))
 
 
-def forced_inputs(original: Plain, matches: Mapping[str, Match], inner: Inner) -> dict[str, Array]:
+def forced_inputs(
+    original: Plain, matches: Mapping[str, Match], inner: InnerValues
+) -> dict[str, Array]:
     """Inputs of the model that is cut at ``matches``: the integers of the optimized model."""
     by_name = {q.name: q for q in original.quantizers}
     return {name: each.read(inner, by_name[name].grid) for name, each in matches.items()}

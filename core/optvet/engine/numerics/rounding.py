@@ -62,7 +62,7 @@ def random_ops(model: ModelProto) -> frozenset[str]:
 
 def rounding_of(model: ModelProto) -> Callable[[NodeProto], bool]:
     """Tells of a node of ``model`` whether it may return a float that is not exact."""
-    return _Walk(model).rounds
+    return _FactPropagation(model).rounds
 
 
 # Operators that copy, select, count or compare, or whose arithmetic is exact.
@@ -120,13 +120,13 @@ _INTEGER_BITS: dict[int, int] = {
 
 
 def _outputs_with(model: ModelProto, fact: _Fact) -> frozenset[str]:
-    walk = _Walk(model)
+    walk = _FactPropagation(model)
     facts = walk.graph(walk.model.graph, {})
     names = [output.name for output in model.graph.output]
     return frozenset(name for name in names if facts.get(name, _Fact.NONE) & fact)
 
 
-class _Walk:
+class _FactPropagation:
     """Carries facts from values to the values computed from them."""
 
     def __init__(self, model: ModelProto) -> None:

@@ -38,7 +38,7 @@ _SIGMA = 1.4826  # Median absolute deviation of a normal distribution, in standa
 
 
 @dataclass(frozen=True)
-class Interval:
+class RatioInterval:
     """A ratio of times, candidate to reference, with the ends of its confidence interval."""
 
     ratio: float
@@ -48,7 +48,7 @@ class Interval:
 
 def interval_of(
     repeats: Sequence[Sequence[float]], confidence: float = CONFIDENCE, *, seed: int = 0
-) -> Interval:
+) -> RatioInterval:
     """The ratio of times over all repeats.
 
     Args:
@@ -66,7 +66,7 @@ def interval_of(
     drawn = _bootstrap(centres, seed)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     ends = min(float(low), mean - half), max(float(high), mean + half)
-    return Interval(math.exp(mean), math.exp(ends[0]), math.exp(ends[1]))
+    return RatioInterval(math.exp(mean), math.exp(ends[0]), math.exp(ends[1]))
 
 
 def _bootstrap(centres: np.ndarray, seed: int) -> np.ndarray:
@@ -76,7 +76,7 @@ def _bootstrap(centres: np.ndarray, seed: int) -> np.ndarray:
     return np.asarray(centres[chosen].mean(axis=1))
 
 
-def call_of(interval: Interval, threshold: float) -> Call:
+def call_of(interval: RatioInterval, threshold: float) -> Call:
     """What an interval says: only what holds for every ratio in it.
 
     Args:

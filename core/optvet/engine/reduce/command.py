@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onnx import ModelProto, TypeProto
 
-from optvet.engine.reduce.search import Budget, Candidate, Reduction, reduce_model
+from optvet.engine.reduce.search import Budget, Reduction, ReductionCandidate, reduce_model
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.values import infer
@@ -43,7 +43,7 @@ def parse_command(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Command:
+class CheckCommand:
     """A command that exits 0 for interesting models; not with another code, a signal or a timeout.
 
     Attributes:
@@ -58,7 +58,7 @@ class Command:
     timeout_s: float = 60.0
     jobs: int = 1
 
-    def __call__(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
+    def __call__(self, candidates: Sequence[ReductionCandidate]) -> Iterator[bool]:
         """Answers in order; when the caller stops reading, the remaining runs are ended."""
         following = iter(enumerate(candidates))
         running: list[_Run] = []
@@ -137,9 +137,9 @@ def reduce_by_command(
         with Sandbox(jobs=1, preload=("onnx",)) as sandbox:
             known = sandbox.call(infer, model.SerializeToString()).value or {}
         types = {name: TypeProto.FromString(data) for name, data in known.items()}
-        command = Command(words, Path(folder), timeout_s, jobs)
+        command = CheckCommand(words, Path(folder), timeout_s, jobs)
 
-        def interesting(candidates: Sequence[Candidate]) -> Iterable[bool]:
+        def interesting(candidates: Sequence[ReductionCandidate]) -> Iterable[bool]:
             return command(candidates)
 
         return reduce_model(

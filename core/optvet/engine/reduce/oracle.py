@@ -30,20 +30,20 @@ from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import model_of
 from optvet.engine.reduce.search import (
     Budget,
-    Candidate,
     Recorder,
     Reduction,
+    ReductionCandidate,
     reduce_model,
 )
 from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.meter import Reading
+from optvet.engine.vet.meter import RequirementReading
 from optvet.engine.vet.observation import Examination, Observation
 from optvet.engine.vet.yardstick import Yardstick
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.case import Case
-from optvet.engine.work.draws import Pair
+from optvet.engine.work.draws import ModelPair
 from optvet.engine.work.facts import Ledger, Trial
-from optvet.engine.work.lab import Lab, Progress
+from optvet.engine.work.lab import Progress, TrialRunner
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.trial import Outputs, RuntimeConfig
 from optvet.engine.work.undefined import undefined_kinds
@@ -54,7 +54,7 @@ from optvet.graph.structure import Facts
 from optvet.spec.errors import UsageError
 from optvet.spec.requirement import Required
 from optvet.spec.scratch import temporary_folder
-from optvet.spec.symptoms import Check, Symptom
+from optvet.spec.symptoms import ScriptCheck, Symptom
 from optvet.spec.types import Failure, Model, ModelConfig, Sample
 
 Sought = Symptom | Yardstick | None
@@ -154,10 +154,10 @@ def types_by_inference(sandbox: Sandbox, model: ModelProto) -> dict[str, TypePro
 
 
 @dataclass
-class _Candidate:
+class _TestedModel:
     """A candidate and its reference."""
 
-    lab: Lab
+    lab: TrialRunner
     examiner: Examiner
     sample: Sample
     reference: Trial
@@ -194,7 +194,7 @@ class ReductionOracle:
 
     # --- for the reducer ---------------------------------------------------------------------
 
-    def test_all(self, candidates: Sequence[Candidate]) -> Iterator[bool]:
+    def test_all(self, candidates: Sequence[ReductionCandidate]) -> Iterator[bool]:
         """Answers in order; tests after the first success are finished, but not counted."""
         waiting: list[Future[bool]] = []
         following = iter(candidates)
@@ -234,7 +234,7 @@ class ReductionOracle:
                 "this model and sample; give the culprit and witness of a finding"
             )
 
-    def is_interesting(self, candidate: Candidate) -> bool:
+    def is_interesting(self, candidate: ReductionCandidate) -> bool:
         """Whether culprit and signature are those of the whole model.
 
         And the standard leaves nothing open of it that it does not of the whole: a scale of 0 or an
@@ -261,32 +261,32 @@ class ReductionOracle:
         data, config = model.SerializeToString(), self.case.reference
         return self.sandbox.call(undefined_kinds, data, dict(feeds), config).value or frozenset()
 
-    def _same(self, opened: _Candidate) -> bool:
+    def _same(self, opened: _TestedModel) -> bool:
         culprit = self.culprit
         if self._observed(opened, culprit) != self.target:
             return False
         fewer = (s for n in range(len(culprit)) for s in itertools.combinations(culprit, n))
         return all(self._observed(opened, s) != self.target for s in dict.fromkeys(fewer))
 
-    def _open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> _Candidate | None:
+    def _open(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> _TestedModel | None:
         """The candidate with its reference; None if the reference is invalid or does not run."""
         sample = Sample("witness", feeds)
         case = self.case.on(self._stored(model))
-        lab = Lab(case, self.sandbox, self._cache, ledger=self.ledger)
+        lab = TrialRunner(case, self.sandbox, self._cache, ledger=self.ledger)
         reference = lab.reference([sample])
         run = reference.runs.get(sample.id)
         if reference.build.failure is not None or run is None or isinstance(run, Failure):
             lab.model.blob.unlink(missing_ok=True)
             return None
         examiner = examiner_for(lab, self.culprit, [sample], reference, self.sought)
-        return _Candidate(lab, examiner, sample, reference)
+        return _TestedModel(lab, examiner, sample, reference)
 
-    def _observed(self, opened: _Candidate, passes: tuple[str, ...]) -> Signature | None:
+    def _observed(self, opened: _TestedModel, passes: tuple[str, ...]) -> Signature | None:
         if passes not in opened.seen:
             opened.seen[passes] = self._observe(opened, passes)
         return opened.seen[passes]
 
-    def _observe(self, opened: _Candidate, passes: tuple[str, ...]) -> Signature | None:
+    def _observe(self, opened: _TestedModel, passes: tuple[str, ...]) -> Signature | None:
         # A fault of the build is tested without running the result.
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
@@ -312,7 +312,7 @@ class ReductionOracle:
 
 
 def examiner_for(
-    lab: Lab,
+    lab: TrialRunner,
     culprit: Sequence[str],
     samples: Sequence[Sample],
     reference: Trial,
@@ -356,7 +356,7 @@ class ObservedFault:
     observation: Observation
     signature: Signature
     draw: Outputs | None = None
-    reading: Reading | None = None
+    reading: RequirementReading | None = None
 
 
 def first_observed(
@@ -392,7 +392,7 @@ def first_observed(
         return ObservedFault(observation, signature)
     (sample,) = samples
     shapes = {name: examiner.reference[sample.id][name].shape for name in drawn}
-    pair = Pair(examiner.lab, examiner.base, trial.passes, sample)
+    pair = ModelPair(examiner.lab, examiner.base, trial.passes, sample)
     telling = pair.telling(drawn, shapes, _DRAWS)
     # Half of them, so that one is drawn again when the smallest model is written down.
     kind = "draw" if 2 * len(telling) >= _DRAWS else signature.kind
@@ -409,7 +409,7 @@ def _signature(observation: Observation) -> Signature:
         if any(j.layered for j in observation.faults):
             # The whole run alone would no longer tell a wrong layer from one that nothing defines.
             kind = "layer"
-    if Symptom(symptom).info.check is Check.INTERFACE:
+    if Symptom(symptom).info.check is ScriptCheck.INTERFACE:
         words = ""  # the message consists of names and shapes of this model only
     return Signature(Symptom(symptom), observation.stage, words, kind)
 
@@ -427,7 +427,9 @@ def _sensitive(found: Examination) -> ObservedFault | None:
     return ObservedFault(observation, Signature(Symptom.SENSITIVITY, "compare"))
 
 
-def _unmet(found: Examination, required: Required, reading: Reading) -> ObservedFault | None:
+def _unmet(
+    found: Examination, required: Required, reading: RequirementReading
+) -> ObservedFault | None:
     if reading.met is not False:
         return None
     kind = "" if found.observation is None else _signature(found.observation).kind
@@ -445,7 +447,7 @@ def _structural(
     before, after = reference.build.facts, trial.build.facts
     if before is None or after is None:
         return None
-    if note.info.check is Check.NODES:
+    if note.info.check is ScriptCheck.NODES:
         # The threshold for bloat depends on the model's size; here any growth counts.
         if after.nodes <= before.nodes:
             return None

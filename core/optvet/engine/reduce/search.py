@@ -38,7 +38,7 @@ _MANY = 64
 """Stretches are substituted in graphs up to this size: the number of pairs grows as its square."""
 
 
-class Candidate:
+class ReductionCandidate:
     """A model and its inputs; the model is built when it is first used."""
 
     def __init__(self, graph: Graph) -> None:
@@ -70,7 +70,7 @@ class Candidate:
         return self._graph.digest
 
 
-Interesting = Callable[[Sequence[Candidate]], Iterable[bool]]
+Interesting = Callable[[Sequence[ReductionCandidate]], Iterable[bool]]
 """Answers for candidates in their order; read only up to the first True, so it may be lazy."""
 
 
@@ -210,7 +210,7 @@ class _Reducer:
         return Reduction(model, feeds, (before, best.size[0]), self.checks, self.steps, end)
 
     def _begin(self) -> None:
-        candidate = Candidate(self.best)
+        candidate = ReductionCandidate(self.best)
         self._seen.add(self.best.digest)
         self.checks += 1
         if not next(iter(self.interesting([candidate])), False):
@@ -256,7 +256,7 @@ class _Reducer:
 
     def _try_batch(self, batch: Sequence[Graph]) -> bool:
         self._check_budget()
-        answers = iter(self.interesting([Candidate(graph) for graph in batch]))
+        answers = iter(self.interesting([ReductionCandidate(graph) for graph in batch]))
         try:
             for graph, answer in zip(batch, answers, strict=False):
                 self._seen.add(graph.digest)

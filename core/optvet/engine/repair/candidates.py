@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
-from optvet.engine.repair.scene import Scene
+from optvet.engine.repair.scene import AlignedRun
 from optvet.spec.records.repair import (
     Edit,
     EditKind,
@@ -22,7 +22,7 @@ from optvet.spec.records.repair import (
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RepairCandidate:
     """Edits that belong together.
 
     Attributes:
@@ -35,9 +35,9 @@ class Candidate:
     depth: int = -1
 
 
-def proposed(kind: EditKind, about: str, *operations: Operation) -> Candidate:
+def proposed(kind: EditKind, about: str, *operations: Operation) -> RepairCandidate:
     """One edit that must explain a missing value."""
-    return Candidate((Edit(kind=kind, about=about, operations=list(operations)),))
+    return RepairCandidate((Edit(kind=kind, about=about, operations=list(operations)),))
 
 
 def attribute(node: str, name: str, value: Any) -> SetAttribute:
@@ -51,7 +51,7 @@ def attribute(node: str, name: str, value: Any) -> SetAttribute:
     return SetAttribute(node=node, name=name, value=value)
 
 
-def given(scene: Scene, index: int, place: int, value: np.ndarray) -> list[Operation]:
+def given(scene: AlignedRun, index: int, place: int, value: np.ndarray) -> list[Operation]:
     """Give input ``place`` of a node a constant; one that others read too is not changed."""
     node = scene.node_of(index)
     name = node.input[place] if place < len(node.input) else ""
@@ -66,7 +66,7 @@ def given(scene: Scene, index: int, place: int, value: np.ndarray) -> list[Opera
 
 
 def inserted(
-    scene: Scene,
+    scene: AlignedRun,
     node: str,
     index: int | None,
     operator: str,

@@ -8,7 +8,7 @@ import onnx
 
 from optvet.engine import contract
 from optvet.engine.convert.chain import Link
-from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.inputs import ConversionInput
 from optvet.engine.convert.session import Conversion
 from optvet.engine.options import parse_options
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions
@@ -20,7 +20,7 @@ _FIRST = 100
 
 
 def donors_of(
-    conversion: Conversion, converted: bytes, drawn: Sequence[Drawn]
+    conversion: Conversion, converted: bytes, drawn: Sequence[ConversionInput]
 ) -> Mapping[str, bytes]:
     """What other converters make of the source, by their names.
 

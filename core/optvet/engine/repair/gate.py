@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.inputs import ConversionInput
 from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.sample import SampleVerdict
@@ -22,7 +22,7 @@ _NEEDLESS = 1.05
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     """What a model does on every input; ``complaint`` is the checker's."""
 
     seen: Mapping[str, SampleVerdict]
@@ -35,17 +35,17 @@ class Measured:
             return seen.error
         return 0.0 if seen.right else math.inf
 
-    def is_right(self, samples: Sequence[Drawn]) -> bool:
+    def is_right(self, samples: Sequence[ConversionInput]) -> bool:
         """Whether there is no fault on any of ``samples``."""
         return all(self.seen[d.sample.id].right for d in samples)
 
-    def largest(self, samples: Sequence[Drawn]) -> float:
+    def largest(self, samples: Sequence[ConversionInput]) -> float:
         """The largest error on ``samples``."""
         return max((self.error(d.sample.id) for d in samples), default=0.0)
 
 
 @dataclass(frozen=True)
-class Gate:
+class AcceptanceCheck:
     """Measures models against one source, and compares them.
 
     Attributes:
@@ -56,20 +56,20 @@ class Gate:
     conversion: Conversion
     judge: Judge
     config: RuntimeConfig
-    witnesses: tuple[Drawn, ...]
-    held_out: tuple[Drawn, ...]
+    witnesses: tuple[ConversionInput, ...]
+    held_out: tuple[ConversionInput, ...]
 
-    def measure(self, data: bytes) -> Measured:
+    def measure(self, data: bytes) -> MeasuredModel:
         """What a model does on the witnesses and the inputs held out."""
         samples = [d.sample for d in (*self.witnesses, *self.held_out)]
         observed = self.conversion.observe(self.config, Artifact("onnx", data), samples)
-        return Measured(self.judge.see(observed, samples), observed.complaint)
+        return MeasuredModel(self.judge.see(observed, samples), observed.complaint)
 
-    def is_right(self, measured: Measured) -> bool:
+    def is_right(self, measured: MeasuredModel) -> bool:
         """Whether a model is right on all inputs."""
         return measured.is_right((*self.witnesses, *self.held_out))
 
-    def is_worse(self, before: Measured, after: Measured) -> bool:
+    def is_worse(self, before: MeasuredModel, after: MeasuredModel) -> bool:
         """Whether any input is worse than before, or the checker refuses what it took before."""
         if after.complaint and not before.complaint:
             return True
@@ -82,7 +82,7 @@ class Gate:
                 return True
         return False
 
-    def is_better(self, before: Measured, after: Measured) -> bool:
+    def is_better(self, before: MeasuredModel, after: MeasuredModel) -> bool:
         """Whether the error leaves the noise on the witnesses, or falls by the factor."""
         if after.is_right(self.witnesses) and not before.is_right(self.witnesses):
             return True
@@ -91,7 +91,7 @@ class Gate:
             before.largest(wrong) == math.inf and after.largest(wrong) < math.inf
         )
 
-    def is_needless(self, whole: Measured, without: Measured) -> bool:
+    def is_needless(self, whole: MeasuredModel, without: MeasuredModel) -> bool:
         """Whether no input is the worse for leaving an edit out."""
         if without.complaint and not whole.complaint:
             return False
@@ -102,11 +102,11 @@ class Gate:
             for n in names
         )
 
-    def failing(self, now: Measured) -> tuple[Drawn, ...]:
+    def failing(self, now: MeasuredModel) -> tuple[ConversionInput, ...]:
         """The witnesses that are wrong."""
         return tuple(d for d in self.witnesses if not now.seen[d.sample.id].right)
 
-    def widened(self, now: Measured) -> Gate:
+    def widened(self, now: MeasuredModel) -> AcceptanceCheck:
         """With one input more to choose edits on, where all witnesses are right and others not."""
         left = [d for d in self.held_out if not now.seen[d.sample.id].right]
         if self.failing(now) or not left:
@@ -114,7 +114,7 @@ class Gate:
         rest = tuple(d for d in self.held_out if d is not left[0])
         return replace(self, witnesses=(*self.witnesses, left[0]), held_out=rest)
 
-    def numbers(self, measured: Measured) -> dict[InputPart, RepairNumbers]:
+    def numbers(self, measured: MeasuredModel) -> dict[InputPart, RepairNumbers]:
         """The figures of both parts."""
         return {
             "witnesses": numbers_of(measured, self.witnesses),
@@ -122,7 +122,7 @@ class Gate:
         }
 
 
-def numbers_of(measured: Measured, drawn: Sequence[Drawn]) -> RepairNumbers:
+def numbers_of(measured: MeasuredModel, drawn: Sequence[ConversionInput]) -> RepairNumbers:
     """The figures of a model on ``drawn``."""
     seen = [measured.seen[d.sample.id] for d in drawn]
     largest = measured.largest(drawn)
@@ -136,8 +136,8 @@ def numbers_of(measured: Measured, drawn: Sequence[Drawn]) -> RepairNumbers:
 
 
 def parts(
-    drawn: Sequence[Drawn], wrong: Sequence[Drawn], number: int
-) -> tuple[tuple[Drawn, ...], tuple[Drawn, ...]]:
+    drawn: Sequence[ConversionInput], wrong: Sequence[ConversionInput], number: int
+) -> tuple[tuple[ConversionInput, ...], tuple[ConversionInput, ...]]:
     """The witnesses, the plainest wrong inputs, and the rest; inputs of notes are neither."""
     names = {d.sample.id for d in wrong if not d.unasked}
     asked = [d for d in drawn if not d.unasked]

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optvet.engine.convert.answer import result_of
-from optvet.engine.convert.inputs import Drawn
+from optvet.engine.convert.inputs import ConversionInput
 from optvet.engine.convert.inside import shows_inside
 from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.optimized import OptimizerAsConverter
 from optvet.engine.convert.places import recorded_inside
-from optvet.engine.convert.run import Made, converted_by, judged, opened, prepared
+from optvet.engine.convert.run import StageArtifact, converted_by, judged, opened, prepared
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
-from optvet.engine.repair.candidates import Candidate
+from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.donors import donors_of
 from optvet.engine.repair.edits import edited
-from optvet.engine.repair.gate import Gate, Measured, numbers_of, parts
+from optvet.engine.repair.gate import AcceptanceCheck, MeasuredModel, numbers_of, parts
 from optvet.engine.repair.propose.rank import proposals, proposals_beside
 from optvet.engine.repair.propose.trials import ended
-from optvet.engine.repair.search import Propose, Search, loaded
+from optvet.engine.repair.search import Propose, RepairSearch, loaded
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox.outcome import Outcome, describe
 from optvet.engine.work.trial import RuntimeConfig
@@ -119,7 +119,7 @@ class _Repair:
     request: RepairRequest
     conversion: Conversion
     judge: Judge
-    made: Made
+    made: StageArtifact
     before: ConversionResult
     progress: Progress
     recorded: dict[str, tuple[SourceInside, ...]] = field(default_factory=dict)
@@ -140,7 +140,9 @@ class _Repair:
         reason = "a stage that loses precision is to blame: quantize less, or declare more"
         return self._answer(verdict="not-repaired", reason=reason)
 
-    def result(self, drawn: Sequence[Drawn], wrong: Sequence[Drawn]) -> RepairResult:
+    def result(
+        self, drawn: Sequence[ConversionInput], wrong: Sequence[ConversionInput]
+    ) -> RepairResult:
         """The answer of a search."""
         artifact, config = self.made.artifact, self.conversion.runtime_for("onnx", last=True)
         if artifact is None or config is None:
@@ -150,10 +152,10 @@ class _Repair:
             reason = f"{reference.runtime.name} does not show what it computes inside"
             return self._answer(verdict="not-repaired", reason=f"{reason}: no edit is proposed")
         number = max(1, min(_WITNESSES, len(wrong) // 2))
-        gate = Gate(self.conversion, self.judge, config, *parts(drawn, wrong, number))
+        gate = AcceptanceCheck(self.conversion, self.judge, config, *parts(drawn, wrong, number))
         self.judge.meter.of([d.sample for d in drawn])
         start = gate.measure(artifact.data)
-        search = Search(
+        search = RepairSearch(
             gate,
             loaded(artifact.data),
             self._proposer(config, donors_of(self.conversion, artifact.data, drawn)),
@@ -189,7 +191,7 @@ class _Repair:
     def _proposer(self, config: RuntimeConfig, donors: Mapping[str, bytes]) -> Propose:
         numbers = itertools.count(1)
 
-        def propose(data: bytes, failing: Sequence[Drawn]) -> Sequence[Candidate]:
+        def propose(data: bytes, failing: Sequence[ConversionInput]) -> Sequence[RepairCandidate]:
             samples = [d.sample for d in failing[:_SHOWN]]
             tried = self.conversion.folder / f"tried-{next(numbers)}"
             for before in range(1 + _ENDED):
@@ -208,7 +210,7 @@ class _Repair:
         samples: Sequence[Sample],
         tried: Path,
         donors: Mapping[str, bytes],
-    ) -> Outcome[list[Candidate]]:
+    ) -> Outcome[list[RepairCandidate]]:
         conversion, about = self.conversion, (config, data, samples, tried, donors)
         if conversion.source_is_here:
             source = (conversion.reference, conversion.source.artifact)
@@ -241,8 +243,8 @@ class _Repair:
         result = result_of(one, replace(answer, skipped=skipped), 0.0)
         samples = [d.sample for d in unknown]
         observed = fresh.observe(config, Artifact("onnx", old), samples)
-        before = Measured(judge.see(observed, samples), observed.complaint)
-        after = Measured(answer.stations[-1].seen)
+        before = MeasuredModel(judge.see(observed, samples), observed.complaint)
+        after = MeasuredModel(answer.stations[-1].seen)
         return result, numbers_of(before, unknown), numbers_of(after, unknown)
 
     def _written(self, old: bytes, new: bytes, answer: RepairResult) -> list[str]:
@@ -272,7 +274,7 @@ class _Repair:
         return RepairResult.model_validate({**told, **about})
 
 
-def _is_known(drawn: Drawn, random: int) -> bool:
+def _is_known(drawn: ConversionInput, random: int) -> bool:
     """Whether a search for edits saw this input, when there were ``random`` random ones."""
     if drawn.origin == "size":
         return False

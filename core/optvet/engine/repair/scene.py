@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from optvet.engine.convert.align import (
     Known,
-    Region,
+    SuspectRegion,
     Tolerances,
     broken_region,
     equal_up_to_layout,
@@ -46,7 +46,7 @@ class Donor:
 
 
 @dataclass(frozen=True)
-class Scene:
+class AlignedRun:
     """A source and a converted model on one input.
 
     Attributes:
@@ -61,7 +61,7 @@ class Scene:
     allowed: Tolerances
     values: Mapping[str, np.ndarray]
     known: Known
-    region: Region
+    region: SuspectRegion
     output: str
     place: int
     donors: tuple[Donor, ...] = ()
@@ -163,7 +163,7 @@ def scene_of(
     model: ModelProto,
     sample: Sample,
     donors: Mapping[str, bytes] | None = None,
-) -> Scene | None:
+) -> AlignedRun | None:
     """The two sides on ``sample``; None where the outputs of the source are not known inside it.
 
     ``recorded`` is what ``source_inside`` gave, ``donors`` are other models of the source by name.
@@ -183,7 +183,7 @@ def scene_of(
     region = broken_region(model, inside, known, *wrong)
     lent = (_donor(name, data, config, sample) for name, data in (donors or {}).items())
     inputs = _inputs(model, sample)
-    return Scene(model, inside, allowed, values, known, region, *wrong, tuple(lent), inputs)
+    return AlignedRun(model, inside, allowed, values, known, region, *wrong, tuple(lent), inputs)
 
 
 def _inputs(model: ModelProto, sample: Sample) -> dict[str, str]:

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.convert.inputs import Drawn
-from optvet.engine.repair.candidates import Candidate
+from optvet.engine.convert.inputs import ConversionInput
+from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.edits import DoesNotFit, edited
-from optvet.engine.repair.gate import Gate, Measured
+from optvet.engine.repair.gate import AcceptanceCheck, MeasuredModel
 from optvet.spec.records.repair import Edit, RepairStep
 
 ROUNDS = 12
 """Faults that are repaired one after the other."""
-Propose = Callable[[bytes, Sequence[Drawn]], Sequence[Candidate]]
+Propose = Callable[[bytes, Sequence[ConversionInput]], Sequence[RepairCandidate]]
 
 
 @dataclass
-class Search:
+class RepairSearch:
     """The state of one repair.
 
     Attributes:
@@ -30,7 +30,7 @@ class Search:
         progress: Told the number of models tried.
     """
 
-    gate: Gate
+    gate: AcceptanceCheck
     model: ModelProto
     propose: Propose
     tries: int
@@ -41,7 +41,7 @@ class Search:
     steps: list[RepairStep] = field(default_factory=list)
     needless: list[str] = field(default_factory=list)
 
-    def run(self) -> Measured:
+    def run(self) -> MeasuredModel:
         """Repair as far as it goes; returns what the model then does."""
         start = now = self.gate.measure(self.model.SerializeToString())
         for _ in range(ROUNDS):
@@ -61,19 +61,19 @@ class Search:
             return start
         return self._minimal(now)
 
-    def _note(self, candidate: Candidate, now: Measured, tried: int) -> None:
+    def _note(self, candidate: RepairCandidate, now: MeasuredModel, tried: int) -> None:
         largest = now.largest(self.gate.witnesses)
         error = None if largest == float("inf") else largest
         about = "; ".join(edit.about for edit in candidate.edits)
         self.steps.append(RepairStep(about=about, tried=tried, error=error))
 
-    def _step(self, now: Measured) -> tuple[Candidate, Measured, int] | None:
+    def _step(self, now: MeasuredModel) -> tuple[RepairCandidate, MeasuredModel, int] | None:
         """The first candidate that mends the model; else the best one that improves it.
 
         Else the first one that explains a value inside without any input that is worse.
         """
-        better: list[tuple[float, int, Candidate, Measured]] = []
-        explains: tuple[Candidate, Measured] | None = None
+        better: list[tuple[float, int, RepairCandidate, MeasuredModel]] = []
+        explains: tuple[RepairCandidate, MeasuredModel] | None = None
         tried = 0
         for candidate, measured in self._measured(self._proposed(now)):
             tried += 1
@@ -97,7 +97,9 @@ class Search:
             return candidate, measured, tried
         return None if explains is None else (*explains, tried)
 
-    def _helps(self, now: Measured, candidate: Candidate, measured: Measured) -> bool:
+    def _helps(
+        self, now: MeasuredModel, candidate: RepairCandidate, measured: MeasuredModel
+    ) -> bool:
         """Whether an edit that explains a value leaves right what was right.
 
         With two faults, mending the first may move the outputs further away.
@@ -108,13 +110,13 @@ class Search:
             measured.seen[name].right or not seen.right for name, seen in now.seen.items()
         )
 
-    def _proposed(self, now: Measured) -> Sequence[Candidate]:
+    def _proposed(self, now: MeasuredModel) -> Sequence[RepairCandidate]:
         return self.propose(self._made(self.edits).SerializeToString(), self.gate.failing(now))
 
     def _made(self, edits: Sequence[Edit]) -> ModelProto:
         return edited(self.model, edits)
 
-    def _measure(self, edits: Sequence[Edit]) -> Measured | None:
+    def _measure(self, edits: Sequence[Edit]) -> MeasuredModel | None:
         """What the model does with ``edits``; None if they do not fit."""
         try:
             data = self._made(edits).SerializeToString()
@@ -123,8 +125,8 @@ class Search:
         return self.gate.measure(data)
 
     def _measured(
-        self, candidates: Sequence[Candidate]
-    ) -> Iterator[tuple[Candidate, Measured | None]]:
+        self, candidates: Sequence[RepairCandidate]
+    ) -> Iterator[tuple[RepairCandidate, MeasuredModel | None]]:
         """Candidates in order with what they do, a few measured at a time."""
         with ThreadPoolExecutor(self.jobs) as pool:
             for start in range(0, len(candidates), self.jobs):
@@ -137,7 +139,7 @@ class Search:
                 for candidate, future in zip(group, futures, strict=True):
                     yield candidate, future.result()
 
-    def _minimal(self, now: Measured) -> Measured:
+    def _minimal(self, now: MeasuredModel) -> MeasuredModel:
         """Leave out each edit without which no input is worse, the last one first."""
         for edit in self.edits[::-1]:
             if len(self.edits) == 1:

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto, helper
 
 from optvet.engine.repair.edits import DoesNotFit, edited
-from optvet.engine.repair.scene import Scene
+from optvet.engine.repair.scene import AlignedRun
 from optvet.engine.work.trial import RuntimeConfig
 from optvet.graph.walk import reads
 from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, ReplaceRegion, SetInput
@@ -32,7 +32,7 @@ class Window:
         nodes: Indices of its nodes, in order: the first of the broken region, and some before it.
     """
 
-    scene: Scene
+    scene: AlignedRun
     config: RuntimeConfig
     nodes: tuple[int, ...]
 
@@ -106,7 +106,7 @@ def _named(edits: Iterable[Edit]) -> Iterable[str]:
                 yield from (name for name in operation.inputs if name)
 
 
-def window_of(scene: Scene, config: RuntimeConfig) -> Window:
+def window_of(scene: AlignedRun, config: RuntimeConfig) -> Window:
     """The window at the first fault of a scene."""
     model = scene.model
     first = scene.region.nodes[:NODES]

@@ -10,7 +10,7 @@ from optvet.engine.pipelines import written
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.observation import Examination
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.vet.warned import warnings_of
 from optvet.engine.work.case import Case
 from optvet.engine.work.inputs import Inputs
@@ -37,7 +37,7 @@ from optvet.spec.types import Model
 
 
 def assemble(
-    session: Session,
+    session: VetSession,
     detected: Detected,
     inputs: Inputs,
     *,
@@ -118,7 +118,7 @@ def runtime_record(config: RuntimeConfig) -> RuntimeRecord:
     )
 
 
-def _structures(session: Session, detected: Detected) -> Structures | None:
+def _structures(session: VetSession, detected: Detected) -> Structures | None:
     """The graph before and after the whole pipeline, both of which were made before."""
     lab, samples = session.lab, detected.samples
     before = lab.reference(samples).build.facts
@@ -133,7 +133,7 @@ def _structure(facts: Facts) -> Structure:
     return Structure(nodes=facts.nodes, size_bytes=facts.size_bytes, operators=operators)
 
 
-def _quantized(session: Session, detected: Detected) -> Quantized | None:
+def _quantized(session: VetSession, detected: Detected) -> Quantized | None:
     """How the layers of the whole pipeline's model were judged, if it is a quantized one."""
     examiner, pipeline = detected.examiner, session.case.passes.pipeline
     if not examiner.layers.applies():
@@ -171,7 +171,7 @@ def optimizer_record(case: Case) -> OptimizerRecord:
     )
 
 
-def _safe_code(session: Session, safe: tuple[str, ...]) -> str:
+def _safe_code(session: VetSession, safe: tuple[str, ...]) -> str:
     """The optimizer's own call of the safe pipeline, where the optimizer can write it down."""
     case = session.case
     if not safe or not isinstance(case.optimizer, Explains):
@@ -179,7 +179,7 @@ def _safe_code(session: Session, safe: tuple[str, ...]) -> str:
     return case.optimizer.snippet(case.passes.complete(safe), case.options)
 
 
-def _changing_passes(session: Session, records: Sequence[PassRecord] | None) -> list[str] | None:
+def _changing_passes(session: VetSession, records: Sequence[PassRecord] | None) -> list[str] | None:
     """Passes that changed the model, as the optimizer reports or as observed one by one."""
     lab, pipeline = session.lab, session.case.passes.pipeline
     if lab.knows_changing_passes(pipeline):
@@ -192,7 +192,7 @@ def _changing_passes(session: Session, records: Sequence[PassRecord] | None) -> 
     return [r.name for r in records if r.effect != "none"]
 
 
-def _control_reference(session: Session, examiner: Examiner) -> None:
+def _control_reference(session: VetSession, examiner: Examiner) -> None:
     ledger, name = session.ledger, "reference against itself"
     if examiner.random:
         names = ", ".join(sorted(examiner.random))
@@ -209,7 +209,7 @@ def _control_reference(session: Session, examiner: Examiner) -> None:
         ledger.control("empty pipeline", "not-needed")
 
 
-def _control_samples(session: Session, detected: Detected, inputs: Inputs) -> None:
+def _control_samples(session: VetSession, detected: Detected, inputs: Inputs) -> None:
     words = f"{detected.judged} judged"
     if not detected.complete:
         words += "; it fails on these, so it was not tried on the others"
@@ -222,7 +222,7 @@ def _control_samples(session: Session, detected: Detected, inputs: Inputs) -> No
 
 
 def _judged(
-    session: Session, found: Examination, remaining: Examination | None
+    session: VetSession, found: Examination, remaining: Examination | None
 ) -> Mapping[str, Judgement]:
     """A judgement per output: of the pipeline, else of what remains where a limit is documented.
 
@@ -239,7 +239,7 @@ def _judged(
 
 
 def _verdict(
-    session: Session, examiner: Examiner, judged: Mapping[str, Judgement]
+    session: VetSession, examiner: Examiner, judged: Mapping[str, Judgement]
 ) -> tuple[Verdict, str]:
     faults = [f for f in session.ledger.findings if f.severity == "fault"]
     if any(f.confirmed for f in faults):

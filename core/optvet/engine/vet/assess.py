@@ -12,9 +12,9 @@ from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.fixed import FixedTolerances
 from optvet.engine.vet.impact import Answers, Assessment, choose, fallback
 from optvet.engine.vet.requirements import candidates, fitting, required_of
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.inputs import Inputs
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.trial import Outputs
 from optvet.spec.errors import ContractError, InputError
 from optvet.spec.protocols import Decodes
@@ -31,7 +31,7 @@ class Assessor:
         fixed: What fixed tolerances would say.
     """
 
-    def __init__(self, session: Session, inputs: Inputs) -> None:
+    def __init__(self, session: VetSession, inputs: Inputs) -> None:
         self._session, self._inputs = session, inputs
         self._request, self._plugins = session.request, session.plugins
         self._ledger = session.ledger
@@ -72,7 +72,7 @@ class Assessor:
             self._assessment = Assessment(plain, plain.comparator.options, lab.model)
             _add(self._assessment, examiner, samples, reference, runs)
 
-    def _calibrate(self, to: Assessment, lab: Lab, samples: Sequence[Sample]) -> None:
+    def _calibrate(self, to: Assessment, lab: TrialRunner, samples: Sequence[Sample]) -> None:
         """Settle what is one for all samples, which are made twice where they are many."""
         several = self._inputs.several
         chunks = self._session.inputs().chunks() if several else iter([samples])
@@ -137,7 +137,10 @@ def _add(
 
 
 def decoded(
-    lab: Lab, passes: Sequence[str] | None, samples: Sequence[Sample], assessment: Assessment
+    lab: TrialRunner,
+    passes: Sequence[str] | None,
+    samples: Sequence[Sample],
+    assessment: Assessment,
 ) -> Answers | None:
     """What a comparator that decodes makes of the original, and of the model after ``passes``."""
     comparator = assessment.choice.comparator

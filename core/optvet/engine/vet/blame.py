@@ -12,7 +12,7 @@ from optvet.engine.vet import localize
 from optvet.engine.vet.localize import Answer, Test
 from optvet.engine.vet.properties import Property
 from optvet.engine.work.facts import Purpose, Trial, hangs
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.spec.request import Strategy
 
 SHORT_WAITS_S = 20.0
@@ -20,7 +20,7 @@ SHORT_WAITS_S = 20.0
 
 
 def blame(
-    lab: Lab, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+    lab: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
 ) -> tuple[str, ...]:
     """The minimal pass sequence that shows ``wanted``; empty for import and export alone.
 
@@ -38,7 +38,7 @@ def blame(
 
 
 def search(
-    lab: Lab, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+    lab: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
 ) -> tuple[str, ...]:
     """A minimal sequence of passes from ``pipeline`` that shows ``wanted``.
 
@@ -47,7 +47,7 @@ def search(
     traits, required = lab.case.optimizer.traits, lab.case.passes.required
     if strategy == "none":
         return tuple(name for name in pipeline if name not in required)
-    trials = _Trials(lab, wanted)
+    trials = _TrialMemo(lab, wanted)
     alone = trials.test(wanted, "localize")
     for name in wanted.likely(lab.trial(pipeline, (), "walk")) if strategy == "auto" else ():
         if name not in required and alone(lab.case.passes.complete((name,))) == "fails":
@@ -65,10 +65,10 @@ def search(
     return localize.minimal_sequence(prefix, fine, required=required)
 
 
-class _Trials:
+class _TrialMemo:
     """The trials of one search, each made once, while there is time for those that hang."""
 
-    def __init__(self, lab: Lab, wanted: Property) -> None:
+    def __init__(self, lab: TrialRunner, wanted: Property) -> None:
         self._lab, self._samples = lab, wanted.samples
         self._known: dict[tuple[str, ...], Trial] = {}
         # What may be spent on trials that hang, beside the first and its confirmation.
@@ -94,7 +94,7 @@ class _Trials:
         return self._known[passes]
 
 
-def _suspects(lab: Lab, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...]:
+def _suspects(lab: TrialRunner, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...]:
     """The passes that the optimizer reports as changing the model, if they show the property.
 
     The report is a hint, not evidence: if these passes do not show the property, the whole pipeline

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from optvet.engine import contract
 from optvet.engine.options import parse_options
 from optvet.engine.trust import options_from
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.spec.protocols import Calibrates, Comparator, TellsMetrics
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Failure, Model, Sample
@@ -68,7 +68,7 @@ def in_declared_order(
 
 
 def calibrated(
-    lab: Lab,
+    lab: TrialRunner,
     chunks: Iterable[Sequence[Sample]],
     comparator: Comparator,
     options: BaseModel,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import RuntimeConfig
@@ -17,7 +17,7 @@ from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
 
 
-def cross_check(session: Session, samples: Sequence[Sample]) -> None:
+def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
     """Test every finding on the runtimes of the request."""
     if not session.request.cross_check:
         return
@@ -40,7 +40,7 @@ def cross_check(session: Session, samples: Sequence[Sample]) -> None:
             session.ledger.amend(i, {"cross_check": answers, "location": where})
 
 
-def _answer(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:
+def _answer(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
     """What another runtime shows; one that refuses such a model says nothing of the fault."""
     try:
         return _ask(session, name, finding, sample)
@@ -48,7 +48,7 @@ def _answer(session: Session, name: str, finding: Finding, sample: Sample) -> Cr
         return _unable(name, f"takes no such model: {error}")
 
 
-def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> CrossCheck:
+def _ask(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
     """The result of a finding on another runtime."""
     case, runtime = session.case, session.plugins.runtime(name)
     produces = case.optimizer.traits.produces
@@ -82,7 +82,7 @@ def _ask(session: Session, name: str, finding: Finding, sample: Sample) -> Cross
     )
 
 
-def _agrees(session: Session, reference: Trial, sample: Sample) -> bool:
+def _agrees(session: VetSession, reference: Trial, sample: Sample) -> bool:
     """Whether another runtime's trial of the original gives what the vet's own reference does."""
     case = session.case
     gate = Examiner(

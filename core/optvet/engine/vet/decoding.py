@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from optvet.engine.work import cache as caching
 from optvet.engine.work.facts import is_circumstantial, run_from_bytes, run_to_bytes
-from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.lab import TrialRunner, refuse_misuse
 from optvet.engine.work.sandbox import Outcome
 from optvet.engine.work.trial import Outputs, decode
 from optvet.spec.protocols import Decodes
@@ -25,7 +25,7 @@ _Answers = Outcome[tuple[dict[str, Answer], int]]
 class Decoder:
     """One comparator's answers in one lab."""
 
-    def __init__(self, lab: Lab, comparator: Decodes, options: BaseModel) -> None:
+    def __init__(self, lab: TrialRunner, comparator: Decodes, options: BaseModel) -> None:
         self.lab, self.comparator, self.options = lab, comparator, options
         self._about = (
             getattr(comparator, "name", ""),

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from optvet.engine.vet.blame import blame
-from optvet.engine.vet.meter import Meter, Reading
+from optvet.engine.vet.meter import RequirementMeter, RequirementReading
 from optvet.engine.vet.observation import finite
-from optvet.engine.vet.properties.unmet import Unmet
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.properties.unmet import UnmetRequirement
+from optvet.engine.vet.session import VetSession
 from optvet.spec.records import RequirementRecord
 from optvet.spec.requirement import Required
 
@@ -18,7 +18,7 @@ Clear = Callable[[Passes], Passes]
 """Reports the faults of a pipeline and returns its safe passes."""
 
 
-def demand(session: Session, meter: Meter, safe: Passes, clear: Clear) -> Passes:
+def demand(session: VetSession, meter: RequirementMeter, safe: Passes, clear: Clear) -> Passes:
     """Report the passes because of which requirements are not met.
 
     Args:
@@ -44,22 +44,22 @@ def demand(session: Session, meter: Meter, safe: Passes, clear: Clear) -> Passes
         if reading.met is None:
             ledger.undecided(f"requirement {required}: {reading.words}")
         elif not reading.met:
-            kept &= frozenset(_rest(session, Unmet(meter, required), table.pipeline))
+            kept &= frozenset(_rest(session, UnmetRequirement(meter, required), table.pipeline))
     while True:
         shorter = tuple(name for name in safe if name in kept)
         shorter = shorter if shorter == safe else clear(shorter)
         unmet = next((r for r in judged if meter.read(r, shorter).met is False), None)
         if unmet is None or shorter == table.required_of(shorter):
             return shorter
-        safe, kept = shorter, frozenset(_rest(session, Unmet(meter, unmet), shorter))
+        safe, kept = shorter, frozenset(_rest(session, UnmetRequirement(meter, unmet), shorter))
 
 
-def _is_met_by_the_original(meter: Meter, required: Required) -> bool:
+def _is_met_by_the_original(meter: RequirementMeter, required: Required) -> bool:
     """Whether a second run of the original, compared with the first, meets the requirement."""
     return meter.read(required, None, fresh=True).met is True
 
 
-def _rest(session: Session, unmet: Unmet, passes: Passes) -> Passes:
+def _rest(session: VetSession, unmet: UnmetRequirement, passes: Passes) -> Passes:
     """``passes`` without those because of which the requirement is not met.
 
     The requirement may still not be met when no optional pass is left.
@@ -75,7 +75,7 @@ def _rest(session: Session, unmet: Unmet, passes: Passes) -> Passes:
     return passes
 
 
-def _report(session: Session, unmet: Unmet, culprit: Sequence[str]) -> bool:
+def _report(session: VetSession, unmet: UnmetRequirement, culprit: Sequence[str]) -> bool:
     """Add the finding; False if new processes do not repeat it, which is recorded as undecided."""
     table = session.case.passes
     passes = table.complete(culprit) if culprit else table.base
@@ -90,7 +90,7 @@ def _report(session: Session, unmet: Unmet, culprit: Sequence[str]) -> bool:
     return True
 
 
-def _record(required: Required, reading: Reading) -> RequirementRecord:
+def _record(required: Required, reading: RequirementReading) -> RequirementRecord:
     return RequirementRecord(
         requirement=str(required),
         met=reading.met,

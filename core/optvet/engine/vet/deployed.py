@@ -5,14 +5,14 @@ from __future__ import annotations
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.rounds import clear
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.case import Checks
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.types import Failure
 
 
 def judge_as_deployed(
-    session: Session, detected: Detected, safe: tuple[str, ...]
+    session: VetSession, detected: Detected, safe: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Report faults of the ``safe`` pipeline that only these show; returns the safe part of it."""
     samples, ledger = detected.samples, session.ledger

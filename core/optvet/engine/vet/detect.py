@@ -12,10 +12,10 @@ from optvet.engine.vet.observation import Examination, Observation
 from optvet.engine.vet.probing import cannot_load, no_answer
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault, unrepeated
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.facts import Trial, is_late
 from optvet.engine.work.inputs import Inputs
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.errors import InfrastructureError, InputError, NothingTested
 from optvet.spec.protocols import Evaluates
@@ -37,7 +37,7 @@ class Detected:
         refused: Why the original does not run on a sample, by the sample's name.
     """
 
-    lab: Lab
+    lab: TrialRunner
     examiner: Examiner
     found: Examination
     judged: int
@@ -65,7 +65,7 @@ class _Count:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
+def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
     """Compare original and candidate on all samples.
 
     The following stages need only the first chunk and the witnesses, so the others are not kept.
@@ -97,7 +97,7 @@ def detect(session: Session, inputs: Inputs, assessor: Assessor) -> Detected:
     return Detected(lab, examiner, found, count.judged, count.complete, count.refused)
 
 
-def _examiners(lab: Lab) -> tuple[Examiner, Examiner]:
+def _examiners(lab: TrialRunner) -> tuple[Examiner, Examiner]:
     """One examiner for passes, and one for import and lowering, which use other kernels."""
     tolerance = lab.case.passes.tolerance
     examiner = Examiner(lab, (), tolerance=tolerance)
@@ -106,7 +106,7 @@ def _examiners(lab: Lab) -> tuple[Examiner, Examiner]:
     return examiner, gate
 
 
-def _run_both(session: Session, samples: Sequence[Sample]) -> tuple[Lab, Trial]:
+def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunner, Trial]:
     """The reference's trial, and a lab with checks that the original passes.
 
     The candidate's trial is made in parallel, and cached.
@@ -137,8 +137,8 @@ def _run_both(session: Session, samples: Sequence[Sample]) -> tuple[Lab, Trial]:
 
 
 def _run_unchecked(
-    session: Session, samples: Sequence[Sample], refusal: Failure
-) -> tuple[Lab, Trial]:
+    session: VetSession, samples: Sequence[Sample], refusal: Failure
+) -> tuple[TrialRunner, Trial]:
     """The same for an original that the checker refuses, if a runtime runs it all the same."""
     words = " ".join(refusal.message.partition("==> Context")[0].split())
     lab, reference = _run_both(session.at(session.lab.under(plain=False)), samples)
@@ -170,7 +170,7 @@ def _is_death(failure: Failure | None) -> bool:
 
 
 def _examine_chunk(
-    session: Session, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
+    session: VetSession, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
 ) -> tuple[bool, Examination]:
     """What is wrong with the pipeline on ``samples``; False where the lowering already is."""
     lab = session.lab
@@ -186,7 +186,7 @@ def _examine_chunk(
 
 
 def _fault_of_lowering(
-    session: Session, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
+    session: VetSession, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
 ) -> Observation | None:
     """Rule 3 for artifacts of another format: first the fixed lowering against the original.
 
@@ -221,7 +221,12 @@ def _fault_of_lowering(
 
 
 def _usable(
-    session: Session, reference: Trial, samples: Sequence[Sample], count: _Count, *, several: bool
+    session: VetSession,
+    reference: Trial,
+    samples: Sequence[Sample],
+    count: _Count,
+    *,
+    several: bool,
 ) -> list[Sample]:
     """Samples that the reference runs on; records why it refuses the others.
 
@@ -249,7 +254,7 @@ def _usable(
 
 
 def _those_that_end(
-    session: Session, reference: Trial, samples: Sequence[Sample], count: _Count
+    session: VetSession, reference: Trial, samples: Sequence[Sample], count: _Count
 ) -> list[Sample]:
     """The samples before the one that times out; it and the following ones are refused."""
     count.stopped = True
@@ -282,7 +287,7 @@ def let_go(examiner: Examiner, samples: Sequence[Sample], found: Examination) ->
 
 
 def wrong_in_rest(
-    session: Session, inputs: Inputs, detected: Detected, pipeline: Sequence[str]
+    session: VetSession, inputs: Inputs, detected: Detected, pipeline: Sequence[str]
 ) -> Examination:
     """The first fault of ``pipeline`` on the samples that are not kept in memory."""
     lab, examiner = session.lab, detected.examiner

@@ -204,7 +204,7 @@ def recorded(data: bytes, feeds: Values, by: RuntimeConfig, jitters: int) -> Rec
 
 
 @dataclass(frozen=True)
-class Pair:
+class ValuePair:
     """Two values, one of each model, that correspond, and their comparison."""
 
     a: str
@@ -227,7 +227,7 @@ def compare_values(
     first value that is beyond its noise.
     """
     wanted = _ancestors(b, outputs, a) if outputs else None
-    pairs: list[Pair] = []
+    pairs: list[ValuePair] = []
     for pair in _pairs(a, b, first, second, wanted):
         pairs.append(pair)
         if outputs and pair.judgement.call == "fault":
@@ -281,7 +281,7 @@ def _pairs(
     first: RecordedValues,
     second: RecordedValues,
     wanted: set[str] | None,
-) -> Iterable[Pair]:
+) -> Iterable[ValuePair]:
     """Shared values in the order of ``b``, those among ``wanted`` only."""
     outputs = {y.name: x.name for x, y in zip(a.graph.output, b.graph.output, strict=False)}
     by_shape = _Index(a, first)
@@ -289,11 +289,11 @@ def _pairs(
         value = second.values.get(name)
         if value is None or (wanted is not None and name not in wanted):
             continue
-        pair: Pair | None = None
+        pair: ValuePair | None = None
         twin = outputs.get(name, name)
         if twin in first.values:
             by: Literal["name", "position"] = "name" if twin == name else "position"
-            pair = Pair(twin, name, by, judge_value(twin, value, first))
+            pair = ValuePair(twin, name, by, judge_value(twin, value, first))
         # Outputs are matched by name only; inner names may be reused.
         if (pair is None or pair.judgement.call == "fault") and name not in outputs:
             pair = by_shape.find(name, value) or pair
@@ -312,7 +312,7 @@ class _Index:
             if value is not None:
                 self._names[value.shape, value.dtype].append(name)
 
-    def find(self, name: str, value: np.ndarray) -> Pair | None:
+    def find(self, name: str, value: np.ndarray) -> ValuePair | None:
         """The only value that agrees with ``value``; None if several do, or for constants."""
         if not 1 < value.size <= _LOOKED_AT or np.all(value == value.flat[0]):
             return None
@@ -321,7 +321,7 @@ class _Index:
             if _resembles(self._first.values[other], value):
                 judgement = judge_value(other, value, self._first)
                 if judgement.call in ("same", "drift"):
-                    found.append(Pair(other, name, "value", judgement))
+                    found.append(ValuePair(other, name, "value", judgement))
         return found[0] if len(found) == 1 else None
 
 
@@ -398,7 +398,7 @@ class _Nodes:
 
 
 def _layer(
-    pair: Pair, a: _Nodes, b: _Nodes, first: RecordedValues, second: RecordedValues
+    pair: ValuePair, a: _Nodes, b: _Nodes, first: RecordedValues, second: RecordedValues
 ) -> Layer:
     one, other = a.maker(pair.a), b.maker(pair.b)
     value = first.values[pair.a]

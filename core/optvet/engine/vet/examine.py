@@ -41,9 +41,9 @@ from optvet.engine.vet.observation import (
     observation_of,
 )
 from optvet.engine.work import noise as measuring
-from optvet.engine.work.draws import Pair
+from optvet.engine.work.draws import ModelPair
 from optvet.engine.work.facts import Trial
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import Outputs
 from optvet.graph.interface import misdeclared
@@ -61,7 +61,7 @@ class Examiner:
 
     def __init__(
         self,
-        lab: Lab,
+        lab: TrialRunner,
         samples: Sequence[Sample],
         *,
         tolerance: Callable[[Sequence[str]], float | None] = lambda passes: None,
@@ -349,7 +349,7 @@ class Examiner:
         names = sorted(self.random - self.ignored_outputs - self.flaky)
         if not names:
             return []
-        pair = Pair(self.lab, self.base, trial.passes, sample, self._drawn)
+        pair = ModelPair(self.lab, self.base, trial.passes, sample, self._drawn)
         return list(pair.judgements(names).values())
 
     def agrees(self, sample: Sample, again: Outputs) -> bool:

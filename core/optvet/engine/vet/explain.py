@@ -31,12 +31,12 @@ from optvet.engine.vet.divergence import (
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import basis
 from optvet.engine.work.checking import check
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import (
+    BuildSubject,
     RuntimeConfig,
-    Subject,
     build,
     load,
     speaks_dialect,
@@ -77,7 +77,7 @@ another process, and the confirmation of both. So many may be spent on explainin
 
 
 def explain(
-    lab: Lab,
+    lab: TrialRunner,
     symptom: Symptom,
     outputs: Sequence[str],
     passes: Sequence[str],
@@ -108,7 +108,7 @@ def explain(
     compares = not symptom.info.failed
     jitters = JITTERS if inferences is None else min(JITTERS, inferences - 2)
     fixed = 2 + jitters if compares else 1
-    task = Task(
+    task = ExplainTask(
         lab.subject(None),
         lab.subject(passes),
         lab.case.candidate,
@@ -143,7 +143,11 @@ def explain(
 
 
 def _outer_values(
-    lab: Lab, symptom: Symptom, outputs: Sequence[str], passes: Sequence[str], sample: Sample
+    lab: TrialRunner,
+    symptom: Symptom,
+    outputs: Sequence[str],
+    passes: Sequence[str],
+    sample: Sample,
 ) -> list[str]:
     """The outputs where they differ most, on both sides: all that is known of a hidden graph."""
     if symptom.info.failed:
@@ -200,7 +204,9 @@ class GraphView:
     wrong: str | None = None
 
 
-def graph_views(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tuple[GraphView, ...]:
+def graph_views(
+    lab: TrialRunner, passes: Sequence[str], found: Divergence | None
+) -> tuple[GraphView, ...]:
     """The original and, if it can be made and is ONNX, the optimized model."""
     optimized = lab.subject(passes)
     value = None if found is None else found.value
@@ -211,7 +217,7 @@ def graph_views(lab: Lab, passes: Sequence[str], found: Divergence | None) -> tu
 
 
 def _graph_view(
-    original: Subject, optimized: Subject | None, wrong: str | None
+    original: BuildSubject, optimized: BuildSubject | None, wrong: str | None
 ) -> tuple[GraphView, ...]:
     """Called in a worker."""
     enter("build")
@@ -270,11 +276,11 @@ def _bare(model: ModelProto) -> bytes:
 
 
 @dataclass(frozen=True)
-class Task:
+class ExplainTask:
     """What a worker needs to explain one finding; ``max_runs`` limits its inferences."""
 
-    original: Subject
-    optimized: Subject
+    original: BuildSubject
+    optimized: BuildSubject
     config: RuntimeConfig
     model: Model
     interface: frozenset[InterfaceChange]
@@ -287,7 +293,7 @@ class Task:
     max_runs: int
 
 
-def locate(artifact: Artifact, task: Task) -> tuple[Divergence, int]:
+def locate(artifact: Artifact, task: ExplainTask) -> tuple[Divergence, int]:
     """Where the optimized model diverges, and how many models were run to try rewrite sites.
 
     Called in a worker.
@@ -296,7 +302,7 @@ def locate(artifact: Artifact, task: Task) -> tuple[Divergence, int]:
     return _located(artifact, task, tried), tried.total()
 
 
-def _located(artifact: Artifact, task: Task, tried: Counter[str]) -> Divergence:
+def _located(artifact: Artifact, task: ExplainTask, tried: Counter[str]) -> Divergence:
     enter("build")
     before = onnx.load_from_string(build(task.original).data)
     onnx_bytes = artifact.data if artifact.format == "onnx" else None
@@ -389,7 +395,7 @@ def _lines(model: ModelProto, nodes: Sequence[int]) -> list[str]:
 
 
 @dataclass
-class _Trials:
+class _TriedSites:
     """The tried sites: ``wrong`` ones show the fault alone, ``right`` ones do not."""
 
     wrong: list[Site]
@@ -397,7 +403,7 @@ class _Trials:
 
 
 def _sites(
-    task: Task,
+    task: ExplainTask,
     before: ModelProto,
     after: ModelProto,
     first: RecordedValues | None,
@@ -417,11 +423,11 @@ def _sites(
         )
     fails = _test(task, first, tried)
     few = _affordable(before, after, sites, wrong, task.max_runs)
-    trials = _tried(before, after, few, fails) if fails else _Trials([], [])
+    trials = _tried(before, after, few, fails) if fails else _TriedSites([], [])
     count = len(trials.wrong) + len(trials.right)
     kinds = {site: kind_of(before, after, site) for site in sites}
     if not _come_apart(trials, kinds):
-        trials, count = _Trials([], []), 0
+        trials, count = _TriedSites([], []), 0
     values = first.values if first is not None else {}
     wrong_sites = [_wrong_site(before, after, site, sites, kinds) for site in trials.wrong]
     blamed = {kinds[site] for site in trials.wrong}
@@ -457,7 +463,7 @@ def _form(before: ModelProto, after: ModelProto, sites: Sequence[Site]) -> str:
     return digest[:16] if any(forms) else ""
 
 
-def _come_apart(trials: _Trials, kinds: Mapping[Site, str]) -> bool:
+def _come_apart(trials: _TriedSites, kinds: Mapping[Site, str]) -> bool:
     """Whether sites that are wrong alone may be reported as wrong.
 
     Part of a rewrite is wrong by itself, even if the whole rewrite is correct. If wrong sites are
@@ -491,7 +497,7 @@ def _wrong_site(
 Fails = Callable[[ModelProto], bool | None]
 
 
-def _test(task: Task, first: RecordedValues | None, tried: Counter[str]) -> Fails | None:
+def _test(task: ExplainTask, first: RecordedValues | None, tried: Counter[str]) -> Fails | None:
     """A test whether a model shows the symptom on the witness, which answers None if undecided.
 
     None in place of the test if there are no values to compare with. The test adds the models that
@@ -542,7 +548,9 @@ def _affordable(
     return [site for site in sites if site in chosen]
 
 
-def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: Fails) -> _Trials:
+def _tried(
+    before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: Fails
+) -> _TriedSites:
     """Try each site alone; connected wrong sites that are correct together count as right."""
     end = time.monotonic() + SITES_S
     wrong: list[Site] = []
@@ -554,7 +562,7 @@ def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: 
         if answer is not None:
             (wrong if answer else right).append(site)
     if len(wrong) < 2:
-        return _Trials(wrong, right)
+        return _TriedSites(wrong, right)
     kept = []
     for group in _adjacent(before, after, wrong):
         whole = Site(
@@ -564,7 +572,7 @@ def _tried(before: ModelProto, after: ModelProto, sites: Sequence[Site], fails: 
         harmless = len(group) > 1 and _alone(before, after, whole, fails) is False
         kept += [] if harmless else group
         right += group if harmless else []
-    return _Trials([s for s in sites if s in kept], right)
+    return _TriedSites([s for s in sites if s in kept], right)
 
 
 def _alone(before: ModelProto, after: ModelProto, site: Site, fails: Fails) -> bool | None:

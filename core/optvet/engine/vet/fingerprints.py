@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import onnx
 
 from optvet.engine.work.from_file import graph_of
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trial import Subject, normalized_message, read_model
+from optvet.engine.work.trial import BuildSubject, normalized_message, read_model
 from optvet.graph.identity import structure_of
 from optvet.spec.records import Finding
 
@@ -27,7 +27,7 @@ def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> s
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
-def fingerprint_in_place(lab: Lab, finding: Finding) -> str:
+def fingerprint_in_place(lab: TrialRunner, finding: Finding) -> str:
     """The fingerprint of a finding that is not reduced: of the place that was rewritten wrongly.
 
     Where there is no such place, what was said counts: of changed metadata which, of a failure its
@@ -36,7 +36,7 @@ def fingerprint_in_place(lab: Lab, finding: Finding) -> str:
     return fingerprint(lab.case.optimizer.name, finding, _structure(lab, finding))
 
 
-def _structure(lab: Lab, finding: Finding) -> list[str]:
+def _structure(lab: TrialRunner, finding: Finding) -> list[str]:
     identity = finding.symptom.info.identity
     if identity == "metadata":
         return [changed_metadata(finding.message)]
@@ -56,7 +56,7 @@ def changed_metadata(message: str) -> str:
     return "; ".join(sorted(names))
 
 
-def _structure_of(subject: Subject) -> list[str]:
+def _structure_of(subject: BuildSubject) -> list[str]:
     """Called in a worker."""
     enter("load")
     if subject.scratch is not None:

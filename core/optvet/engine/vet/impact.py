@@ -33,7 +33,7 @@ MAX_DETAILS = 100
 
 
 @dataclass(frozen=True)
-class Choice:
+class ComparatorChoice:
     """A comparator and the reason for it."""
 
     comparator: Comparator
@@ -46,7 +46,7 @@ NUMBERS = "numeric"
 
 def choose(
     plugins: Plugins, model: Model, outputs: Mapping[str, np.ndarray], wanted: str | None
-) -> Choice:
+) -> ComparatorChoice:
     """The comparator: ``wanted``, else the declared one, else the one with the best score.
 
     A suggestion of the kind ``NUMBERS`` is used only if no comparator recognises the task.
@@ -55,11 +55,13 @@ def choose(
         UnknownName: There is no comparator named ``wanted``.
     """
     if wanted is not None:
-        return Choice(plugins.comparator(wanted), "--comparator")
+        return ComparatorChoice(plugins.comparator(wanted), "--comparator")
     names = plugins.names("comparator")
     if model.config.comparator in names:
         origin = model.config.origin or "the model's configuration"
-        return Choice(plugins.comparator(model.config.comparator), f"declared in {origin}")
+        return ComparatorChoice(
+            plugins.comparator(model.config.comparator), f"declared in {origin}"
+        )
     scores = {n: _score(plugins.comparator(n), model, outputs) for n in names}
     # The default accepts every model; it is used if no comparator recognises the task.
     best = max(sorted(scores), key=lambda name: scores[name], default="")
@@ -69,7 +71,7 @@ def choose(
     reason = f"task {model.task!r}" if claimed else "inferred from the outputs"
     if not claimed and model.config.suggestion.get("kind") == NUMBERS:
         best, reason = plugins.default("comparator"), f"declared in {model.config.origin}"
-    return Choice(plugins.comparator(best), reason)
+    return ComparatorChoice(plugins.comparator(best), reason)
 
 
 def _score(comparator: Comparator, model: Model, outputs: Mapping[str, np.ndarray]) -> float:
@@ -81,12 +83,12 @@ def _score(comparator: Comparator, model: Model, outputs: Mapping[str, np.ndarra
         return 0.0
 
 
-def fallback(plugins: Plugins) -> Choice | None:
+def fallback(plugins: Plugins) -> ComparatorChoice | None:
     """The default comparator, which accepts every model; None if it is not installed."""
     name = plugins.default("comparator")
     if name not in plugins.names("comparator"):
         return None
-    return Choice(plugins.comparator(name), "no other comparator understood the outputs")
+    return ComparatorChoice(plugins.comparator(name), "no other comparator understood the outputs")
 
 
 class Assessment:
@@ -96,7 +98,7 @@ class Assessment:
         begun: Whether the comparator has accepted a chunk.
     """
 
-    def __init__(self, choice: Choice, options: BaseModel, model: Model) -> None:
+    def __init__(self, choice: ComparatorChoice, options: BaseModel, model: Model) -> None:
         self.choice, self.options, self.model = choice, options, model
         self.begun = False
         self._left_out = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.vet.speed import deployed
 from optvet.engine.work.inventory import take_inventory
 from optvet.engine.work.placement import find_placement
@@ -14,7 +14,7 @@ from optvet.spec.records.structure import Inventory, Structures
 from optvet.spec.types import Sample
 
 
-def with_structure(session: Session, result: VetResult, samples: Sequence[Sample]) -> VetResult:
+def with_structure(session: VetSession, result: VetResult, samples: Sequence[Sample]) -> VetResult:
     """``result`` with inventories of both models and with their placements, of the whole pipeline.
 
     What cannot be had leaves ``structures`` as it is, and a reason in ``placements``.

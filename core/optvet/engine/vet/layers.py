@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from optvet.engine.judge.judgement import Judgement
-from optvet.engine.judge.local import HALF, WRONG, Layer, LocalAnswer
+from optvet.engine.judge.local import HALF, WRONG, LayerJudgement, LocalAnswer
 from optvet.engine.judge.noise import Noise
 from optvet.engine.work import noise as measuring
 from optvet.engine.work import quantized
 from optvet.engine.work.facts import Trial
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.quantized import Inspection
 from optvet.engine.work.trial import Outputs
 from optvet.graph.quantized import may_round_to_integers
@@ -34,7 +34,7 @@ _SEVERITY = ("sound", "skipped", "noise", "coarse", "open", "saturation", "fault
 class Layers:
     """Comparisons of layers, by the pass sequence of the optimized model."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: TrialRunner) -> None:
         self.lab = lab
         self._inspections: dict[tuple[str, ...], list[Inspection]] = {}
         self._seen: dict[tuple[str, ...], dict[str, Outputs]] = {}
@@ -215,7 +215,7 @@ def _cut(lines: Sequence[str]) -> list[str]:
     return [*lines[: _LINES - 1], f"… {len(lines) - _LINES + 1} more nodes"]
 
 
-def layer_words(layer: Layer) -> str:
+def layer_words(layer: LayerJudgement) -> str:
     """The fault of a layer, in words."""
     name = repr(layer.node or layer.name)
     what = f"{_chain(layer.operators)} {name}" if layer.operators else f"layer {name}"
@@ -241,7 +241,7 @@ def _chain(operators: Sequence[str]) -> str:
     return ("… " if len(operators) > len(few) else "") + " → ".join(few)
 
 
-def _record(layer: Layer, sample: str) -> LayerRecord:
+def _record(layer: LayerJudgement, sample: str) -> LayerRecord:
     return LayerRecord.model_validate(
         {
             "name": layer.name,
@@ -265,7 +265,7 @@ def _covers(answer: LocalAnswer | None, output: str) -> bool:
     return bool(answer.reaching.get(output, frozenset()) & compared)
 
 
-def _layers(inspection: Inspection, output: str) -> list[Layer]:
+def _layers(inspection: Inspection, output: str) -> list[LayerJudgement]:
     answer = inspection.answer
     if answer is None:
         return []
@@ -273,13 +273,13 @@ def _layers(inspection: Inspection, output: str) -> list[Layer]:
     return [each for each in (*answer.layers, *answer.ends) if each.name in names]
 
 
-def _size(layer: Layer) -> float:
+def _size(layer: LayerJudgement) -> float:
     return layer.steps
 
 
-def _worst(answers: Sequence[Inspection]) -> dict[str, tuple[Layer, str]]:
+def _worst(answers: Sequence[Inspection]) -> dict[str, tuple[LayerJudgement, str]]:
     """The worst result of each layer, and its sample id, by layer."""
-    worst: dict[str, tuple[Layer, str]] = {}
+    worst: dict[str, tuple[LayerJudgement, str]] = {}
     for inspection in answers:
         assert inspection.answer is not None
         for layer in (*inspection.answer.layers, *inspection.answer.ends):

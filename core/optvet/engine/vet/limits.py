@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from optvet.engine.models.large import available_bytes
 from optvet.engine.vet.model_files import files_of
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.cache import Cache
 from optvet.engine.work.facts import Trial
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Sandbox, landlock
 from optvet.spec.types import Failure, Sample
@@ -19,7 +19,9 @@ _MORE = 4
 """How many times the limit is tried; what needs more is taken to grow without bound."""
 
 
-def passes_with_more(session: Session, passes: tuple[str, ...], samples: Sequence[Sample]) -> str:
+def passes_with_more(
+    session: VetSession, passes: tuple[str, ...], samples: Sequence[Sample]
+) -> str:
     """What is said where ``passes`` run with more memory; empty where they do not, or none is left.
 
     At most half of the memory that is free is tried, so that nothing else on the machine suffers.
@@ -32,7 +34,7 @@ def passes_with_more(session: Session, passes: tuple[str, ...], samples: Sequenc
     preload = preload_for(case.optimizer, case.candidate.runtime)
     try:
         with Sandbox(jobs=1, limits=replace(limits, memory_bytes=more), preload=preload) as box:
-            trial = Lab(case, box, cache).trial(passes, samples, "confirm")
+            trial = TrialRunner(case, box, cache).trial(passes, samples, "confirm")
     finally:
         cache.close()
     if trial.build.failure is not None:
@@ -43,7 +45,7 @@ def passes_with_more(session: Session, passes: tuple[str, ...], samples: Sequenc
     return f"it needs more than --memory {was}, and passes with {now}: the limit ends it"
 
 
-def was_denied(session: Session, trial: Trial) -> str:
+def was_denied(session: VetSession, trial: Trial) -> str:
     """What is said where confinement may be why ``trial`` fails; empty where it cannot be.
 
     It is not tried without: a pass may do harm there. One that was kept from changing the files of
@@ -62,7 +64,7 @@ def was_denied(session: Session, trial: Trial) -> str:
     )
 
 
-def _names_the_model(session: Session, words: str) -> bool:
+def _names_the_model(session: VetSession, words: str) -> bool:
     """Whether words are about a file in which the model is, or what is declared of it."""
     files = files_of(session.case.model)
     spelled = (str(s) for f in files for s in (f, f.absolute(), f.resolve()))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from optvet.engine.vet.demand import Clear
 from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.vet.slowdown import Blamed, inquire
 from optvet.engine.vet.speed import deployed, failure_record, stopwatch, timing_record
 from optvet.engine.work.stopwatch import Passes
@@ -25,7 +25,7 @@ _STATES: Mapping[str, ControlState] = {
 }
 
 
-def judge_speed(session: Session, detected: Detected, safe: Passes, clear: Clear) -> Passes:
+def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Clear) -> Passes:
     """Time the ``safe`` pipeline, and report passes that make it slower.
 
     A timing that is undecided is a control that says so; no verdict depends on it.

@@ -19,7 +19,7 @@ from optvet.engine.vet.assess import begin, decoded
 from optvet.engine.vet.comparators import calibrated, metrics_of
 from optvet.engine.vet.detect import Detected
 from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.impact import Answers, Assessment, Choice
+from optvet.engine.vet.impact import Answers, Assessment, ComparatorChoice
 from optvet.engine.vet.requirements import (
     Candidate,
     belongs_to,
@@ -28,7 +28,7 @@ from optvet.engine.vet.requirements import (
     required_of,
     unknown_metric,
 )
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work import noise
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.inputs import Inputs
@@ -44,7 +44,7 @@ Passes = tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
-class Reading:
+class RequirementReading:
     """The measurement of one requirement.
 
     Attributes:
@@ -66,7 +66,7 @@ class Reading:
     shortfalls: Mapping[str, float] = field(default_factory=dict)
 
 
-class Meter:
+class RequirementMeter:
     """Measures requirements after pass sequences; each sequence is measured once.
 
     Attributes:
@@ -74,22 +74,24 @@ class Meter:
         samples: All samples if they are in memory; else empty, and samples are loaded again.
     """
 
-    def __init__(self, session: Session, detected: Detected, inputs: Inputs) -> None:
+    def __init__(self, session: VetSession, detected: Detected, inputs: Inputs) -> None:
         self.required = required_of(session.request, session.case.model)
         self.samples: Sequence[Sample] = () if inputs.several else detected.samples
         self._session, self._detected, self._inputs = session, detected, inputs
-        self._known: dict[tuple[Passes, bool], Mapping[Required, Reading]] = {}
+        self._known: dict[tuple[Passes, bool], Mapping[Required, RequirementReading]] = {}
         self._among: list[Candidate] = []
         self._scales: dict[tuple[str, str | None], BaseModel] = {}
 
-    def read(self, required: Required, passes: Passes, *, fresh: bool = False) -> Reading:
+    def read(
+        self, required: Required, passes: Passes, *, fresh: bool = False
+    ) -> RequirementReading:
         """``required`` after ``passes``; ``fresh`` repeats all runs in new processes."""
         key = (passes, fresh)
         if key not in self._known:
             self._known[key] = self._measure(passes, fresh)
         return self._known[key][required]
 
-    def _measure(self, passes: Passes, fresh: bool) -> Mapping[Required, Reading]:
+    def _measure(self, passes: Passes, fresh: bool) -> Mapping[Required, RequirementReading]:
         lab = self._session.lab
         gauges: list[Gauge] = []
         for samples in self._chunks():
@@ -204,7 +206,7 @@ class Gauge:
         """Add a chunk of samples."""
         raise NotImplementedError
 
-    def reading(self) -> Reading:
+    def reading(self) -> RequirementReading:
         """The measurement over all added samples."""
         raise NotImplementedError
 
@@ -228,7 +230,7 @@ class _MetricGauge(Gauge):
         while self.among:
             comparator, options = self.among[0]
             if self._assessment is None:
-                choice = Choice(comparator, "--require")
+                choice = ComparatorChoice(comparator, "--require")
                 self._assessment = Assessment(choice, options, chunk.model)
             try:
                 self._add(self._assessment, chunk)
@@ -246,27 +248,29 @@ class _MetricGauge(Gauge):
         answers = chunk.decode(assessment) if output is None else None
         assessment.add(chunk.samples, sides[0], sides[1], chunk.levels, answers)
 
-    def reading(self) -> Reading:
+    def reading(self) -> RequirementReading:
         """The metric over all samples."""
         assessment, required = self._assessment, self.required
         if self._unsteady:
             return _not_compared(self._unsteady)
         if assessment is None or not assessment.begun:
-            return Reading(None, words=self._reason or "no sample has outputs on both sides")
+            return RequirementReading(
+                None, words=self._reason or "no sample has outputs on both sides"
+            )
         name = assessment.choice.comparator.name
         if assessment.unlike:
-            return Reading(False, words=assessment.unlike, comparator=name)
+            return RequirementReading(False, words=assessment.unlike, comparator=name)
         try:
             metrics = assessment.metrics()
         except (InputError, ContractError) as error:
-            return Reading(None, words=str(error), comparator=name)
+            return RequirementReading(None, words=str(error), comparator=name)
         comparator, options = self.among[0]
         if required.metric not in metrics and metrics_of(comparator, options) is None:
             raise unknown_metric(required, [(comparator, sorted(metrics))])
         if assessment.gaps or required.metric not in metrics:
             there = ", ".join(sorted(metrics))
             lacks = f"comparator {name!r} gave no {required.metric!r} of these samples, but {there}"
-            return Reading(None, words=assessment.gaps or lacks, comparator=name)
+            return RequirementReading(None, words=assessment.gaps or lacks, comparator=name)
         value = float(metrics[required.metric])
         met, shown = required.is_met(value), f"{value:.6g}"
         if required.is_met(float(shown)) is not met:
@@ -276,7 +280,7 @@ class _MetricGauge(Gauge):
         shortfalls = {sample: required.shortfall(value) for sample, value in values.items()}
         worst = max(shortfalls, key=shortfalls.__getitem__, default=None)
         witness = None if worst is None else Sample(worst, {}, origin=self._origins.get(worst, ""))
-        return Reading(met, value, words, name, witness, shortfalls=shortfalls)
+        return RequirementReading(met, value, words, name, witness, shortfalls=shortfalls)
 
 
 @dataclass
@@ -320,7 +324,7 @@ class _ToleranceGauge(Gauge):
                 )
             )
 
-    def reading(self) -> Reading:
+    def reading(self) -> RequirementReading:
         """Whether all elements of all samples are within the tolerance."""
         if self._left_out and (self._witness is None or self._worst <= 1):
             return _not_compared(self._left_out)
@@ -329,12 +333,12 @@ class _ToleranceGauge(Gauge):
         if met:
             words = f"the largest difference is {self._worst:.3g} of what is allowed"
             words = words if self._worst else "nothing differs"
-        return Reading(met, self._worst, words, None, self._witness, tuple(self._beyond))
+        return RequirementReading(met, self._worst, words, None, self._witness, tuple(self._beyond))
 
 
-def _not_compared(outputs: Collection[str]) -> Reading:
+def _not_compared(outputs: Collection[str]) -> RequirementReading:
     names = ", ".join(map(repr, sorted(outputs)))
-    return Reading(None, words=f"no two runs of the original need to agree on {names}")
+    return RequirementReading(None, words=f"no two runs of the original need to agree on {names}")
 
 
 def _only(output: str | None, runs: Runs) -> Runs:
@@ -358,12 +362,14 @@ def runs_of(trial: Trial) -> Runs:
     return {i: run for i, run in trial.runs.items() if not isinstance(run, Failure)}
 
 
-def unmeasured(trial: Trial, samples: Sequence[Sample]) -> Reading | None:
+def unmeasured(trial: Trial, samples: Sequence[Sample]) -> RequirementReading | None:
     """A reading that says why outputs of ``samples`` are missing; None if none are."""
     failure = _failure(trial, samples)
     if failure is None:
         return None
-    return Reading(None, words=f"the optimized model cannot be measured: {describe(failure)}")
+    return RequirementReading(
+        None, words=f"the optimized model cannot be measured: {describe(failure)}"
+    )
 
 
 def _failure(trial: Trial, samples: Sequence[Sample]) -> Failure | None:

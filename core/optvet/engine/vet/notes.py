@@ -12,13 +12,13 @@ from optvet.engine.vet.properties import (
     Sensitivity,
 )
 from optvet.engine.vet.report import note
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.graph import structure
 from optvet.graph.interface import lost_inputs, shape_changes
 from optvet.graph.structure import Facts
 
 
-def take_notes(session: Session, detected: Detected) -> None:
+def take_notes(session: VetSession, detected: Detected) -> None:
     """Add a note for each such change that the whole pipeline makes."""
     lab, samples, table = session.lab, detected.samples, session.case.passes
     original = lab.reference(samples).build.facts
@@ -37,7 +37,7 @@ def take_notes(session: Session, detected: Detected) -> None:
             note(session, Sensitivity(detected.examiner, sample, judgement))
 
 
-def _note_interface(session: Session, original: Facts, result: Facts) -> None:
+def _note_interface(session: VetSession, original: Facts, result: Facts) -> None:
     """Notes on changed declared shapes, and on weights that can no longer be fed."""
     passes = session.case.passes
     if "names" in passes.interface(passes.pipeline):
@@ -57,7 +57,7 @@ def _note_interface(session: Session, original: Facts, result: Facts) -> None:
         note(session, LostInputs(original, lost))
 
 
-def _note_metadata(session: Session, original: Facts, result: Facts) -> None:
+def _note_metadata(session: VetSession, original: Facts, result: Facts) -> None:
     """One note on metadata that passes change, and one on what import and export alone change."""
     lost = structure.lost_metadata(original, result)
     if not lost:

@@ -11,7 +11,7 @@ from optvet.engine.models.opening import OPSET_FLOOR, is_for_evaluator
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import about_plugin, basis
 from optvet.engine.work.case import Case
-from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.lab import TrialRunner, refuse_misuse
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import TrialSpec, probe
 from optvet.graph.walk import ONNX_DOMAIN
@@ -27,7 +27,7 @@ _PROBED: TypeAdapter[tuple[str | None]] = TypeAdapter(tuple[str | None])
 class Probing:
     """Runs the original on proposed inputs; answers are cached."""
 
-    def __init__(self, lab: Lab, timeout_s: float) -> None:
+    def __init__(self, lab: TrialRunner, timeout_s: float) -> None:
         self._lab, self._timeout_s = lab, timeout_s
         self._late = 0
 

@@ -9,14 +9,14 @@ from optvet.engine.vet.blame import blame
 from optvet.engine.vet.limits import passes_with_more, was_denied
 from optvet.engine.vet.observation import same_fault
 from optvet.engine.vet.properties import Fault, Property
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.facts import Trial
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Failure, Sample
 
 
-def note(session: Session, noted: Property) -> None:
+def note(session: VetSession, noted: Property) -> None:
     """Find the passes that cause the property ``noted``, and add the note."""
     passes = session.case.passes
     culprit = blame(session.lab, passes.pipeline, noted, session.request.strategy)
@@ -30,7 +30,7 @@ def note(session: Session, noted: Property) -> None:
 
 
 def report_fault(
-    session: Session,
+    session: VetSession,
     fault: Fault,
     culprit: Sequence[str],
     *,
@@ -78,7 +78,7 @@ def report_fault(
 
 
 def _ended_by_a_limit(
-    session: Session, symptom: Symptom, trial: Trial, samples: Sequence[Sample]
+    session: VetSession, symptom: Symptom, trial: Trial, samples: Sequence[Sample]
 ) -> str:
     """The limit of the sandbox, in words, that may make ``trial`` fail; empty if none does."""
     if symptom.info.limit == "memory":
@@ -96,7 +96,7 @@ def unrepeated(finding: Finding) -> str:
     )
 
 
-def _shows_again(session: Session, fault: Fault, passes: tuple[str, ...]) -> bool:
+def _shows_again(session: VetSession, fault: Fault, passes: tuple[str, ...]) -> bool:
     """Whether fresh processes show it too, and repeat the reference's outputs."""
     lab, examiner, samples = session.lab, fault.examiner, fault.samples
     again = examiner.examine(lab.fresh(passes, samples), samples).observation
@@ -114,7 +114,7 @@ def _shows_again(session: Session, fault: Fault, passes: tuple[str, ...]) -> boo
 
 
 def _severity(
-    session: Session, symptom: Symptom, culprit: Sequence[str]
+    session: VetSession, symptom: Symptom, culprit: Sequence[str]
 ) -> tuple[Literal["fault", "note"], str | None]:
     """The severity, and the documented limit of a pass that explains the symptom, if any."""
     for name in culprit:

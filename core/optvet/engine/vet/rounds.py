@@ -11,15 +11,15 @@ from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.observation import Examination
 from optvet.engine.vet.properties import Fault
 from optvet.engine.vet.report import report_fault, unrepeated
-from optvet.engine.vet.session import Session
-from optvet.engine.work.lab import Lab, isolated
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.lab import TrialRunner, isolated
 from optvet.engine.work.trial import normalized_message
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample
 
 MAX_ROUNDS = 24
-Rest = Callable[[Session, tuple[str, ...]], Examination]
+Rest = Callable[[VetSession, tuple[str, ...]], Examination]
 """Tries a pipeline on the samples after the first chunk."""
 
 
@@ -34,12 +34,12 @@ class Cleared:
     """
 
     passes: tuple[str, ...]
-    lab: Lab
+    lab: TrialRunner
     found: Examination | None = None
 
 
 def clear(
-    session: Session,
+    session: VetSession,
     examiner: Examiner,
     samples: Sequence[Sample],
     pipeline: tuple[str, ...],
@@ -111,12 +111,12 @@ def clear(
 
 
 def _alone(
-    session: Session,
+    session: VetSession,
     fault: Fault,
     finding: Finding,
     pipeline: tuple[str, ...],
     samples: Sequence[Sample],
-) -> tuple[Lab, Examination]:
+) -> tuple[TrialRunner, Examination]:
     """Try the pipeline again with a process for each trial, since trials of one process interact.
 
     If no fault shows then, ``finding`` is recorded as undecided.
@@ -131,7 +131,7 @@ def _alone(
     return lab, found
 
 
-def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
+def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSession]:
     """The fault of import and export alone, if any, and the session in which to search the culprit.
 
     The culprit of a timeout is searched with a shorter time limit.
@@ -151,7 +151,7 @@ def _control(session: Session, fault: Fault) -> tuple[Fault | None, Session]:
     return inherited, session.at(lab)
 
 
-def _excusing(lab: Lab) -> Lab:
+def _excusing(lab: TrialRunner) -> TrialRunner:
     """A lab that ignores the checker's message on import and export alone, to find other faults."""
     failure = lab.trial(lab.case.passes.base, (), "control").build.failure
     return lab.under(

@@ -17,12 +17,12 @@ from optvet.engine.vet.fingerprints import fingerprint_in_place
 from optvet.engine.vet.inspect import with_structure
 from optvet.engine.vet.layers import Layers
 from optvet.engine.vet.measured import judge_speed
-from optvet.engine.vet.meter import Meter
+from optvet.engine.vet.meter import RequirementMeter
 from optvet.engine.vet.model_files import describe_changes, states_of
 from optvet.engine.vet.notes import take_notes
 from optvet.engine.vet.observation import Examination
 from optvet.engine.vet.rounds import clear
-from optvet.engine.vet.session import Session, open_session
+from optvet.engine.vet.session import VetSession, open_session
 from optvet.engine.vet.study import is_wanted, study
 from optvet.engine.vet.undefined import leave_open_what_is_undefined
 from optvet.engine.work import answers
@@ -98,7 +98,7 @@ def _vet_by(
             raise Unsupported(f"{model.source}: {error}; nothing was tested") from None
 
 
-def _modules(session: Session) -> set[str]:
+def _modules(session: VetSession) -> set[str]:
     """The modules of all libraries that took part."""
     case = session.case
     others = map(session.plugins.runtime, session.request.cross_check)
@@ -106,7 +106,7 @@ def _modules(session: Session) -> set[str]:
     return set(modules_of(case.optimizer)).union(*map(modules_of, runtimes))
 
 
-def _run(session: Session, started: float) -> VetResult:
+def _run(session: VetSession, started: float) -> VetResult:
     ledger, inputs = session.ledger, session.inputs()
     files = states_of(session.case.model)
     assessor = Assessor(session, inputs)
@@ -114,7 +114,7 @@ def _run(session: Session, started: float) -> VetResult:
     session = session.at(detected.lab)
     samples, pipeline = detected.samples, session.case.passes.pipeline
 
-    def rest(now: Session, remaining: tuple[str, ...]) -> Examination:
+    def rest(now: VetSession, remaining: tuple[str, ...]) -> Examination:
         return wrong_in_rest(now, inputs, detected, remaining)
 
     # If import or lowering is faulty, no pass can be judged.
@@ -133,7 +133,7 @@ def _run(session: Session, started: float) -> VetResult:
         )
         session, safe = session.at(cleared.lab), cleared.passes
         remaining = cleared.found if set(safe) - session.case.passes.required else None
-    meter = Meter(session, detected, inputs)
+    meter = RequirementMeter(session, detected, inputs)
 
     def cleared_of_faults(passes: tuple[str, ...]) -> tuple[str, ...]:
         found = detected.examiner.examine(session.lab.trial(passes, samples, "verify"), samples)
@@ -168,7 +168,7 @@ def _run(session: Session, started: float) -> VetResult:
     return with_structure(session, result, samples) if session.request.structure else result
 
 
-def _describe(session: Session, detected: Detected) -> None:
+def _describe(session: VetSession, detected: Detected) -> None:
     """Say more of the findings: where they are in the graph, on other runtimes; and take notes."""
     ledger, samples = session.ledger, detected.samples
     searched = session.request.strategy != "none"
@@ -183,7 +183,7 @@ def _describe(session: Session, detected: Detected) -> None:
         ledger.amend(i, {"fingerprint": fingerprint_in_place(session.lab, finding)})
 
 
-def _say_not_localized(session: Session) -> None:
+def _say_not_localized(session: VetSession) -> None:
     """Mark the findings whose culprit is the whole pipeline because nothing less was tried."""
     ledger, required = session.ledger, session.case.passes.required
     for i, finding in enumerate(ledger.findings):
@@ -193,7 +193,7 @@ def _say_not_localized(session: Session) -> None:
         ledger.control("culprits", "limited", "not searched, since --strategy is none")
 
 
-def _explain(session: Session, samples: Sequence[Sample], judged: int, layers: Layers) -> None:
+def _explain(session: VetSession, samples: Sequence[Sample], judged: int, layers: Layers) -> None:
     """Add to each fault where in the graph it is, with no more inferences than finding it took.
 
     If trials were cached, the budget is the least that finding takes without a cache: ``judged``

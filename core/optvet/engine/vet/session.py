@@ -17,7 +17,7 @@ from optvet.engine.vet.requirements import check_metrics, required_of
 from optvet.engine.work.cache import Cache, cache_root
 from optvet.engine.work.case import Case, case_of
 from optvet.engine.work.inputs import Inputs, Slice
-from optvet.engine.work.lab import Lab, Progress
+from optvet.engine.work.lab import Progress, TrialRunner
 from optvet.engine.work.preload import preload_for
 from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
@@ -28,12 +28,12 @@ from optvet.spec.types import Model, Sample
 
 
 @dataclass(frozen=True)
-class Session:
+class VetSession:
     """One vet: the request, the lab that makes trials, and the findings so far."""
 
     request: VetRequest
     plugins: Plugins
-    lab: Lab
+    lab: TrialRunner
     ledger: FindingsLedger = field(default_factory=FindingsLedger)
 
     @property
@@ -41,7 +41,7 @@ class Session:
         """The case that the lab tries."""
         return self.lab.case
 
-    def at(self, lab: Lab) -> Session:
+    def at(self, lab: TrialRunner) -> VetSession:
         """The same session with another lab."""
         return replace(self, lab=lab)
 
@@ -89,7 +89,7 @@ def open_session(
     *,
     progress: Progress = lambda text, done, total: None,
     sandbox: Sandbox | None = None,
-) -> Iterator[Session]:
+) -> Iterator[VetSession]:
     """A session, closed at the end; starts a sandbox if none is given or the model is large.
 
     Raises:
@@ -115,8 +115,8 @@ def open_session(
         check_options(sandbox, case.optimizer, case.options, cache)
         check_options(sandbox, case.candidate.runtime, case.candidate.options, cache)
         with large.scratch_folder(model, root / "scratch") as scratch:
-            lab = Lab(case, sandbox, cache, jobs=jobs, progress=progress, scratch=scratch)
-            session = Session(request, plugins, lab)
+            lab = TrialRunner(case, sandbox, cache, jobs=jobs, progress=progress, scratch=scratch)
+            session = VetSession(request, plugins, lab)
             if fewer:
                 session.ledger.control("jobs", "limited", fewer)
             yield session

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from optvet.engine.vet.blame import blame
 from optvet.engine.vet.properties.slower import Slower, answer_of
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.placement import find_placement
 from optvet.engine.work.stopwatch import Passes, Stopwatch, Timed
 from optvet.graph import structure
@@ -68,7 +68,7 @@ class Inquiry:
     undecided: str = ""
 
 
-def inquire(lab: Lab, watch: Stopwatch, pipeline: Passes, strategy: Strategy) -> Inquiry:
+def inquire(lab: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Strategy) -> Inquiry:
     """Find who is to blame for a slowdown of ``pipeline``.
 
     Args:
@@ -101,7 +101,7 @@ def inquire(lab: Lab, watch: Stopwatch, pipeline: Passes, strategy: Strategy) ->
 
 
 def _search(
-    lab: Lab, watch: Stopwatch, pipeline: Passes, strategy: Strategy
+    lab: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Strategy
 ) -> tuple[Passes | None, list[Blamed], str]:
     """The passes that are left, the culprits, and what could not be decided.
 
@@ -132,7 +132,7 @@ def _search(
 # --- why ------------------------------------------------------------------------------------------
 
 
-def explain(lab: Lab, watch: Stopwatch, passes: Passes) -> tuple[str, ...]:
+def explain(lab: TrialRunner, watch: Stopwatch, passes: Passes) -> tuple[str, ...]:
     """What the structure, and the runtime's own profile, say of a slowdown; at most a few lines."""
     reasons = []
     before, after = watch.facts(watch.base), watch.facts(passes)
@@ -161,7 +161,7 @@ def of_structure(before: Facts, after: Facts) -> list[str]:
     return reasons
 
 
-def _of_profile(lab: Lab, watch: Stopwatch, passes: Passes) -> list[str]:
+def _of_profile(lab: TrialRunner, watch: Stopwatch, passes: Passes) -> list[str]:
     samples: Sequence[Sample] = watch.samples
     deployed = lab.on(watch.case)
     sides = [find_placement(deployed, side, samples) for side in (watch.base, passes)]

@@ -12,7 +12,7 @@ from optvet.engine.judge.failures import symptom_of
 from optvet.engine.models import large
 from optvet.engine.numerics import timing
 from optvet.engine.options import parse_options
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.case import Case
 from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox.outcome import describe
@@ -39,7 +39,7 @@ def deployed(case: Case, options: Mapping[str, Any]) -> Case:
 
 @contextmanager
 def stopwatch(
-    session: Session,
+    session: VetSession,
     case: Case,
     samples: tuple[Sample, ...],
     *,

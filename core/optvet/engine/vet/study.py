@@ -13,7 +13,7 @@ from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.observation import Observation, same_fault
 from optvet.engine.vet.properties import Bloat, Fault
 from optvet.engine.vet.report import report_fault, unrepeated
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.facts import Trial
 from optvet.engine.work.lab import isolated
 from optvet.spec.records import Finding, PassRecord
@@ -36,14 +36,14 @@ class _Alone:
     stopped: bool = False
 
 
-def is_wanted(session: Session) -> bool:
+def is_wanted(session: VetSession) -> bool:
     """Whether every pass is to be tried alone."""
     request = session.request
     every = request.strategy == "auto" and request.pipeline == "all"
     return request.strategy == "each" or (every and session.case.optimizer.traits.single)
 
 
-def study(session: Session, detected: Detected, safe: tuple[str, ...]) -> list[PassRecord]:
+def study(session: VetSession, detected: Detected, safe: tuple[str, ...]) -> list[PassRecord]:
     """Try every pass alone, and pairs if there are not too many; one record per pass."""
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     empty = session.lab.trial(session.case.passes.base, samples, "control")
@@ -64,7 +64,7 @@ def study(session: Session, detected: Detected, safe: tuple[str, ...]) -> list[P
 
 
 def _each(
-    session: Session, detected: Detected, empty: Trial, inherited: Observation | None
+    session: VetSession, detected: Detected, empty: Trial, inherited: Observation | None
 ) -> _Alone:
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     table = session.case.passes
@@ -106,7 +106,7 @@ def _each(
     return alone
 
 
-def _effect(session: Session, detected: Detected, trial: Trial, empty: Trial) -> Effect:
+def _effect(session: VetSession, detected: Detected, trial: Trial, empty: Trial) -> Effect:
     """What a pass without a fault did to the model, as far as it can be seen.
 
     An artifact that a runtime optimizes as it loads it differs by the instruction alone. Other
@@ -138,7 +138,7 @@ def _moves(detected: Detected, trial: Trial, empty: Trial) -> bool:
 
 
 def _reported(
-    session: Session,
+    session: VetSession,
     examiner: Examiner,
     observation: Observation,
     name: str,
@@ -163,7 +163,7 @@ def _reported(
 
 
 def _record(
-    session: Session,
+    session: VetSession,
     name: str,
     effect: Effect,
     observation: Observation | None,
@@ -179,7 +179,7 @@ def _record(
     )
 
 
-def _counts(session: Session, name: str) -> bool:
+def _counts(session: VetSession, name: str) -> bool:
     """Whether a fault of pass ``name`` is reported.
 
     If the pass is documented not to make a standard model, only when the request names it.
@@ -192,7 +192,7 @@ def _counts(session: Session, name: str) -> bool:
     )
 
 
-def _study_pairs(session: Session, detected: Detected, alone: _Alone) -> bool:
+def _study_pairs(session: VetSession, detected: Detected, alone: _Alone) -> bool:
     """Try pairs whose first pass changes the model; False if not all pairs were tried."""
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     table, model = session.case.passes, session.case.model
@@ -227,7 +227,7 @@ def _study_pairs(session: Session, detected: Detected, alone: _Alone) -> bool:
 
 
 def _pairs(
-    session: Session, changed: Sequence[str], alone: Mapping[str, Observation | None]
+    session: VetSession, changed: Sequence[str], alone: Mapping[str, Observation | None]
 ) -> list[tuple[str, str]]:
     """Ordered pairs of passes that are sound alone; those whose second is a default pass first."""
     traits = session.case.optimizer.traits
@@ -241,13 +241,13 @@ def _pairs(
     return sorted(pairs, key=lambda pair: not session.case.passes.passes[pair[1]].default)
 
 
-def _add_partner(session: Session, index: int, pair: tuple[str, str]) -> None:
+def _add_partner(session: VetSession, index: int, pair: tuple[str, str]) -> None:
     finding = session.ledger.findings[index]
     if finding.culprit != list(pair):
         session.ledger.amend(index, {"partners": [*finding.partners, list(pair)]})
 
 
-def _study_twice(session: Session, detected: Detected, safe: tuple[str, ...]) -> None:
+def _study_twice(session: VetSession, detected: Detected, safe: tuple[str, ...]) -> None:
     """Try the safe pipeline twice in a row, since users run optimizers on optimized models."""
     twice, samples = (*safe, *safe), detected.samples
     if not session.case.optimizer.traits.repeatable or not twice:

@@ -11,7 +11,7 @@ from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.examine import Examiner
 from optvet.engine.vet.observation import finite
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.undefined import undefined_between, with_answers
 from optvet.spec.records import Finding
 from optvet.spec.scratch import temporary_folder
@@ -19,7 +19,7 @@ from optvet.spec.types import Sample
 
 
 def leave_open_what_is_undefined(
-    session: Session, examiner: Examiner, samples: Sequence[Sample]
+    session: VetSession, examiner: Examiner, samples: Sequence[Sample]
 ) -> None:
     """Make faults undecided that arise at an operation which the standard leaves open.
 
@@ -47,7 +47,7 @@ def leave_open_what_is_undefined(
         ledger.undecided(f"an output differs, and the original is {why}")
 
 
-def _open_on(session: Session, finding: Finding, sample: Sample) -> str:
+def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
     """What is undefined on a sample where the finding arises; empty if nothing is."""
     found, lab = finding.divergence, session.lab
     begins, ends = [], list(finding.outputs)
@@ -58,7 +58,7 @@ def _open_on(session: Session, finding: Finding, sample: Sample) -> str:
     return "" if words and _shows_with_answers(session, finding, sample) else words
 
 
-def _shows_with_answers(session: Session, finding: Finding, sample: Sample) -> bool:
+def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -> bool:
     """Whether the fault shows too where the model is given what the standard leaves open.
 
     Then it does not arise there: the passes make the same fault of a model that has an answer.
@@ -90,7 +90,7 @@ def _shows_with_answers(session: Session, finding: Finding, sample: Sample) -> b
 
 
 def _shown_elsewhere(
-    session: Session, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
+    session: VetSession, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
 ) -> dict[str, Any]:
     """What changes of a finding that is told by a sample with an answer; empty if none shows it."""
     table, lab = session.case.passes, session.lab

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox.remote import LEFT_OUT
 from optvet.engine.work.warned import Warned, pattern_of
 from optvet.graph.outline import outline_of
@@ -17,7 +17,7 @@ from optvet.spec.types import Sample
 
 
 def warnings_of(
-    lab: Lab, base: tuple[str, ...] | None, samples: Sequence[Sample]
+    lab: TrialRunner, base: tuple[str, ...] | None, samples: Sequence[Sample]
 ) -> list[WarningRecord]:
     """Warnings of the whole pipeline's trial beside those of the reference's, new ones first.
 

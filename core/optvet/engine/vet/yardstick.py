@@ -10,9 +10,16 @@ import numpy as np
 
 from optvet.engine.vet.comparators import calibrated, options_for
 from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.meter import Chunk, Reading, chunk_of, gauge_of, runs_of, unmeasured
+from optvet.engine.vet.meter import (
+    Chunk,
+    RequirementReading,
+    chunk_of,
+    gauge_of,
+    runs_of,
+    unmeasured,
+)
 from optvet.engine.vet.requirements import Candidate, required_of
-from optvet.engine.vet.session import Session
+from optvet.engine.vet.session import VetSession
 from optvet.engine.work.facts import Trial
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Decodes
@@ -36,7 +43,9 @@ class Yardstick:
     required: Required
     by: Candidate | None = None
 
-    def read(self, examiner: Examiner, trial: Trial, samples: Sequence[Sample]) -> Reading:
+    def read(
+        self, examiner: Examiner, trial: Trial, samples: Sequence[Sample]
+    ) -> RequirementReading:
         """The requirement on ``samples``, after the passes of ``trial``."""
         if (failed := unmeasured(trial, samples)) is not None:
             return failed
@@ -51,7 +60,7 @@ class Yardstick:
         expected: Sequence[Arrays],
         actual: Sequence[Arrays],
         noise: Sequence[Mapping[str, float]],
-    ) -> Reading:
+    ) -> RequirementReading:
         """The requirement on samples of which the outputs are known.
 
         Args:
@@ -70,17 +79,17 @@ class Yardstick:
         levels = dict(zip(ids, noise, strict=True))
         return self._of(Chunk(model, samples, sides[0], sides[1], levels=levels))
 
-    def _of(self, chunk: Chunk) -> Reading:
+    def _of(self, chunk: Chunk) -> RequirementReading:
         gauge = gauge_of(self.required, [] if self.by is None else [self.by])
         gauge.add(chunk)
         try:
             return gauge.reading()
         except UsageError as error:  # a comparator that does not tell its metrics lacks this one
-            return Reading(None, words=str(error))
+            return RequirementReading(None, words=str(error))
 
 
 def yardstick_of(
-    session: Session, finding: Finding, records: Sequence[RequirementRecord]
+    session: VetSession, finding: Finding, records: Sequence[RequirementRecord]
 ) -> Yardstick:
     """What measured the requirement of ``finding``, an answer of ``session`` with ``records``.
 
@@ -102,7 +111,7 @@ def yardstick_of(
 
 
 def fewest_samples(
-    session: Session, yardstick: Yardstick, finding: Finding, witness: Sample
+    session: VetSession, yardstick: Yardstick, finding: Finding, witness: Sample
 ) -> list[Sample]:
     """The fewest samples that together do not meet the requirement, the worst of them first.
 
@@ -131,8 +140,8 @@ def fewest_samples(
 
 
 def _fails(
-    session: Session, yardstick: Yardstick, finding: Finding, samples: Sequence[Sample]
-) -> Reading | None:
+    session: VetSession, yardstick: Yardstick, finding: Finding, samples: Sequence[Sample]
+) -> RequirementReading | None:
     """The reading on ``samples`` after the culprit of ``finding``; None unless it is not met."""
     lab, table = session.lab, session.case.passes
     examiner = Examiner(lab, samples, tolerance=table.tolerance)

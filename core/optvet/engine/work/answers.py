@@ -37,7 +37,7 @@ CONFINE = "OPTVET_CONFINE"
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 
 
-class _Kept(Record):
+class _KeptAnswer(Record):
     """An answer, and what else it depends on.
 
     Attributes:
@@ -64,7 +64,7 @@ def recall(request: VetRequest, root: Path) -> VetResult | None:
     if not _is_plain(request) or (name := _key_of(request)) is None:
         return None
     with Cache(root) as cache:
-        kept = cache.read(name, _Kept.model_validate_json, _encoded)
+        kept = cache.read(name, _KeptAnswer.model_validate_json, _encoded)
     if kept is None or not _is_current(kept, request):
         return None
     cost = kept.result.cost.model_copy(update={"wall_s": time.perf_counter() - started})
@@ -91,7 +91,7 @@ def keep(
     absent = [str(path) for path in places_of(model.path)]
     worked = result.cost.applications or result.cost.inferences
     names = sorted({"onnx", *modules})
-    kept = _Kept(
+    kept = _KeptAnswer(
         file=str(model.path.absolute()),
         absent=absent,
         modules=names,
@@ -102,7 +102,7 @@ def keep(
         cache.put(name, "answer", _encoded(kept))
 
 
-def _encoded(kept: _Kept) -> bytes:
+def _encoded(kept: _KeptAnswer) -> bytes:
     return kept.model_dump_json(by_alias=True).encode()
 
 
@@ -131,7 +131,7 @@ def _is_stable(request: VetRequest, model: Model, plugins: Plugins) -> bool:
     return model.blob == model.path and model.path.stat().st_size == model.size_bytes
 
 
-def _is_current(kept: _Kept, request: VetRequest) -> bool:
+def _is_current(kept: _KeptAnswer, request: VetRequest) -> bool:
     """Whether model and libraries are as they were, and the model still has no record."""
     named = Path(request.model).expanduser()
     with contextlib.suppress(OSError):

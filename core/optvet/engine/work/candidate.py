@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optvet.engine.work.sandbox import Outcome, Role, Sandbox, enter
-from optvet.engine.work.trial import Subject, build, failure_of
+from optvet.engine.work.trial import BuildSubject, build, failure_of
 from optvet.spec.errors import InfrastructureError
 from optvet.spec.types import Artifact, Failure
 
@@ -33,7 +33,7 @@ _INLINE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltArtifact:
     """The artifact as the optimizer's worker reports it; ``data`` is None if in the memory file.
 
     ``live``: the artifact is a live object, which cannot leave its process.
@@ -48,7 +48,7 @@ class Made:
     path: Path | None = None
 
 
-class _Parcel:
+class _MemoryFile:
     """A memory file that workers open by its path; freed by ``close``."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Parcel:
 
 def submit(
     sandbox: Sandbox,
-    subject: Subject,
+    subject: BuildSubject,
     then: Callable[..., T],
     /,
     *args: object,
@@ -96,14 +96,14 @@ def submit(
         first = sandbox.submit(_build_then, subject, then, args, role=where, **limits)
         _forward(first, result)
         return result
-    parcel = _Parcel()
+    parcel = _MemoryFile()
     result.add_done_callback(lambda _: parcel.close())
 
-    def submit_trial(made: Future[Outcome[Made | Failure]]) -> None:
+    def submit_trial(made: Future[Outcome[BuiltArtifact | Failure]]) -> None:
         try:
             outcome = made.result()
             value = outcome.value
-            if not isinstance(value, Made):
+            if not isinstance(value, BuiltArtifact):
                 result.set_result(Outcome(None, outcome.failure or value))
             elif value.live:
                 on_live()
@@ -155,7 +155,7 @@ def _forward(
 # In a worker --------------------------------------------------------------------------------------
 
 
-def _make(subject: Subject, target: Path) -> Made | Failure:
+def _make(subject: BuildSubject, target: Path) -> BuiltArtifact | Failure:
     """Apply the optimizer and hand over what it made."""
     enter("build")
     try:
@@ -166,9 +166,9 @@ def _make(subject: Subject, target: Path) -> Made | Failure:
     data = b"" if live else artifact.data
     if artifact.path is not None and not live:
         about = (artifact.fingerprint, artifact.changing_passes)
-        return Made(artifact.format, 0, b"", *about, path=artifact.path)
+        return BuiltArtifact(artifact.format, 0, b"", *about, path=artifact.path)
     inline = len(data) <= _INLINE_BYTES or not _written(target, data)
-    return Made(
+    return BuiltArtifact(
         artifact.format,
         len(data),
         data if inline else None,
@@ -194,7 +194,9 @@ def _written(target: Path, data: bytes) -> bool:
     return True
 
 
-def _take_then(made: Made, source: Path, then: Callable[..., T], args: tuple[Any, ...]) -> T:
+def _take_then(
+    made: BuiltArtifact, source: Path, then: Callable[..., T], args: tuple[Any, ...]
+) -> T:
     enter("check")
     data = made.data if made.data is not None else _read(source, made.size)
     artifact = Artifact(made.format, data, None, made.fingerprint, made.changing_passes, made.path)
@@ -215,7 +217,9 @@ def _read(source: Path, size: int) -> bytes:
     return data
 
 
-def _build_then(subject: Subject, then: Callable[..., T], args: tuple[Any, ...]) -> T | Failure:
+def _build_then(
+    subject: BuildSubject, then: Callable[..., T], args: tuple[Any, ...]
+) -> T | Failure:
     enter("build")
     try:
         artifact = build(subject)

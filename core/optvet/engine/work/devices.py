@@ -17,8 +17,8 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import fmean
 
-from optvet.engine.work.lab import Lab, refuse_misuse
-from optvet.engine.work.runner import JOB, Job
+from optvet.engine.work.lab import TrialRunner, refuse_misuse
+from optvet.engine.work.runner import JOB, ProfiledRun
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
@@ -43,7 +43,7 @@ def ask_meter(config: RuntimeConfig) -> Meter | str:
 
 
 def find_use(
-    lab: Lab, passes: Sequence[str] | None, samples: Sequence[Sample], meter: Meter
+    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], meter: Meter
 ) -> DeviceUse | str:
     """What the device does while the model after ``passes`` runs for two seconds; or why not."""
     subject = lab.subject(passes)
@@ -135,7 +135,7 @@ def _integral(known: Sequence[tuple[float, float]], begin: float, end: float) ->
 
 
 def find_kernels(
-    lab: Lab, passes: Sequence[str] | None, samples: Sequence[Sample], seed: int
+    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], seed: int
 ) -> KernelProfile | str:
     """The kernels of 5 to 10 random samples, by the runtime's profiler of kernels; or why not."""
     least, most = _KERNEL_RUNS
@@ -167,7 +167,7 @@ def kernels_profiled(artifact: Artifact, order: TrialSpec, folder: Path) -> Kern
     if isinstance(before, str):
         return before
     alignment = alignment_of(order, artifact)
-    job = Job(artifact, order.config, [fed(s.feeds, alignment) for s in order.samples])
+    job = ProfiledRun(artifact, order.config, [fed(s.feeds, alignment) for s in order.samples])
     (folder / JOB).write_bytes(pickle.dumps(job))
     enter("run")
     command = [*before, sys.executable, "-m", "optvet.engine.work.runner", str(folder)]

@@ -16,7 +16,7 @@ from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
 from optvet.engine.work import cache as caching
 from optvet.engine.work.basis import basis
 from optvet.engine.work.facts import is_circumstantial
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.noise import pack_runs, unpack_runs
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import (
@@ -39,13 +39,13 @@ _LOADED_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
-class Pair:
+class ModelPair:
     """The two models that are compared: pass sequences of the lab, None for the original.
 
     ``known`` holds what was drawn for other pairs, by the key of the cache.
     """
 
-    lab: Lab
+    lab: TrialRunner
     reference: tuple[str, ...] | None
     candidate: tuple[str, ...]
     sample: Sample

@@ -51,7 +51,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _DatasetSource:
     spec: str
     dataset: Dataset
     argument: str | None
@@ -157,7 +157,7 @@ class Inputs:
             for s, count in zip(self._sources, self._counts, strict=True)
         ]
 
-    def _bounded(self, source: _Source) -> Iterator[Sample | Deferred]:
+    def _bounded(self, source: _DatasetSource) -> Iterator[Sample | Deferred]:
         """The items of ``source``, read and made within the limit of memory."""
         # Not around the loop: while a generator is suspended, its limit would apply to the caller.
         with limit_memory(self._memory_bytes):
@@ -171,7 +171,7 @@ class Inputs:
                     check_size(f"dataset {source.spec!r}, sample {item.id!r}", _bytes_in(item))
             yield item
 
-    def _items(self, source: _Source) -> Iterable[Sample | Deferred]:
+    def _items(self, source: _DatasetSource) -> Iterable[Sample | Deferred]:
         cut = self._cut
         end = None if cut.limit is None else cut.start + cut.limit
         items: Iterable[Sample | Deferred] = contract.samples(
@@ -273,7 +273,7 @@ def _bytes_of(info: ValueInfo) -> int:
 
 def _sources(
     model: Model, plugins: Plugins, specs: Sequence[str], options: Mapping[str, Any], trust: bool
-) -> list[_Source]:
+) -> list[_DatasetSource]:
     chosen = [_resolved(model, plugins, spec) for spec in specs] or [
         _declared(model, plugins, trust)
     ]
@@ -295,7 +295,7 @@ def _source(
     why: str,
     options: Mapping[str, Any],
     trust: bool,
-) -> _Source:
+) -> _DatasetSource:
     name, _, argument = spec.partition(":")
     dataset = plugins.dataset(name)
     given = dict(options)
@@ -313,7 +313,7 @@ def _source(
         )
     own = {k: v for k, v in given.items() if k in type(dataset.options).model_fields}
     parsed = parse_options(f"dataset {name}", dataset.options, own)
-    return _Source(spec, dataset, argument or None, parsed, why)
+    return _DatasetSource(spec, dataset, argument or None, parsed, why)
 
 
 def _declared(model: Model, plugins: Plugins, trust: bool) -> tuple[str, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.lab import TrialRunner, refuse_misuse
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import Subject, build, graph_and_size, saved_artifact
+from optvet.engine.work.trial import BuildSubject, build, graph_and_size, saved_artifact
 from optvet.graph.cost import Shapes
 from optvet.graph.inventory import inventory_of
 from optvet.spec.errors import Unsupported
@@ -16,7 +16,7 @@ from optvet.spec.types import Sample
 
 
 def take_inventory(
-    lab: Lab, passes: Sequence[str] | None, sample: Sample | None = None
+    lab: TrialRunner, passes: Sequence[str] | None, sample: Sample | None = None
 ) -> Inventory | str:
     """What the model after ``passes`` is made of; or why that is not known.
 
@@ -39,7 +39,7 @@ def take_inventory(
     return outcome.value or "its format does not show its graph"
 
 
-def taken(subject: Subject, shapes: Shapes) -> Inventory | None:
+def taken(subject: BuildSubject, shapes: Shapes) -> Inventory | None:
     """The inventory of what ``build`` makes; None if its graph is hidden. Called in a worker."""
     enter("build")
     artifact = build(subject)

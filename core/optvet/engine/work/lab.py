@@ -37,9 +37,9 @@ from optvet.engine.work.from_file import stamp_of
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import qualified
 from optvet.engine.work.trial import (
+    BuildSubject,
     Outputs,
     RuntimeConfig,
-    Subject,
     TrialReport,
     TrialSpec,
     ask_changing_passes,
@@ -63,7 +63,7 @@ Progress = Callable[[str, int, int | None], None]
 T = TypeVar("T")
 
 
-class Lab:
+class TrialRunner:
     """Makes trials of one optimizer on one model under one runtime."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Lab:
         self._formats = formats_of(case.optimizer, case.candidate.runtime, case.reference.runtime)
         model = case.model
         stamp = None if scratch is None else stamp_of(model.blob)
-        self._original = Subject(model.blob, model.digest, scratch=scratch, stamp=stamp)
+        self._original = BuildSubject(model.blob, model.digest, scratch=scratch, stamp=stamp)
         self._by_digest: dict[str, Build] = {}
         self._about_build: tuple[object, ...] = (
             basis(),
@@ -106,9 +106,9 @@ class Lab:
         """The folder for results of a large model; None for other models."""
         return self._original.scratch
 
-    def on(self, case: Case) -> Lab:
+    def on(self, case: Case) -> TrialRunner:
         """A lab for another case that shares sandbox, cache and costs."""
-        lab = Lab(
+        lab = TrialRunner(
             case,
             self.sandbox,
             self.cache,
@@ -119,7 +119,7 @@ class Lab:
         )
         return isolated(lab) if self.isolated else lab
 
-    def under(self, **checks: Any) -> Lab:
+    def under(self, **checks: Any) -> TrialRunner:
         """A lab with other ``Checks`` that shares the known results."""
         lab = copy.copy(self)
         lab.case = self.case.under(**checks)
@@ -207,7 +207,7 @@ class Lab:
 
     def submit(
         self,
-        subject: Subject,
+        subject: BuildSubject,
         then: Callable[..., T],
         /,
         *args: object,
@@ -247,7 +247,7 @@ class Lab:
     def _learn_live(self) -> None:
         self._memory.live = True
 
-    def subject(self, passes: Sequence[str] | None) -> Subject:
+    def subject(self, passes: Sequence[str] | None) -> BuildSubject:
         """The subject that applies ``passes``; None is the original model."""
         if passes is None:
             return self._original
@@ -259,7 +259,7 @@ class Lab:
         self._memory.builds.pop(self._build_key(self.subject(None)), None)
 
     def order(
-        self, subject: Subject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
+        self, subject: BuildSubject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
     ) -> TrialSpec:
         """The specification of a trial of ``subject`` on ``samples``."""
         return TrialSpec(
@@ -276,14 +276,14 @@ class Lab:
             self.case.checks.ignored_complaint if subject.optimizer is not None else "",
         )
 
-    def _build_key(self, subject: Subject) -> str:
+    def _build_key(self, subject: BuildSubject) -> str:
         checks = self.case.checks
         if subject.optimizer is None:
             return caching.key("original", basis(), subject.digest, checks.full, checks.plain)
         about = (list(subject.passes), checks.full, checks.plain, checks.ignored_complaint)
         return caching.key("build", *self._about_build, *about)
 
-    def _run_key(self, subject: Subject, canonical: str, sample: Sample) -> str:
+    def _run_key(self, subject: BuildSubject, canonical: str, sample: Sample) -> str:
         about = self._about_run if subject.optimizer else self._about_reference
         name = (about, canonical, self.sample_digest(sample))
         if name not in self._memory.run_keys:
@@ -318,7 +318,9 @@ class Lab:
         """What results of the original alone depend on: labs of other optimizers share these."""
         return basis(), self.model.digest, *self._about_reference
 
-    def _start(self, subject: Subject, samples: Sequence[Sample], purpose: Purpose) -> _Pending:
+    def _start(
+        self, subject: BuildSubject, samples: Sequence[Sample], purpose: Purpose
+    ) -> _Pending:
         build = self._recall_build(subject)
         if build is not None and self._is_settled(subject, build, samples):
             return _Pending(subject, tuple(samples), purpose, None)
@@ -328,7 +330,7 @@ class Lab:
         future = self.submit(subject, run_trial, order, timeout_s=self.case.checks.timeout_s)
         return _Pending(subject, tuple(samples), purpose, future)
 
-    def _is_settled(self, subject: Subject, build: Build, samples: Sequence[Sample]) -> bool:
+    def _is_settled(self, subject: BuildSubject, build: Build, samples: Sequence[Sample]) -> bool:
         """Whether all results of ``build`` on ``samples`` are known."""
         if build.failure is not None:
             return True
@@ -373,7 +375,7 @@ class Lab:
 
     def _compose(
         self,
-        subject: Subject,
+        subject: BuildSubject,
         build: Build,
         runs: Mapping[str, Outputs | Failure],
         samples: Sequence[Sample],
@@ -385,7 +387,7 @@ class Lab:
         ordered = {s.id: runs[s.id] for s in samples if s.id in runs}
         return Trial(subject.passes, build, alignment, ordered, subject.optimizer is not None)
 
-    def _count(self, purpose: str, subject: Subject, outcome: Outcome[TrialReport]) -> None:
+    def _count(self, purpose: str, subject: BuildSubject, outcome: Outcome[TrialReport]) -> None:
         made = int(subject.optimizer is not None)
         self.ledger.add(purpose, applications=made, inferences=_inferences(outcome))
 
@@ -399,7 +401,7 @@ class Lab:
 
     # --- memory ------------------------------------------------------------------------------
 
-    def _recall_build(self, subject: Subject) -> Build | None:
+    def _recall_build(self, subject: BuildSubject) -> Build | None:
         key = self._build_key(subject)
         if key not in self._memory.builds:
             build = self.cache.read(key, build_from_json, build_to_json)
@@ -414,7 +416,7 @@ class Lab:
             self._by_digest[build.digest] = build
 
     def _recall_runs(
-        self, subject: Subject, build: Build, samples: Sequence[Sample]
+        self, subject: BuildSubject, build: Build, samples: Sequence[Sample]
     ) -> dict[str, Outputs | Failure] | None:
         """Runs of all ``samples`` up to the first failure, or None if one is unknown."""
         runs: dict[str, Outputs | Failure] = {}
@@ -434,7 +436,7 @@ class Lab:
 
     def _remember(
         self,
-        subject: Subject,
+        subject: BuildSubject,
         samples: Sequence[Sample],
         outcome: Outcome[TrialReport],
     ) -> None:
@@ -464,7 +466,7 @@ class Lab:
                 self.cache.put(run_key, "run", run_to_bytes(run, warned))
 
 
-def isolated(lab: Lab) -> Lab:
+def isolated(lab: TrialRunner) -> TrialRunner:
     """``lab`` with every trial of the optimizer in a process that makes no other.
 
     What is known of trials that shared a process is not used: one may have changed another.
@@ -559,7 +561,7 @@ def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class _Pending:
-    subject: Subject
+    subject: BuildSubject
     samples: tuple[Sample, ...]
     purpose: Purpose
     future: Future[Outcome[TrialReport]] | None

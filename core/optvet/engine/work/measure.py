@@ -22,9 +22,9 @@ from optvet.engine import contract
 from optvet.engine.numerics.timing import outliers
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import (
+    BuildSubject,
     Outputs,
     RuntimeConfig,
-    Subject,
     build,
     failure_of,
     fed,
@@ -54,7 +54,7 @@ class Product:
     is what building took, with reading the model.
     """
 
-    subject: Subject
+    subject: BuildSubject
     digest: str
     format: str
     path: Path | None
@@ -63,7 +63,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Side:
+class TimedModel:
     """One of two models to be timed: what is loaded, how it is run, and how it is fed."""
 
     product: Product
@@ -84,8 +84,8 @@ class RepeatSpec:
         timeout_s: Limit of the task.
     """
 
-    reference: Side
-    candidate: Side
+    reference: TimedModel
+    candidate: TimedModel
     samples: tuple[Sample, ...]
     seconds: float
     candidate_first: bool
@@ -126,7 +126,7 @@ class SideFailure:
 # In a worker --------------------------------------------------------------------------------------
 
 
-def make(subject: Subject, target: Path) -> Product | Failure:
+def make(subject: BuildSubject, target: Path) -> Product | Failure:
     """Build ``subject`` once, and keep what it made at ``target`` if that can leave the process."""
     enter("build")
     started = time.perf_counter()
@@ -175,7 +175,7 @@ def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
     return Repeat(latencies, (load_s[0], load_s[1]), redone, _difference(*outputs))
 
 
-def footprint(side: Side, samples: tuple[Sample, ...]) -> int:
+def footprint(side: TimedModel, samples: tuple[Sample, ...]) -> int:
     """Peak memory in bytes that loading and running one model adds to a process."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM to what is in use now.
@@ -203,7 +203,7 @@ def _artifact(product: Product) -> Artifact:
     return Artifact(product.format, read_file(product.path), None, product.fingerprint)
 
 
-def _loaded(side: Side) -> tuple[Session, float]:
+def _loaded(side: TimedModel) -> tuple[Session, float]:
     """A session, and the seconds that creating it took; reading the file is no part of them."""
     artifact = _artifact(side.product)
     enter("load")

@@ -29,13 +29,13 @@ from optvet.engine.work.arrays import dump_arrays, load_arrays
 from optvet.engine.work.basis import basis
 from optvet.engine.work.facts import is_circumstantial
 from optvet.engine.work.from_file import graph_of
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.engine.work.trial import (
+    BuildSubject,
     Outputs,
     RuntimeConfig,
-    Subject,
     flatten,
     infer,
     load,
@@ -70,7 +70,7 @@ class Analysis:
     """Places of the graph at which activations are rounded to integers by fixed scales."""
 
 
-def analysis(lab: Lab) -> Analysis:
+def analysis(lab: TrialRunner) -> Analysis:
     """The analysis of the lab's model, cached."""
     key = caching.key("analysis", 2, basis(), lab.model.digest)
     kept = lab.cache.read(key, _analysis_from_json, _analysis_to_json)
@@ -95,7 +95,7 @@ def _analysis_from_json(data: bytes) -> Analysis:
     return _ANALYSIS.validate_python(json.loads(data))
 
 
-def _analyze(subject: Subject) -> Analysis:
+def _analyze(subject: BuildSubject) -> Analysis:
     if subject.scratch is not None:
         model, whole = graph_of(subject.blob), False
     else:
@@ -160,7 +160,7 @@ def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _JitterOrder:
-    subject: Subject
+    subject: BuildSubject
     config: RuntimeConfig
     samples: tuple[Sample, ...]
     seeds: tuple[int, ...]
@@ -169,7 +169,7 @@ class _JitterOrder:
     wide_sums: bool = False
 
 
-def known(lab: Lab, sample: Sample) -> Noise:
+def known(lab: TrialRunner, sample: Sample) -> Noise:
     """What is known about noise from the graph alone, without any measurement."""
     about = analysis(lab)
     return Noise(
@@ -187,7 +187,7 @@ def _is_finite(value: np.ndarray) -> bool:
 
 
 def measure(
-    lab: Lab,
+    lab: TrialRunner,
     samples: Sequence[Sample],
 ) -> dict[str, Noise]:
     """Noise on each of ``samples`` from a few jittered runs of the reference."""
@@ -205,7 +205,7 @@ def measure(
 
 
 def _jitter(
-    lab: Lab,
+    lab: TrialRunner,
     samples: Sequence[Sample],
     seeds: Sequence[int],
     ulps: float,
@@ -284,7 +284,7 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
 
 
 def refinements(
-    lab: Lab, sample: Sample, noise: Noise, *, other_kernels: bool, missing: str
+    lab: TrialRunner, sample: Sample, noise: Noise, *, other_kernels: bool, missing: str
 ) -> Iterator[Noise]:
     """Better and better noise, each at the cost of more inferences than the one before.
 
@@ -327,7 +327,7 @@ def refinements(
         yield _with_jitters(lab, sample, noise, WIDE_SEEDS, 4.0)
 
 
-def draw_more(lab: Lab, sample: Sample, noise: Noise) -> Noise:
+def draw_more(lab: TrialRunner, sample: Sample, noise: Noise) -> Noise:
     """``noise`` with many draws, which tell the largest of them well; once."""
     if len(noise.jitters) >= JITTERS + len(SEEDS) + len(MORE_SEEDS):
         return noise
@@ -335,14 +335,14 @@ def draw_more(lab: Lab, sample: Sample, noise: Noise) -> Noise:
 
 
 def _with_jitters(
-    lab: Lab, sample: Sample, noise: Noise, seeds: Sequence[int], ulps: float
+    lab: TrialRunner, sample: Sample, noise: Noise, seeds: Sequence[int], ulps: float
 ) -> Noise:
     runs, why = _jitter(lab, [sample], seeds, ulps)
     jitters = (*noise.jitters, *runs.get(sample.id, ()))
     return replace(noise, jitters=jitters, missing=noise.missing or why)
 
 
-def _float64(lab: Lab, sample: Sample) -> tuple[Outputs, str]:
+def _float64(lab: TrialRunner, sample: Sample) -> tuple[Outputs, str]:
     """float64 outputs, empty where there are none; and why, where that is for want of time."""
     if lab.subject(None).scratch is not None:
         return {}, ""  # In float64 a large model takes three times its size and more.
@@ -366,7 +366,7 @@ class TooCostly(Exception):
     """The evaluation in float64 would take too long on any machine."""
 
 
-def _evaluate(subject: Subject, sample: Sample) -> Outputs:
+def _evaluate(subject: BuildSubject, sample: Sample) -> Outputs:
     """float64 outputs. Raises NotPromotable, TooCostly."""
     # Imported here: scipy and the reference operators double the import time of a vet.
     from optvet.engine.numerics import float64
@@ -383,7 +383,7 @@ def _evaluate(subject: Subject, sample: Sample) -> Outputs:
 # --- storage --------------------------------------------------------------------------------------
 
 
-def _key(lab: Lab, kind: str, sample: Sample, *more: object) -> str:
+def _key(lab: TrialRunner, kind: str, sample: Sample, *more: object) -> str:
     return caching.key(kind, lab.reference_identity, lab.sample_digest(sample), *more)
 
 

@@ -9,7 +9,7 @@ from statistics import median
 
 from pydantic import BaseModel
 
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.placement import value_or_reason
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import Outputs, TrialSpec, alignment_of, infer, load
@@ -29,7 +29,7 @@ class Writer:
 
 
 def find_pace(
-    lab: Lab, passes: Sequence[str] | None, samples: Sequence[Sample], writer: Writer
+    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], writer: Writer
 ) -> Pace | str:
     """How fast the model after ``passes`` continues ``samples``; or why that is not known.
 

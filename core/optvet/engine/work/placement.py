@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from optvet.engine import contract
 from optvet.engine.work import from_file
-from optvet.engine.work.lab import Lab, refuse_misuse
+from optvet.engine.work.lab import TrialRunner, refuse_misuse
 from optvet.engine.work.sandbox import Outcome, enter
 from optvet.engine.work.sandbox.messages import NAME_CHARS, cut
 from optvet.engine.work.sandbox.outcome import describe
@@ -30,7 +30,7 @@ _RUNS = 5
 
 
 def find_placement(
-    lab: Lab, passes: Sequence[str] | None, samples: Sequence[Sample]
+    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample]
 ) -> Placement | str:
     """Where the model after ``passes`` is executed, under the case of ``lab``; or why not.
 

@@ -23,17 +23,17 @@ from optvet.engine.judge import local
 from optvet.engine.judge.local import LocalAnswer
 from optvet.engine.judge.noise import Noise
 from optvet.engine.numerics.forced import alike, plain
-from optvet.engine.numerics.matching import Inner, Values, match
+from optvet.engine.numerics.matching import InnerValues, Values, match
 from optvet.engine.work import cache as caching
 from optvet.engine.work import noise as measuring
 from optvet.engine.work.basis import basis
 from optvet.engine.work.facts import is_circumstantial
-from optvet.engine.work.lab import Lab
+from optvet.engine.work.lab import TrialRunner
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import (
+    BuildSubject,
     Outputs,
     RuntimeConfig,
-    Subject,
     flatten,
     infer,
     load,
@@ -91,10 +91,10 @@ _INSPECTION: TypeAdapter[Inspection] = TypeAdapter(Inspection)
 
 
 @dataclass(frozen=True)
-class _Task:
+class _LayerTask:
     """What a worker needs to judge layers: the feeds and outputs of both models, the runtimes."""
 
-    original: Subject
+    original: BuildSubject
     reference: RuntimeConfig
     candidate: RuntimeConfig
     model: Model
@@ -105,7 +105,7 @@ class _Task:
 
 
 def inspect(
-    lab: Lab, passes: Sequence[str], samples: Sequence[Sample], runs: Mapping[str, Outputs]
+    lab: TrialRunner, passes: Sequence[str], samples: Sequence[Sample], runs: Mapping[str, Outputs]
 ) -> Inspection:
     """Judge the layers of the model after ``passes`` on ``samples``; cached.
 
@@ -125,7 +125,7 @@ def inspect(
     if kept is not None:
         return kept
     subject = lab.subject(passes)
-    task = _Task(
+    task = _LayerTask(
         lab.subject(None),
         lab.case.reference,
         lab.case.candidate,
@@ -142,7 +142,7 @@ def inspect(
 
 
 def _inspected(
-    lab: Lab, subject: Subject, task: _Task, ids: tuple[str, ...]
+    lab: TrialRunner, subject: BuildSubject, task: _LayerTask, ids: tuple[str, ...]
 ) -> tuple[Inspection, bool]:
     """The answer, and whether it may be cached: another attempt would give the same."""
     reasons: list[str] = []
@@ -175,7 +175,7 @@ def _words(failure: object) -> str:
     return " ".join(str(message).split())[:200]
 
 
-def moved(lab: Lab, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
+def moved(lab: TrialRunner, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
     """Outputs of the original with each value perturbed before it is quantized, by seed."""
     about = (lab.reference_identity, lab.sample_digest(sample))
     key = caching.key("moved", VERSION, *about, list(seeds))
@@ -211,19 +211,19 @@ class _Runs:
             yield dict(contract.outputs(self._judge.runtime, session.run(given)))
 
 
-def _original(task: _Task) -> ModelProto:
+def _original(task: _LayerTask) -> ModelProto:
     return onnx.load_from_string(read_model(task.original.blob, task.original.digest))
 
 
 def _moved(
-    subject: Subject, judge: RuntimeConfig, feeds: Values, seeds: Sequence[int]
+    subject: BuildSubject, judge: RuntimeConfig, feeds: Values, seeds: Sequence[int]
 ) -> list[Outputs]:
     enter("run")
     original = plain(onnx.load_from_string(read_model(subject.blob, subject.digest)))
     return [flatten(v) for v in local.moved(original, _Runs(judge), feeds, seeds)]
 
 
-def _shown(artifact: Artifact, subject: Subject) -> bytes | None:
+def _shown(artifact: Artifact, subject: BuildSubject) -> bytes | None:
     """The optimized model as ONNX; None if it is not available in that format."""
     if artifact.format == "onnx" and artifact.path is None:
         return artifact.data
@@ -234,7 +234,7 @@ def _shown(artifact: Artifact, subject: Subject) -> bytes | None:
 Judged = tuple[LocalAnswer, dict[str, Place]]
 
 
-def _judge_shown(task: _Task, data: bytes) -> Judged | str:
+def _judge_shown(task: _LayerTask, data: bytes) -> Judged | str:
     """All layers, by the optimized graph; a text with the reason if that is impossible."""
     enter("compare")
     model = onnx.load_from_string(data)
@@ -250,8 +250,8 @@ def _judge_shown(task: _Task, data: bytes) -> Judged | str:
 
 
 def _seen(
-    task: _Task, model: ModelProto, grids: Mapping[str, Grid], alignment: Alignment
-) -> list[Inner] | str:
+    task: _LayerTask, model: ModelProto, grids: Mapping[str, Grid], alignment: Alignment
+) -> list[InnerValues] | str:
     known = {o.name for o in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=n) for n in grids if n not in known)
     session = load(task.candidate, Artifact("onnx", bytes(model.SerializeToString())))
@@ -261,7 +261,7 @@ def _seen(
         if not _kept(values, outputs):
             return "its outputs change once inner values are outputs too"
         integers = {n: values[alignment.outputs.get(n, n)] for n in grids}
-        inner.append(Inner(integers, outputs))
+        inner.append(InnerValues(integers, outputs))
     return inner
 
 
@@ -278,8 +278,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _judged(
-    task: _Task,
-    inner: Sequence[Inner],
+    task: _LayerTask,
+    inner: Sequence[InnerValues],
     grids: Mapping[str, Grid],
     optimized: ModelProto | None = None,
     renamed: Mapping[str, str] | None = None,
@@ -299,7 +299,10 @@ def _judged(
 
 
 def _place(
-    layer: local.Layer, model: ModelProto, optimized: ModelProto | None, there: Mapping[str, str]
+    layer: local.LayerJudgement,
+    model: ModelProto,
+    optimized: ModelProto | None,
+    there: Mapping[str, str],
 ) -> Place:
     after: tuple[str, ...] = ()
     if optimized is not None:
@@ -315,7 +318,7 @@ def _nodes(model: ModelProto, end: str, begins: Collection[str]) -> tuple[str, .
     return tuple(node_text(n, constants) for n in found)
 
 
-def _probe(subject: Subject, task: _Task) -> tuple[list[str], list[Outputs]]:
+def _probe(subject: BuildSubject, task: _LayerTask) -> tuple[list[str], list[Outputs]]:
     """Quantized tensors that can be outputs without changing others: their names and values.
 
     Called in a process of the optimizer. All are tried at once; if outputs change, then those of
@@ -341,7 +344,7 @@ def _probe(subject: Subject, task: _Task) -> tuple[list[str], list[Outputs]]:
 
 
 def _run_probed(
-    subject: Subject, task: _Task, model: ModelProto, names: Sequence[str]
+    subject: BuildSubject, task: _LayerTask, model: ModelProto, names: Sequence[str]
 ) -> list[Outputs] | None:
     """Values of ``names`` on all samples; None if the run fails or other outputs change."""
     assert subject.optimizer is not None
@@ -375,9 +378,11 @@ def _kinds(model: ModelProto) -> dict[str, int]:
     return {q.name: q.grid.kind for q in plain(model).quantizers}
 
 
-def _judge_probed(task: _Task, names: Sequence[str], values: Sequence[Outputs]) -> Judged | str:
+def _judge_probed(
+    task: _LayerTask, names: Sequence[str], values: Sequence[Outputs]
+) -> Judged | str:
     """All layers, by the values of a probe; a text with the reason if that is impossible."""
     enter("compare")
     grids = {q.name: q.grid for q in plain(_original(task)).quantizers if q.name in names}
-    inner = [Inner(v, o) for v, o in zip(values, task.outputs, strict=True)]
+    inner = [InnerValues(v, o) for v, o in zip(values, task.outputs, strict=True)]
     return _judged(task, inner, grids, named=True)

@@ -20,7 +20,7 @@ JOB = "job.pickle"
 
 
 @dataclass(frozen=True)
-class Job:
+class ProfiledRun:
     """A model, how it is run, and the inputs of each run."""
 
     artifact: Artifact
@@ -31,7 +31,7 @@ class Job:
 def main(folder: Path) -> None:
     """Run the job of ``folder``."""
     # By its full name: run as a script, this module is another one, whose class is another.
-    job: Job = pickle.loads((folder / JOB).read_bytes())
+    job: ProfiledRun = pickle.loads((folder / JOB).read_bytes())
     session = load(job.config, job.artifact)
     for feeds in job.feeds:
         session.run(dict(feeds))

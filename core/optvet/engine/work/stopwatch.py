@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from optvet.engine.numerics import timing
-from optvet.engine.numerics.timing import Call, Interval
+from optvet.engine.numerics.timing import Call, RatioInterval
 from optvet.engine.work.case import Case
 from optvet.engine.work.from_file import stamp_of
 from optvet.engine.work.lab import Progress, refuse_misuse
@@ -22,8 +22,8 @@ from optvet.engine.work.measure import (
     Product,
     Repeat,
     RepeatSpec,
-    Side,
     SideFailure,
+    TimedModel,
     facts_of,
     footprint,
     make,
@@ -31,7 +31,7 @@ from optvet.engine.work.measure import (
 )
 from optvet.engine.work.sandbox import Outcome, Role, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import Subject
+from optvet.engine.work.trial import BuildSubject
 from optvet.graph.interface import align
 from optvet.graph.structure import Facts
 from optvet.spec.errors import InfrastructureError, NothingTested
@@ -70,7 +70,7 @@ class Timed:
     identical: bool = False
     build_s: float | None = None
     repeats: tuple[Repeat, ...] = ()
-    interval: Interval | None = None
+    interval: RatioInterval | None = None
     confidence: float = timing.CONFIDENCE
     call: Call = "undecided"
 
@@ -225,7 +225,7 @@ class Stopwatch:
         return not found.low <= 1 + self.threshold <= found.high
 
     def _repeat(
-        self, reference: Side, candidate: Side, number: int, seconds: float
+        self, reference: TimedModel, candidate: TimedModel, number: int, seconds: float
     ) -> Repeat | SideFailure:
         timeout_s = self.case.checks.timeout_s or self.sandbox.limits.timeout_s
         spec = RepeatSpec(reference, candidate, self.samples, seconds, bool(number % 2), timeout_s)
@@ -255,13 +255,13 @@ class Stopwatch:
             raise NothingTested(f"the original cannot be timed: {describe(found.failure)}")
         return found.failure
 
-    def _side(self, product: Product) -> Side:
+    def _side(self, product: Product) -> TimedModel:
         case = self.case
         if product.subject.optimizer is None:
-            return Side(product, case.reference)
+            return TimedModel(product, case.reference)
         facts, allowed = self._facts_of(product), case.passes.interface(product.subject.passes)
         alignment = None if facts is None else align(case.model, facts, allowed)
-        return Side(product, case.candidate, alignment)
+        return TimedModel(product, case.candidate, alignment)
 
     def _facts_of(self, product: Product) -> Facts | None:
         if product.digest not in self._facts:
@@ -278,7 +278,7 @@ class Stopwatch:
         case, model = self.case, self.case.model
         scratch = Path(tempfile.mkdtemp(dir=self.folder)) if self.large else None
         stamp = stamp_of(model.blob) if self.large else None
-        subject = Subject(model.blob, model.digest, scratch=scratch, stamp=stamp)
+        subject = BuildSubject(model.blob, model.digest, scratch=scratch, stamp=stamp)
         if passes is None:
             return Product(subject, model.digest, model.format, None)
         subject = replace(subject, optimizer=case.optimizer, options=case.options, passes=passes)
@@ -293,7 +293,7 @@ class Stopwatch:
         return outcome.value
 
 
-def _role(*sides: Side) -> Role:
+def _role(*sides: TimedModel) -> Role:
     """A process in which an optimizer runs is a "subject"'s, and never serves a referee."""
     built = any(s.product.path is None and s.product.subject.optimizer is not None for s in sides)
     return "subject" if built else "referee"

@@ -51,7 +51,7 @@ Outputs = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Subject:
+class BuildSubject:
     """What to build: ``passes`` of ``optimizer`` on the model, or the original model.
 
     A large model is used from its file: ``scratch`` is the folder for results, and ``stamp`` is the
@@ -106,7 +106,7 @@ class TrialSpec:
     message is ``ignored_complaint`` is ignored, since import and export alone cause it.
     """
 
-    subject: Subject
+    subject: BuildSubject
     config: RuntimeConfig | None
     samples: tuple[Sample, ...]
     reference: Model | None = None
@@ -149,7 +149,7 @@ def read_model(blob: Path, digest: str, *, private: bool = False) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _OnnxGraph:
     """The graph of an ONNX artifact, and where the weights lie that it lacks."""
 
     proto: ModelProto
@@ -160,7 +160,7 @@ class _Graph:
 _OUTLINED_BYTES = 1 << 20
 
 
-def _outlined(data: bytes) -> _Graph | None:
+def _outlined(data: bytes) -> _OnnxGraph | None:
     """The graph of a model in memory without its weights; None if it is better parsed whole."""
     if len(data) < _OUTLINED_BYTES:
         return None
@@ -168,10 +168,10 @@ def _outlined(data: bytes) -> _Graph | None:
         proto, message = outline_in(data)
     except DecodeError:
         return None  # Parsed whole, it is refused with protobuf's reason.
-    return _Graph(proto, len(data), message)
+    return _OnnxGraph(proto, len(data), message)
 
 
-def _identified(data: bytes) -> tuple[str, _Graph | None]:
+def _identified(data: bytes) -> tuple[str, _OnnxGraph | None]:
     """A digest of ``data``, and its graph if that was looked at for it.
 
     Most passes do not change the model, so ``data`` is first compared with the last artifacts,
@@ -203,7 +203,7 @@ def run_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
     return _examine(order, artifact, digest, graph)
 
 
-def _digest_of(subject: Subject, artifact: Artifact) -> tuple[str, _Graph | None]:
+def _digest_of(subject: BuildSubject, artifact: Artifact) -> tuple[str, _OnnxGraph | None]:
     if subject.optimizer is None:
         return subject.digest, None
     if artifact.fingerprint is None:
@@ -223,7 +223,7 @@ def complaint(plugin: ChecksOptions, options: BaseModel) -> str | None:
     return None
 
 
-def build(subject: Subject) -> Artifact:
+def build(subject: BuildSubject) -> Artifact:
     """The artifact of ``subject``; raises whatever the optimizer raises.
 
     Raises:
@@ -241,12 +241,12 @@ def build(subject: Subject) -> Artifact:
     return contract.artifact(subject.optimizer, made)
 
 
-def _source(subject: Subject) -> Artifact:
+def _source(subject: BuildSubject) -> Artifact:
     """A private copy of the model for the optimizer, which may write into it."""
     return Artifact("onnx", read_model(subject.blob, subject.digest, private=True))
 
 
-def visible(subject: Subject) -> ModelProto | None:
+def visible(subject: BuildSubject) -> ModelProto | None:
     """The graph of what ``build`` makes; None if its format has no readable graph.
 
     Raises whatever the optimizer raises.
@@ -259,7 +259,7 @@ def visible(subject: Subject) -> ModelProto | None:
     return None if saved is None else onnx.load_from_string(saved.data)
 
 
-def saved_artifact(subject: Subject) -> Artifact | None:
+def saved_artifact(subject: BuildSubject) -> Artifact | None:
     """What ``build`` makes, exported as ONNX; None if the optimizer cannot do that.
 
     Raises whatever the optimizer raises.
@@ -279,7 +279,7 @@ def run_poisoned_trial(artifact: Artifact, order: TrialSpec) -> TrialReport:
 
 
 def _examine(
-    order: TrialSpec, artifact: Artifact, digest: str, graph: _Graph | None
+    order: TrialSpec, artifact: Artifact, digest: str, graph: _OnnxGraph | None
 ) -> TrialReport:
     enter("check")
     report = TrialReport(digest, changing_passes=artifact.changing_passes)
@@ -299,10 +299,10 @@ def _examine(
     return _run(order, artifact, report, alignment)
 
 
-def _graph_of(artifact: Artifact) -> _Graph:
+def _graph_of(artifact: Artifact) -> _OnnxGraph:
     if artifact.path is None and (graph := _outlined(artifact.data)) is not None:
         return graph
-    return _Graph(*graph_and_size(artifact), artifact.path and artifact.path.parent)
+    return _OnnxGraph(*graph_and_size(artifact), artifact.path and artifact.path.parent)
 
 
 def graph_and_size(artifact: Artifact) -> tuple[ModelProto, int]:
@@ -342,7 +342,7 @@ def normalized_message(message: str) -> str:
     return " ".join(_NO_LETTERS.sub(" ", words).split()[:12])
 
 
-def speaks_dialect(subject: Subject) -> bool:
+def speaks_dialect(subject: BuildSubject) -> bool:
     """Whether the artifact may have operators of a runtime's own; see ``Traits.dialect``."""
     return subject.optimizer is not None and subject.optimizer.traits.dialect
 
@@ -496,7 +496,7 @@ def _try(runtime: Runtime, session: Session, sample: Sample) -> str | None:
     return None
 
 
-def ask_changing_passes(subject: Subject) -> list[str] | None:
+def ask_changing_passes(subject: BuildSubject) -> list[str] | None:
     """Passes that changed the model, as the optimizer reports; None if it cannot."""
     enter("build")
     optimizer = subject.optimizer
@@ -510,7 +510,7 @@ def ask_changing_passes(subject: Subject) -> list[str] | None:
     return list(contract.changing_passes(optimizer, changing_passes))
 
 
-def save_artifact(subject: Subject, target: Path) -> None:
+def save_artifact(subject: BuildSubject, target: Path) -> None:
     """Build the artifact and write it to ``target`` atomically."""
     enter("build")
     artifact = build(subject)

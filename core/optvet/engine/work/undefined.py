@@ -8,7 +8,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
-from optvet.engine.work.trial import RuntimeConfig, Subject, read_model
+from optvet.engine.work.trial import BuildSubject, RuntimeConfig, read_model
 from optvet.engine.work.values import record_values
 from optvet.graph.walk import between, reads
 
@@ -43,7 +43,7 @@ def undefined_kinds(data: bytes, feeds: Values, config: RuntimeConfig) -> frozen
 
 
 def undefined_between(
-    subject: Subject,
+    subject: BuildSubject,
     feeds: Values,
     config: RuntimeConfig,
     begins: Collection[str],
@@ -67,7 +67,7 @@ def undefined_between(
 
 
 def with_answers(
-    subject: Subject, feeds: Values, config: RuntimeConfig
+    subject: BuildSubject, feeds: Values, config: RuntimeConfig
 ) -> tuple[bytes, dict[str, np.ndarray]] | None:
     """A model in which inputs stand for what the standard leaves open, and its feeds.
 

@@ -39,14 +39,14 @@ class Point(Record):
     y: float
 
 
-class _Drawn(Record):
+class _DrawnChart(Record):
     title: str
     note: str = ""
     axis: str
     """What is measured, with its unit."""
 
 
-class IntervalChart(_Drawn):
+class IntervalChart(_DrawnChart):
     """Values with intervals, one per line, beside a line at ``origin``."""
 
     kind: Literal["intervals"] = "intervals"
@@ -81,7 +81,7 @@ class IntervalChart(_Drawn):
 _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "unsure"}
 
 
-class BarChart(_Drawn):
+class BarChart(_DrawnChart):
     """Bars of parts, one per line; ``names`` orders the parts."""
 
     kind: Literal["bars"] = "bars"
@@ -116,7 +116,7 @@ class BarChart(_Drawn):
 _PARTS = 10
 
 
-class PointChart(_Drawn):
+class PointChart(_DrawnChart):
     """Points, with ``axis`` across on a logarithmic scale and ``up`` upwards from 0."""
 
     kind: Literal["points"] = "points"

@@ -61,7 +61,7 @@ def held_out(data: str) -> Split:
 # ── Layers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class Layer(Protocol):
+class TrainableLayer(Protocol):
     """A differentiable step; ``parameters`` and ``gradients`` run in parallel."""
 
     parameters: list[Array]
@@ -76,7 +76,7 @@ class Layer(Protocol):
         ...
 
 
-class Step:
+class FixedLayer:
     """A layer without parameters, made of two functions."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Step:
         self.gradients: list[Array] = []
 
 
-class Dense(Step):
+class Dense(FixedLayer):
     """x @ W + b."""
 
     def __init__(self, rng: np.random.Generator, inputs: int, outputs: int) -> None:
@@ -98,12 +98,12 @@ class Dense(Step):
         return x @ self.parameters[0] + self.parameters[1]
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         self.gradients = [self.x.T @ gradient, gradient.sum(axis=0)]
         return gradient @ self.parameters[0].T
 
 
-class Conv3x3(Step):
+class Conv3x3(FixedLayer):
     """Convolution with kernels of 3 x 3, padding 1, no bias (a batch normalization follows)."""
 
     def __init__(self, rng: np.random.Generator, inputs: int, outputs: int) -> None:
@@ -120,7 +120,7 @@ class Conv3x3(Step):
         return result
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         self.gradients = [np.einsum("nchwij,nohw->ocij", self.windows, gradient, optimize=True)]
         padded = np.pad(gradient, ((0, 0), (0, 0), (1, 1), (1, 1)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
@@ -129,7 +129,7 @@ class Conv3x3(Step):
         return result
 
 
-class BatchNorm(Step):
+class BatchNorm(FixedLayer):
     """Batch normalization over all axes but the channels (Ioffe and Szegedy 2015, Alg. 1)."""
 
     epsilon = 1e-5
@@ -151,7 +151,7 @@ class BatchNorm(Step):
         return self.normal * _channels(self.parameters[0]) + _channels(self.parameters[1])
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         axes = (0, 2, 3)
         self.gradients = [(gradient * self.normal).sum(axis=axes), gradient.sum(axis=axes)]
         inner = gradient * _channels(self.parameters[0])
@@ -165,7 +165,7 @@ def _channels(values: Array) -> Array:
     return values.reshape(1, -1, 1, 1)
 
 
-class Relu(Step):
+class Relu(FixedLayer):
     """max(x, 0)."""
 
     def forward(self, x: Array, *, training: bool) -> Array:
@@ -174,11 +174,11 @@ class Relu(Step):
         return x * self.mask
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         return gradient * self.mask
 
 
-class Tanh(Step):
+class Tanh(FixedLayer):
     """tanh(x)."""
 
     def forward(self, x: Array, *, training: bool) -> Array:
@@ -187,12 +187,12 @@ class Tanh(Step):
         return self.y
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         result: Array = gradient * (1 - self.y**2)
         return result
 
 
-class MaxPool2(Step):
+class MaxPool2(FixedLayer):
     """Maxima of windows of 2 x 2."""
 
     def forward(self, x: Array, *, training: bool) -> Array:
@@ -204,14 +204,14 @@ class MaxPool2(Step):
         return np.asarray(top.reshape(n, c, h // 2, w // 2))
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         n, c, h, w = gradient.shape
         spread = self.mask * gradient[:, :, :, None, :, None]
         result: Array = spread.reshape(n, c, 2 * h, 2 * w)
         return result
 
 
-class Dropout(Step):
+class Dropout(FixedLayer):
     """Drops a share of the features in training, and scales the others up."""
 
     def __init__(self, rng: np.random.Generator, share: float) -> None:
@@ -225,11 +225,11 @@ class Dropout(Step):
         return x * self.factor
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         return gradient * self.factor
 
 
-class Flatten(Step):
+class Flatten(FixedLayer):
     """[n, c, h, w] to [n, c*h*w]."""
 
     def forward(self, x: Array, *, training: bool) -> Array:
@@ -238,7 +238,7 @@ class Flatten(Step):
         return x.reshape(len(x), -1)
 
     def backward(self, gradient: Array) -> Array:
-        """See ``Layer``."""
+        """See ``TrainableLayer``."""
         return gradient.reshape(self.shape)
 
 
@@ -265,7 +265,7 @@ def softmax(logits: Array) -> Array:
 
 
 def train(
-    layers: Sequence[Layer],
+    layers: Sequence[TrainableLayer],
     inputs: Array,
     targets: Array,
     gradient_of: Callable[[Array, Array], Array],
@@ -300,7 +300,7 @@ def train(
                     p -= slowed * (m / (1 - 0.9**step) / unbiased + decay * p)
 
 
-def predict(layers: Sequence[Layer], inputs: Array) -> Array:
+def predict(layers: Sequence[TrainableLayer], inputs: Array) -> Array:
     """Output of the trained layers; float64."""
     x = inputs.astype(np.float64)
     for layer in layers:
@@ -332,7 +332,7 @@ def digits_cnn() -> Recipe:
     conv = [Conv3x3(rng, 1, 16), Conv3x3(rng, 16, 24), Conv3x3(rng, 24, 32)]
     norm = [BatchNorm(16), BatchNorm(24), BatchNorm(32)]
     dense = Dense(rng, 128, 10)
-    layers: list[Layer] = [conv[0], norm[0], Relu(), MaxPool2(), conv[1], norm[1], Relu()]
+    layers: list[TrainableLayer] = [conv[0], norm[0], Relu(), MaxPool2(), conv[1], norm[1], Relu()]
     layers += [conv[2], norm[2], Relu(), MaxPool2(), Flatten(), Dropout(rng, 0.25), dense]
     train(layers, x_train, y_train, classification_gradient, rng, epochs=25)
     weights = {"fc_w": dense.parameters[0].T, "fc_b": dense.parameters[1]}
@@ -377,7 +377,7 @@ def digits_mlp() -> Recipe:
     rng = np.random.default_rng(SEED + 1)
     x_train, x_test, y_train, y_test = held_out("digits")
     dense = [Dense(rng, 64, 64), Dense(rng, 64, 32), Dense(rng, 32, 10)]
-    layers: list[Layer] = [dense[0], Relu(), Dropout(rng, 0.1), dense[1], Relu(), dense[2]]
+    layers: list[TrainableLayer] = [dense[0], Relu(), Dropout(rng, 0.1), dense[1], Relu(), dense[2]]
     train(layers, x_train / 16, y_train, classification_gradient, rng, epochs=40)
     weights = {f"w{i}": d.parameters[0] for i, d in enumerate(dense, 1)}
     weights |= {f"b{i}": d.parameters[1] for i, d in enumerate(dense, 1)}
@@ -444,7 +444,7 @@ def diabetes_mlp() -> Recipe:
     mean, scale = x_train.mean(axis=0), x_train.std(axis=0)
     middle, spread = y_train.mean(), y_train.std()
     dense = [Dense(rng, 10, 16), Dense(rng, 16, 8), Dense(rng, 8, 1)]
-    layers: list[Layer] = [dense[0], Tanh(), dense[1], Tanh(), dense[2]]
+    layers: list[TrainableLayer] = [dense[0], Tanh(), dense[1], Tanh(), dense[2]]
     normal_train, normal_test = ((x - mean) / scale for x in (x_train, x_test))
     goal = (y_train - middle) / spread
     train(layers, normal_train, goal, regression_gradient, rng, epochs=30, decay=0.5)

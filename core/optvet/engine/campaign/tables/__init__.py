@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import Campaign, campaigns, trials
-from optvet.engine.campaign.store import Store
+from optvet.engine.campaign.store import CampaignStore
 from optvet.engine.campaign.tables.answers import KeptAnswers, read_answers
 from optvet.engine.campaign.tables.conversions import (
-    Converted,
+    ConversionRow,
     Reach,
     blame,
     converted_from,
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def tables_of(
-    store: Store,
+    store: CampaignStore,
     campaign: Campaign,
     *,
     study: Study | None = None,
@@ -97,7 +97,7 @@ def tables_of(
 
 
 def tables_of_answers(
-    kept: KeptAnswers | None, reach: Reach | None, stored: Sequence[Converted] = ()
+    kept: KeptAnswers | None, reach: Reach | None, stored: Sequence[ConversionRow] = ()
 ) -> list[ReportTable]:
     """The tables of the studies of converters, of answers in files and in a store."""
     kept = kept or KeptAnswers()
@@ -105,7 +105,7 @@ def tables_of_answers(
     return tables_of_conversions(found, reach, kept.repairs)
 
 
-def _sequences(store: Store, rows: Sequence[Row]) -> dict[str, frozenset[tuple[str, ...]]]:
+def _sequences(store: CampaignStore, rows: Sequence[Row]) -> dict[str, frozenset[tuple[str, ...]]]:
     """Operator sequences by digest, of the models whose files are as they were."""
     if not any(row.faulty for row in rows):
         return {}
@@ -114,7 +114,7 @@ def _sequences(store: Store, rows: Sequence[Row]) -> dict[str, frozenset[tuple[s
     return {digest: sequences_in(graph) for digest, graph in graphs if graph is not None}
 
 
-def charts_of(store: Store, campaign: Campaign) -> list[Chart]:
+def charts_of(store: CampaignStore, campaign: Campaign) -> list[Chart]:
     """Charts of a campaign's variants: what models are made of, and where they are executed."""
     return charts([row_of(trial) for trial in trials(store, campaign)])
 

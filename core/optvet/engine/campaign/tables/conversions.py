@@ -14,11 +14,11 @@ from typing import Literal
 from optvet.engine.campaign.causes import cause_of_conversion
 from optvet.engine.campaign.conversions import findings_of, stage_of
 from optvet.engine.campaign.names import short_model
-from optvet.engine.campaign.results import Trial
+from optvet.engine.campaign.results import JobResult
 from optvet.spec.records.convert import ConversionFinding, ConversionResult
 from optvet.spec.records.repair import RepairResult
 from optvet.spec.records.report import ReportTable
-from optvet.spec.symptoms import Check, Stage
+from optvet.spec.symptoms import ScriptCheck, Stage
 
 Cell = str | int | float | None
 Reach = Mapping[str, frozenset[str]]
@@ -55,7 +55,7 @@ _STAGES: Mapping[str, str] = {"convert": "node conversion", "optimize": "optimiz
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConversionRow:
     """One conversion: its source and chain, and the answer; None if there is none."""
 
     source: str
@@ -73,19 +73,19 @@ class Converted:
         return [f for f in self.result.findings if f.severity != "note"] if self.result else []
 
 
-def converted_of(trials: Iterable[Trial]) -> list[Converted]:
+def converted_of(trials: Iterable[JobResult]) -> list[ConversionRow]:
     """The conversions among jobs, those without an answer too."""
     return [
-        Converted(short_model(t.model), t.optimizer, t.conversion)
+        ConversionRow(short_model(t.model), t.optimizer, t.conversion)
         for t in trials
         if t.kind == "convert"
     ]
 
 
-def converted_from(results: Iterable[ConversionResult]) -> list[Converted]:
+def converted_from(results: Iterable[ConversionResult]) -> list[ConversionRow]:
     """Conversions of documents."""
     return [
-        Converted(short_model(r.source.source), ",".join(c.name for c in r.converters), r)
+        ConversionRow(short_model(r.source.source), ",".join(c.name for c in r.converters), r)
         for r in results
     ]
 
@@ -101,7 +101,7 @@ def outcome_of(result: ConversionResult) -> Outcome:
 
 
 def tables_of_conversions(
-    found: Sequence[Converted],
+    found: Sequence[ConversionRow],
     reach: Reach | None,
     repairs: Sequence[RepairResult] = (),
 ) -> list[ReportTable]:
@@ -113,7 +113,7 @@ def tables_of_conversions(
 # --- how many -------------------------------------------------------------------------------------
 
 
-def funnel(found: Sequence[Converted]) -> ReportTable:
+def funnel(found: Sequence[ConversionRow]) -> ReportTable:
     """What became of the conversions of each chain, from the step that fails first."""
     groups = {chain: [c for c in found if c.chain == chain] for chain in _chains(found)}
     if len(groups) > 1:
@@ -130,14 +130,14 @@ def funnel(found: Sequence[Converted]) -> ReportTable:
     )
 
 
-def _counted(group: Sequence[Converted]) -> list[Cell]:
+def _counted(group: Sequence[ConversionRow]) -> list[Cell]:
     counts = Counter(c.outcome for c in group)
     judged = len(group) - counts["no result"]
     share = counts["right"] / judged if judged else None
     return [len(group), *(counts[outcome] for outcome in OUTCOMES), share]
 
 
-def kinds(found: Sequence[Converted]) -> ReportTable:
+def kinds(found: Sequence[ConversionRow]) -> ReportTable:
     """What is wrong by converter, stage, symptom and proposed cause."""
     groups: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for conversion, finding, issue in _told(found):
@@ -171,7 +171,7 @@ def stage_words(finding: ConversionFinding) -> str:
     return _STAGES.get(finding.kind, finding.kind)
 
 
-def _told(found: Iterable[Converted]) -> Iterator[tuple[Converted, ConversionFinding, str]]:
+def _told(found: Iterable[ConversionRow]) -> Iterator[tuple[ConversionRow, ConversionFinding, str]]:
     """Faults and refusals with the fingerprint of each fault."""
     for conversion in found:
         if conversion.result is None:
@@ -185,7 +185,7 @@ def _told(found: Iterable[Converted]) -> Iterator[tuple[Converted, ConversionFin
 # --- matrices -------------------------------------------------------------------------------------
 
 
-def frameworks(found: Sequence[Converted], reach: Reach | None) -> ReportTable:
+def frameworks(found: Sequence[ConversionRow], reach: Reach | None) -> ReportTable:
     """Formats of sources × formats of what conversions end in."""
     cells: dict[tuple[str, str], Counter[str]] = {}
     for conversion in found:
@@ -225,7 +225,7 @@ def _absent(reachable: bool, *, known: bool) -> str:
     return ("not asked" if reachable else "no chain") if known else ""
 
 
-def matrix(found: Sequence[Converted]) -> ReportTable:
+def matrix(found: Sequence[ConversionRow]) -> ReportTable:
     """Each source through each chain: its error, or what became of it."""
     chains = _chains(found)
     cells = {(c.source, c.chain): c for c in found}
@@ -241,7 +241,7 @@ def matrix(found: Sequence[Converted]) -> ReportTable:
     )
 
 
-def _cell(conversion: Converted | None) -> str:
+def _cell(conversion: ConversionRow | None) -> str:
     if conversion is None:
         return ""
     outcome, result = conversion.outcome, conversion.result
@@ -254,14 +254,14 @@ def _cell(conversion: Converted | None) -> str:
     return f"! {max(sizes):.2g}" if sizes else f"! {conversion.told[0].symptom}"
 
 
-def _chains(found: Iterable[Converted]) -> list[str]:
+def _chains(found: Iterable[ConversionRow]) -> list[str]:
     return list(dict.fromkeys(c.chain for c in found))
 
 
 # --- which stage ----------------------------------------------------------------------------------
 
 
-def blame(found: Sequence[Converted]) -> ReportTable:
+def blame(found: Sequence[ConversionRow]) -> ReportTable:
     """Of each fault, the stage that breaks the model, and whether that is decided."""
     return ReportTable(
         title="Which stage breaks the model",
@@ -304,7 +304,7 @@ def _decided(finding: ConversionFinding) -> str:
         return "undecided: other runtimes disagree"
     # The checker, and the end of a process, need no second runtime to be believed.
     info = finding.symptom.info
-    told = info.check is Check.DEATH or info.stages == ("check",)
+    told = info.check is ScriptCheck.DEATH or info.stages == ("check",)
     if not told and not outcomes:
         return "on one runtime"
     return "yes"

@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from optvet.engine.campaign.tables.rows import Row, Seen, by_model, variants
+from optvet.engine.campaign.tables.rows import FaultRow, Row, by_model, variants
 from optvet.engine.campaign.tracker import KnownEntry, link_of
 from optvet.spec.records.report import ReportTable
 
@@ -18,7 +18,7 @@ Cell = str | int | float | None
 
 def kinds(rows: Iterable[Row]) -> ReportTable:
     """Faults by symptom, stage and proposed cause."""
-    groups: dict[tuple[str, str, str], list[tuple[Row, Seen]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Row, FaultRow]]] = {}
     for row, seen in _faults(rows):
         about = (str(seen.finding.symptom), seen.finding.stage, seen.cause.name)
         groups.setdefault(about, []).append((row, seen))
@@ -43,7 +43,7 @@ def issues(rows: Iterable[Row], known: Sequence[KnownEntry] | None) -> ReportTab
         rows: Trials.
         known: Known findings; None leaves out the column.
     """
-    groups: dict[str, list[tuple[Row, Seen]]] = {}
+    groups: dict[str, list[tuple[Row, FaultRow]]] = {}
     for row, seen in _faults(rows):
         groups.setdefault(seen.issue, []).append((row, seen))
     lines: list[list[Cell]] = []
@@ -74,7 +74,9 @@ def issues(rows: Iterable[Row], known: Sequence[KnownEntry] | None) -> ReportTab
     )
 
 
-def _tracked(found: Iterable[tuple[Row, Seen]], known: Sequence[KnownEntry]) -> KnownEntry | None:
+def _tracked(
+    found: Iterable[tuple[Row, FaultRow]], known: Sequence[KnownEntry]
+) -> KnownEntry | None:
     links = (link_of(known, s.fingerprint, row.optimizer, s.finding) for row, s in found)
     return next((entry for entry in links if entry is not None), None)
 
@@ -84,15 +86,15 @@ def _unused(known: Sequence[KnownEntry] | None, used: set[int]) -> str:
     return f"Known, but not found here: {', '.join(unused)}." if unused else ""
 
 
-def _faults(rows: Iterable[Row]) -> Iterator[tuple[Row, Seen]]:
+def _faults(rows: Iterable[Row]) -> Iterator[tuple[Row, FaultRow]]:
     return ((row, seen) for row in rows for seen in row.faults)
 
 
-def _issues(found: Iterable[tuple[Row, Seen]]) -> set[str]:
+def _issues(found: Iterable[tuple[Row, FaultRow]]) -> set[str]:
     return {seen.issue for _, seen in found}
 
 
-def _models(found: Iterable[tuple[Row, Seen]]) -> int:
+def _models(found: Iterable[tuple[Row, FaultRow]]) -> int:
     return len({row.digest for row, _ in found})
 
 

@@ -11,7 +11,7 @@ from optvet.engine.campaign.causes import Cause, cause_of, cause_of_conversion
 from optvet.engine.campaign.conversions import findings_of, reason_of
 from optvet.engine.campaign.documents import options_of
 from optvet.engine.campaign.names import short_model
-from optvet.engine.campaign.results import JobKind, Trial
+from optvet.engine.campaign.results import JobKind, JobResult
 from optvet.engine.work.cache import key
 from optvet.engine.work.trial import normalized_message
 from optvet.spec.records import (
@@ -35,7 +35,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 
 
 @dataclass(frozen=True)
-class Seen:
+class FaultRow:
     """One fault; ``issue`` is equal for crashes of one stage and normalized message."""
 
     fingerprint: str
@@ -64,7 +64,7 @@ class Row:
     reason: str = ""
     task: str = ""
     opset: int | None = None
-    faults: tuple[Seen, ...] = ()
+    faults: tuple[FaultRow, ...] = ()
     impact: Impact | None = None
     error: float | None = None
     noise: float | None = None
@@ -86,7 +86,7 @@ class Row:
         return self.outcome in ("differs", "crashes")
 
 
-def row_of(trial: Trial) -> Row:
+def row_of(trial: JobResult) -> Row:
     """The row of a trial."""
     request, result = trial.request, trial.result
     version = result.optimizer.version if result else trial.versions.get(trial.optimizer, "")
@@ -137,7 +137,7 @@ def _converted(result: ConversionResult, known: dict[str, Any]) -> Row:
     told = [f for f in result.findings if f.severity == "fault"]
     found = [f for f in findings_of(result) if f.severity == "fault"]
     faults = tuple(
-        Seen(str(f.fingerprint), str(f.fingerprint), f, cause_of_conversion(own))
+        FaultRow(str(f.fingerprint), str(f.fingerprint), f, cause_of_conversion(own))
         for own, f in zip(told, found, strict=True)
     )
     outcome: Outcome = "same"
@@ -167,7 +167,7 @@ def _converted(result: ConversionResult, known: dict[str, Any]) -> Row:
     )
 
 
-def _worst(result: VetResult, faults: Sequence[Seen]) -> tuple[float | None, float | None]:
+def _worst(result: VetResult, faults: Sequence[FaultRow]) -> tuple[float | None, float | None]:
     """Error and noise of the worst fault that has a size; without faults, of the worst output."""
     sizes = [(o.error, o.noise_floor) for o in result.outputs]
     if faults:
@@ -176,17 +176,17 @@ def _worst(result: VetResult, faults: Sequence[Seen]) -> tuple[float | None, flo
     return max(known, key=lambda size: size[0] or 0.0, default=(None, None))
 
 
-def _without_result(trial: Trial) -> Outcome:
+def _without_result(trial: JobResult) -> Outcome:
     if trial.error is None:
         return "waits"
     return "not taken" if trial.error.error == "Unsupported" else "no result"
 
 
-def _reason(trial: Trial) -> str:
+def _reason(trial: JobResult) -> str:
     return trial.error.message if trial.error is not None else ""
 
 
-def _outcome(result: VetResult, faults: Sequence[Seen]) -> Outcome:
+def _outcome(result: VetResult, faults: Sequence[FaultRow]) -> Outcome:
     if any(seen.finding.stage != "compare" for seen in faults):
         return "crashes"
     if faults:
@@ -196,13 +196,13 @@ def _outcome(result: VetResult, faults: Sequence[Seen]) -> Outcome:
     return "rounded" if result.verdict == "drift" else "same"
 
 
-def _seen(result: VetResult, finding: Finding) -> Seen:
+def _seen(result: VetResult, finding: Finding) -> FaultRow:
     fingerprint = identity(result, finding)
     words = "" if finding.stage == "compare" else normalized_message(finding.message)
     issue = fingerprint
     if words:
         issue = key("crash", result.optimizer.name, finding.stage, words)[:16]
-    return Seen(fingerprint, issue, finding, cause_of(finding))
+    return FaultRow(fingerprint, issue, finding, cause_of(finding))
 
 
 # --- variants ------------------------------------------------------------------------------------

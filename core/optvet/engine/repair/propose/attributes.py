@@ -11,8 +11,8 @@ from onnx import NodeProto
 from onnx.defs import OpSchema
 
 from optvet.engine.convert.locate import attribute_differences
-from optvet.engine.repair.candidates import Candidate, attribute, given, proposed, short
-from optvet.engine.repair.scene import Scene
+from optvet.engine.repair.candidates import RepairCandidate, attribute, given, proposed, short
+from optvet.engine.repair.scene import AlignedRun
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
 from optvet.spec.converters import SourceValue
 
@@ -39,7 +39,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 """Values that ONNX gives a text attribute; which of them an operator takes, the checker says."""
 
 
-def attributes(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def attributes(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Those that the source's operator asks for."""
     for index in nodes:
         node = scene.node_of(index)
@@ -52,13 +52,15 @@ def _words(node: NodeProto, name: str, value: str) -> str:
     return f"{node.op_type}.{name} = {value} at {node.output[0]}"
 
 
-def other_attributes(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def other_attributes(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Every attribute in other values that it may have, one at a time."""
     for index in nodes:
         yield from _searched(scene, scene.node_of(index))
 
 
-def _as_in_source(scene: Scene, node: NodeProto, operator: SourceValue) -> Iterator[Candidate]:
+def _as_in_source(
+    scene: AlignedRun, node: NodeProto, operator: SourceValue
+) -> Iterator[RepairCandidate]:
     found = attribute_differences(scene.model, node, operator.attributes)
     each = [
         (_words(node, name, short(wanted)), attribute(node.output[0], name, wanted))
@@ -70,7 +72,7 @@ def _as_in_source(scene: Scene, node: NodeProto, operator: SourceValue) -> Itera
         yield proposed("attribute", words, operation)
 
 
-def _searched(scene: Scene, node: NodeProto) -> Iterator[Candidate]:
+def _searched(scene: AlignedRun, node: NodeProto) -> Iterator[RepairCandidate]:
     schema = schema_of(domain_of(node), node.op_type, opset_versions(scene.model))
     if schema is None:
         return
@@ -96,7 +98,7 @@ def _constants_of(operators: Iterable[SourceValue]) -> Iterator[Any]:
 
 
 def _alternatives(
-    scene: Scene, node: NodeProto, name: str, kind: Any, now: Any, constants: list[Any]
+    scene: AlignedRun, node: NodeProto, name: str, kind: Any, now: Any, constants: list[Any]
 ) -> Iterator[Any]:
     """Other values of an attribute, each once."""
     types = OpSchema.AttrType
@@ -117,12 +119,12 @@ def _alternatives(
             yield value
 
 
-def _rank(scene: Scene, node: NodeProto) -> int:
+def _rank(scene: AlignedRun, node: NodeProto) -> int:
     value = scene.values.get(node.input[0]) if node.input else None
     return 0 if value is None else value.ndim
 
 
-def _integers(scene: Scene, node: NodeProto, name: str, constants: list[Any]) -> Iterator[int]:
+def _integers(scene: AlignedRun, node: NodeProto, name: str, constants: list[Any]) -> Iterator[int]:
     yield from (0, 1)
     if "axis" in name or "dim" in name:
         yield from range(_rank(scene, node) + 1)
@@ -169,7 +171,7 @@ def _steps(now: list[int]) -> Iterator[list[int]]:
             yield [v + step * (i == j) for j, v in enumerate(now)]
 
 
-def constants(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def constants(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Small constants of integers, and factors of sizes, in other values."""
     listed = list(_constants_of(scene.operators(_OPERATORS)))
     for index in nodes:
@@ -184,7 +186,7 @@ def constants(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
 
 
 def _other_constants(
-    scene: Scene, node: NodeProto, now: np.ndarray, listed: list[Any]
+    scene: AlignedRun, node: NodeProto, now: np.ndarray, listed: list[Any]
 ) -> Iterator[np.ndarray]:
     flat = now.reshape(-1).tolist()
     ways: list[list[Any]] = []

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from optvet.engine.repair.candidates import Candidate, inserted, proposed
+from optvet.engine.repair.candidates import RepairCandidate, inserted, proposed
 from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
-from optvet.engine.repair.scene import Scene
+from optvet.engine.repair.scene import AlignedRun
 from optvet.spec.converters import SourceOperand, SourceValue
 from optvet.spec.records.repair import InsertNode, Operation, ReplaceNode, SetWeight
 
@@ -24,7 +24,7 @@ _POINTWISE = frozenset(
 """Operators that do the same in every layout."""
 
 
-def operators(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def operators(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """The first missing operators as ONNX's own: replacing a node, or inserted before one."""
     for operator in scene.operators(_OPERATORS):
         if operator.alike and operator.inputs:
@@ -32,7 +32,9 @@ def operators(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
                 yield from _placed(scene, nodes, operator, inputs, weights)
 
 
-def _translated(scene: Scene, operator: SourceValue) -> Iterator[tuple[list[str], list[Operation]]]:
+def _translated(
+    scene: AlignedRun, operator: SourceValue
+) -> Iterator[tuple[list[str], list[Operation]]]:
     """Inputs of the operator by name, and weights to be made for them, in a few ways."""
     by_name = {o.name: o for o in operator.operands}
     weights: list[Operation] = []
@@ -63,12 +65,12 @@ def _is_absent(operand: SourceOperand) -> bool:
 
 
 def _placed(
-    scene: Scene,
+    scene: AlignedRun,
     nodes: tuple[int, ...],
     operator: SourceValue,
     inputs: list[str],
     weights: list[Operation],
-) -> Iterator[Candidate]:
+) -> Iterator[RepairCandidate]:
     attributes = {
         name: list(v) if isinstance(v, (list, tuple)) else v
         for name, v in operator.attributes.items()
@@ -104,13 +106,13 @@ def _placed(
 
 
 def _behind(
-    scene: Scene,
+    scene: AlignedRun,
     operator: SourceValue,
     name: str,
     inputs: list[str],
     weights: list[Operation],
     attributes: dict[str, object],
-) -> Candidate:
+) -> RepairCandidate:
     """The operator inserted behind a value, for all that read it."""
     insertion = InsertNode(
         node=name,
@@ -123,7 +125,7 @@ def _behind(
     return proposed("operator", about, *weights, insertion)
 
 
-def affine(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def affine(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """A factor and a shift, of all or of each channel, where they explain a value exactly."""
     for index in nodes[:_NODES]:
         node = scene.node_of(index)
@@ -170,8 +172,8 @@ def _rounded(value: np.ndarray) -> np.ndarray:
 
 
 def _scaled(
-    scene: Scene, node: str, place: int, factor: np.ndarray, shift: np.ndarray
-) -> Candidate:
+    scene: AlignedRun, node: str, place: int, factor: np.ndarray, shift: np.ndarray
+) -> RepairCandidate:
     maker = next(n for n in scene.model.graph.node if node in n.output)
     kind = scene.values[maker.input[place]].dtype
     operations: list[Operation] = []

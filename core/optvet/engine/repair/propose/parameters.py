@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from optvet.engine.convert.align import differing_weights, turned
-from optvet.engine.repair.candidates import Candidate, given, proposed
+from optvet.engine.repair.candidates import RepairCandidate, given, proposed
 from optvet.engine.repair.edits import tensor_of
-from optvet.engine.repair.scene import Scene
+from optvet.engine.repair.scene import AlignedRun
 from optvet.engine.work.trial import Outputs
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceValue
@@ -20,7 +20,7 @@ _ALONE = 16
 _SMALL = 1e-30
 
 
-def parameters(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def parameters(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """By name, all at once and each alone; then what the source's operators read; then folds."""
     yield from _by_name(scene)
     for index in nodes:
@@ -30,7 +30,7 @@ def parameters(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
         yield from _folded(scene, index)
 
 
-def _by_name(scene: Scene) -> Iterator[Candidate]:
+def _by_name(scene: AlignedRun) -> Iterator[RepairCandidate]:
     found = differing_weights(scene.constants, scene.inside.parameters)
     edits = [
         Edit(
@@ -41,13 +41,13 @@ def _by_name(scene: Scene) -> Iterator[Candidate]:
         for w in found
     ]
     if edits:
-        yield Candidate(tuple(edits), explains=False)
+        yield RepairCandidate(tuple(edits), explains=False)
     if len(edits) > 1:
         for edit in edits[:_ALONE]:
-            yield Candidate((edit,), explains=False)
+            yield RepairCandidate((edit,), explains=False)
 
 
-def _by_role(scene: Scene, index: int, operator: SourceValue) -> Iterator[Candidate]:
+def _by_role(scene: AlignedRun, index: int, operator: SourceValue) -> Iterator[RepairCandidate]:
     """Constants of a node replaced by those that the source's operator reads."""
     node = scene.node_of(index)
     arrays = [(o.name, o.parameter, scene.array_of(o)) for o in operator.operands]
@@ -93,7 +93,7 @@ def _fits(
             yield kept, f", {how}" if how else ""
 
 
-def _all_at_once(scene: Scene, index: int, operator: SourceValue) -> Iterator[Candidate]:
+def _all_at_once(scene: AlignedRun, index: int, operator: SourceValue) -> Iterator[RepairCandidate]:
     """All constants of the operator of ONNX that the source's operator is."""
     node = scene.node_of(index)
     if operator.alike != node.op_type or not operator.inputs:
@@ -112,10 +112,10 @@ def _all_at_once(scene: Scene, index: int, operator: SourceValue) -> Iterator[Ca
             operations = given(scene, index, place, fit[0])
             edits.append(Edit(kind="parameter", about=about, operations=operations))
     if len(edits) > 1:
-        yield Candidate(tuple(edits))
+        yield RepairCandidate(tuple(edits))
 
 
-def _folded(scene: Scene, index: int) -> Iterator[Candidate]:
+def _folded(scene: AlignedRun, index: int) -> Iterator[RepairCandidate]:
     """A convolution into which the batch normalization behind it was folded, folded anew."""
     node = scene.node_of(index)
     weights = constants_of(scene.model)
@@ -137,7 +137,9 @@ def _folded(scene: Scene, index: int) -> Iterator[Candidate]:
         yield proposed("parameter", about, *operations)
 
 
-def _fold(scene: Scene, before: SourceValue, norm: SourceValue, now: np.ndarray) -> Outputs | None:
+def _fold(
+    scene: AlignedRun, before: SourceValue, norm: SourceValue, now: np.ndarray
+) -> Outputs | None:
     """Weight and bias of ``before`` with ``norm`` folded in; None where shapes do not fit."""
     one = {o.name: scene.array_of(o) for o in before.operands}
     two = {o.name: scene.array_of(o) for o in norm.operands}

@@ -10,15 +10,15 @@ from pathlib import Path
 import onnx
 
 from optvet.engine.convert.locate import source_inside
-from optvet.engine.repair.candidates import Candidate
+from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
 from optvet.engine.repair.propose.operators import affine, operators
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.regions import regions
 from optvet.engine.repair.propose.structure import inputs, insertions, removals
 from optvet.engine.repair.propose.templates import templates
-from optvet.engine.repair.propose.trials import Trials
-from optvet.engine.repair.scene import Scene, scene_of
+from optvet.engine.repair.propose.trials import TriedCandidates
+from optvet.engine.repair.scene import AlignedRun, scene_of
 from optvet.engine.repair.window import Window, window_of
 from optvet.engine.work.sandbox import enter
 from optvet.engine.work.trial import RuntimeConfig
@@ -29,7 +29,7 @@ _NODES = 8
 """Nodes of the window that are edited, from the first one of the broken region on."""
 _TIME_S = 60.0
 
-_PROPOSE: tuple[Callable[[Scene, tuple[int, ...]], Iterator[Candidate]], ...] = (
+_PROPOSE: tuple[Callable[[AlignedRun, tuple[int, ...]], Iterator[RepairCandidate]], ...] = (
     parameters,
     attributes,
     removals,
@@ -53,7 +53,7 @@ def proposals_beside(
     samples: Sequence[Sample],
     tried: Path,
     donors: Mapping[str, bytes],
-) -> list[Candidate]:
+) -> list[RepairCandidate]:
     """As ``proposals``, where the source runs in the same worker as the converted model."""
     recorded = [source_inside(source_config, source, sample) for sample in samples]
     return proposals(recorded, config, data, samples, tried, donors)
@@ -66,7 +66,7 @@ def proposals(
     samples: Sequence[Sample],
     tried: Path,
     donors: Mapping[str, bytes],
-) -> list[Candidate]:
+) -> list[RepairCandidate]:
     """Candidates that explain a missing value on all ``samples``, and those that need not.
 
     Args:
@@ -79,7 +79,7 @@ def proposals(
     """
     enter("run")
     model = onnx.load_from_string(data)
-    scenes: list[Scene] = []
+    scenes: list[AlignedRun] = []
     for inside, sample in zip(recorded, samples, strict=True):
         # Regions are read off the first sample, and tried on all.
         lent = {} if scenes else donors
@@ -87,10 +87,10 @@ def proposals(
             scenes.append(scene)
     if not scenes:
         return []
-    return list(_ranked([window_of(scene, config) for scene in scenes], Trials(tried)))
+    return list(_ranked([window_of(scene, config) for scene in scenes], TriedCandidates(tried)))
 
 
-def _ranked(windows: Sequence[Window], trials: Trials) -> Iterator[Candidate]:
+def _ranked(windows: Sequence[Window], trials: TriedCandidates) -> Iterator[RepairCandidate]:
     first = windows[0]
     region = first.scene.region.nodes[:_NODES]
     # A node before the region may be wrong too: its value is known, but in another layout.
@@ -121,7 +121,7 @@ def _ranked(windows: Sequence[Window], trials: Trials) -> Iterator[Candidate]:
         yield from sorted(found, key=lambda c: -c.depth)
 
 
-def _depth(windows: Sequence[Window], candidate: Candidate) -> int:
+def _depth(windows: Sequence[Window], candidate: RepairCandidate) -> int:
     """The last place that a candidate explains on all samples; -1 for none."""
     common: frozenset[int] | None = None
     for window in windows:

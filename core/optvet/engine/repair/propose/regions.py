@@ -10,8 +10,8 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
 
 from optvet.engine.convert.align import equal_up_to_layout
-from optvet.engine.repair.candidates import Candidate, proposed
-from optvet.engine.repair.scene import Donor, Scene
+from optvet.engine.repair.candidates import RepairCandidate, proposed
+from optvet.engine.repair.scene import AlignedRun, Donor
 from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
 from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
 
@@ -20,7 +20,7 @@ _NODES = 64
 _BYTES = 1 << 24
 
 
-def regions(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def regions(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """What computes a missing value in another model, in place of a value of this one."""
     for donor in scene.donors:
         have = _shared(scene, donor)
@@ -35,8 +35,8 @@ def regions(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
 
 
 def _candidate(
-    scene: Scene, donor: Donor, made: str, name: str, model: ModelProto, inputs: list[str]
-) -> Candidate:
+    scene: AlignedRun, donor: Donor, made: str, name: str, model: ModelProto, inputs: list[str]
+) -> RepairCandidate:
     encoded = base64.b64encode(model.SerializeToString()).decode()
     operations: list[Operation] = [ReplaceRegion(node=name, inputs=inputs, model=encoded)]
     value = donor.values[made]
@@ -49,7 +49,7 @@ def _candidate(
     return proposed("region", f"{name} computed as by {donor.name}: {kinds}", *operations)
 
 
-def _shared(scene: Scene, donor: Donor) -> dict[str, str]:
+def _shared(scene: AlignedRun, donor: Donor) -> dict[str, str]:
     """Values of the donor that this model has too, in one layout: their names in it."""
     wrong = {name for i in scene.region.nodes for name in scene.node_of(i).output}
     found: dict[str, str] = {}
@@ -75,7 +75,7 @@ def _same(a: np.ndarray, b: np.ndarray, allowed: float) -> bool:
     return bool(np.all((off <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 
-def _values_at(scene: Scene, donor: Donor, place: int) -> Iterator[str]:
+def _values_at(scene: AlignedRun, donor: Donor, place: int) -> Iterator[str]:
     """Values of the donor that are the source's at ``place``."""
     wanted = scene.inside.values[place].value
     for name, value in donor.values.items():
@@ -84,7 +84,9 @@ def _values_at(scene: Scene, donor: Donor, place: int) -> Iterator[str]:
                 yield name
 
 
-def replaced(scene: Scene, nodes: tuple[int, ...], place: int, value: np.ndarray) -> Iterator[str]:
+def replaced(
+    scene: AlignedRun, nodes: tuple[int, ...], place: int, value: np.ndarray
+) -> Iterator[str]:
     """Values of this model that the donor's may replace: an output, or a wrong one of its form."""
     wanted = scene.inside.values[place].value
     # Graphs of TensorFlow end in operators that pass on what they are given.
@@ -98,7 +100,7 @@ def replaced(scene: Scene, nodes: tuple[int, ...], place: int, value: np.ndarray
                 yield name
 
 
-def _is_passed_on(scene: Scene, value: np.ndarray) -> bool:
+def _is_passed_on(scene: AlignedRun, value: np.ndarray) -> bool:
     """Whether the wrong output should be this value of the source."""
     end = scene.inside.values[scene.place].value
     return value is end or (

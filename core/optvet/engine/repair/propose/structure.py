@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from optvet.engine.repair.candidates import Candidate, inserted, proposed, short
-from optvet.engine.repair.scene import Scene
+from optvet.engine.repair.candidates import RepairCandidate, inserted, proposed, short
+from optvet.engine.repair.scene import AlignedRun
 from optvet.graph.walk import domain_of, opset_versions, schema_of
 from optvet.spec.records.repair import Operation, RemoveNode, SetInput, SetOutputType
 
@@ -23,7 +23,7 @@ _OPEN_SQUEEZE = 13
 """From this operator set on, the axes of Squeeze and Unsqueeze are an input."""
 
 
-def removals(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def removals(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Each node left out: what reads it reads one of its inputs."""
     for index in nodes:
         node = scene.node_of(index)
@@ -35,7 +35,7 @@ def removals(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
                 yield proposed("removal", about, RemoveNode(node=node.output[0], value=name))
 
 
-def insertions(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def insertions(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Transpose, Gather, Squeeze, Reshape or Cast before or behind the first nodes."""
     for node, index, value in _edges(scene, nodes):
         yield from _transposes(scene, node, index, value)
@@ -45,7 +45,9 @@ def insertions(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
         yield from _reordered(scene, node, index, value)
 
 
-def _edges(scene: Scene, nodes: tuple[int, ...]) -> Iterator[tuple[str, int | None, np.ndarray]]:
+def _edges(
+    scene: AlignedRun, nodes: tuple[int, ...]
+) -> Iterator[tuple[str, int | None, np.ndarray]]:
     """Places for a node: an input of a node by its number, or behind a node; with its value."""
     for index in nodes[:_EDGES]:
         node = scene.node_of(index)
@@ -66,8 +68,8 @@ def _words(operator: str, about: object, node: str, index: int | None) -> str:
 
 
 def _transposes(
-    scene: Scene, node: str, index: int | None, value: np.ndarray
-) -> Iterator[Candidate]:
+    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+) -> Iterator[RepairCandidate]:
     if not 2 <= value.ndim <= _RANK:
         return
     for order in itertools.permutations(range(value.ndim)):
@@ -77,7 +79,9 @@ def _transposes(
             yield proposed("insertion", _words("Transpose", list(order), node, index), *operations)
 
 
-def _layouts(scene: Scene, node: str, index: int | None, value: np.ndarray) -> Iterator[Candidate]:
+def _layouts(
+    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+) -> Iterator[RepairCandidate]:
     """The shapes that values of the source have which are as large."""
     near = {*scene.missing, *(i for m in scene.missing[:_OPERATORS] for i in _reads(scene, m))}
     shapes = dict.fromkeys(
@@ -95,7 +99,7 @@ def _layouts(scene: Scene, node: str, index: int | None, value: np.ndarray) -> I
 
 
 def _declared(
-    scene: Scene, node: str, index: int | None, kind: np.dtype[Any], axes: int
+    scene: AlignedRun, node: str, index: int | None, kind: np.dtype[Any], axes: int
 ) -> list[Operation]:
     """The declaration of a graph output, if it is that which the edit changes."""
     if index is not None or node not in {o.name for o in scene.model.graph.output}:
@@ -103,12 +107,12 @@ def _declared(
     return [SetOutputType(output=node, type=kind.name, axes=axes)]
 
 
-def _reads(scene: Scene, place: int) -> tuple[int, ...]:
+def _reads(scene: AlignedRun, place: int) -> tuple[int, ...]:
     return scene.inside.values[place].reads
 
 
 def _shape_changes(
-    scene: Scene, now: tuple[int, ...], wanted: tuple[int, ...]
+    scene: AlignedRun, now: tuple[int, ...], wanted: tuple[int, ...]
 ) -> Iterator[tuple[str, tuple[str, np.ndarray]]]:
     """Squeeze or Unsqueeze where ones come or go, then Reshape with the first size left open."""
     by_input = opset_versions(scene.model).get("ai.onnx", 0) >= _OPEN_SQUEEZE
@@ -124,7 +128,9 @@ def _shape_changes(
         yield "Reshape", ("shape", np.array([-1, *wanted[1:]], np.int64))
 
 
-def _casts(scene: Scene, node: str, index: int | None, value: np.ndarray) -> Iterator[Candidate]:
+def _casts(
+    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+) -> Iterator[RepairCandidate]:
     import onnx
 
     types = {scene.inside.values[i].value.dtype for i in (*scene.missing, scene.place)}
@@ -138,8 +144,8 @@ def _casts(scene: Scene, node: str, index: int | None, value: np.ndarray) -> Ite
 
 
 def _reordered(
-    scene: Scene, node: str, index: int | None, value: np.ndarray
-) -> Iterator[Candidate]:
+    scene: AlignedRun, node: str, index: int | None, value: np.ndarray
+) -> Iterator[RepairCandidate]:
     """A Gather that puts slices along one axis in the order of a missing value."""
     for i in scene.missing[:_OPERATORS]:
         wanted = scene.inside.values[i].value
@@ -169,7 +175,7 @@ def _order(value: np.ndarray, wanted: np.ndarray, axis: int, allowed: float) -> 
     return order if order != list(range(len(one))) else None
 
 
-def inputs(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def inputs(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """Inputs of a node in another order, then one of them another value."""
     for index in nodes:
         node = scene.node_of(index)
@@ -189,7 +195,7 @@ def inputs(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
         yield from _others(scene, index)
 
 
-def _others(scene: Scene, index: int) -> Iterator[Candidate]:
+def _others(scene: AlignedRun, index: int) -> Iterator[RepairCandidate]:
     """One input replaced by a value, or a weight, of the same type and shape."""
     node = scene.node_of(index)
     behind = _behind(scene, index)
@@ -211,7 +217,7 @@ def _others(scene: Scene, index: int) -> Iterator[Candidate]:
             yield proposed("inputs", about, operation)
 
 
-def _last_optional(scene: Scene, index: int) -> int:
+def _last_optional(scene: AlignedRun, index: int) -> int:
     """Number of the next input that a node may have; that of its last one if there is no more."""
     node = scene.node_of(index)
     schema = schema_of(domain_of(node), node.op_type, opset_versions(scene.model))
@@ -219,7 +225,7 @@ def _last_optional(scene: Scene, index: int) -> int:
     return len(node.input) if more else len(node.input) - 1
 
 
-def _behind(scene: Scene, index: int) -> set[str]:
+def _behind(scene: AlignedRun, index: int) -> set[str]:
     """Values that depend on a node, its own included."""
     found = set(scene.node_of(index).output)
     for node in list(scene.model.graph.node)[index + 1 :]:

@@ -10,9 +10,9 @@ import onnx
 import onnx.parser
 from onnx import ModelProto
 
-from optvet.engine.repair.candidates import Candidate, proposed
+from optvet.engine.repair.candidates import RepairCandidate, proposed
 from optvet.engine.repair.propose.regions import replaced
-from optvet.engine.repair.scene import Scene
+from optvet.engine.repair.scene import AlignedRun
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.converters import SourceValue
 from optvet.spec.records.repair import ReplaceRegion
@@ -57,7 +57,7 @@ _ALIASES: Mapping[str, str] = {
 }
 
 
-def templates(scene: Scene, nodes: tuple[int, ...]) -> Iterator[Candidate]:
+def templates(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
     """The first missing operators that are known, in place of a wrong value of their form."""
     if opset_versions(scene.model).get(ONNX_DOMAIN, 0) < _LEAST_SET:
         return
@@ -82,7 +82,7 @@ def _name(operator: SourceValue) -> str:
     return _ALIASES.get(plain, plain)
 
 
-def _inputs(scene: Scene, operator: SourceValue, number: int) -> Iterator[list[str]]:
+def _inputs(scene: AlignedRun, operator: SourceValue, number: int) -> Iterator[list[str]]:
     """Values of this model that the operator's first operands are."""
     ways = [scene.names_of(o)[:_NAMES] for o in operator.operands[:number]]
     if len(ways) == number and all(ways):

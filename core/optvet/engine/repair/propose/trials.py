@@ -12,13 +12,13 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from optvet.engine.repair.candidates import Candidate
+from optvet.engine.repair.candidates import RepairCandidate
 
 _STANDSTILL_S = 5.0
 """Wall clock of one candidate on the nodes around a fault; beyond it SIGALRM ends the worker."""
 
 
-class Trials:
+class TriedCandidates:
     """The candidates that were tried before, in this worker or in one that ended."""
 
     def __init__(self, file: Path, standstill_s: float = _STANDSTILL_S) -> None:
@@ -30,7 +30,7 @@ class Trials:
                 self._known[key] = depth
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    def depth(self, candidate: Candidate, tried: Callable[[Candidate], int]) -> int:
+    def depth(self, candidate: RepairCandidate, tried: Callable[[RepairCandidate], int]) -> int:
         """What ``tried`` gives for a candidate; -1 for one that ended a worker."""
         operations = [repr(edit.operations) for edit in candidate.edits]
         key = hashlib.sha256("\n".join(operations).encode()).hexdigest()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optvet.engine.vet.localize import Answer
-from optvet.engine.vet.meter import Meter, Reading
+from optvet.engine.vet.meter import RequirementMeter, RequirementReading
 from optvet.engine.vet.observation import finite
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.work.facts import Trial
@@ -17,10 +17,10 @@ from optvet.spec.types import Sample
 
 
 @dataclass(frozen=True)
-class Unmet(Property):
+class UnmetRequirement(Property):
     """The requirement ``required`` is not met over all samples."""
 
-    meter: Meter
+    meter: RequirementMeter
     required: Required
     symptom = Symptom.REQUIREMENT
 
@@ -29,7 +29,7 @@ class Unmet(Property):
         """All samples in memory, since a metric is defined over all of them."""
         return self.meter.samples
 
-    def read(self, passes: Sequence[str] | None, *, fresh: bool = False) -> Reading:
+    def read(self, passes: Sequence[str] | None, *, fresh: bool = False) -> RequirementReading:
         """The measured value after ``passes``; ``fresh`` repeats it in fresh processes."""
         return self.meter.read(
             self.required, None if passes is None else tuple(passes), fresh=fresh

@@ -30,7 +30,7 @@ _CONTROL_S = 30.0
 
 
 @dataclass
-class _Task:
+class _PoolTask:
     function: Callable[..., Any]
     args: tuple[object, ...]
     fresh: bool
@@ -64,7 +64,7 @@ class Sandbox:
     ) -> None:
         self.limits = limits
         self._jobs = max(1, jobs)
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_PoolTask | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -73,7 +73,7 @@ class Sandbox:
         self._preload = tuple(preload)
         self._interpreter = interpreter
         self._servers: Servers | None = None
-        self._gate = _Gate()
+        self._gate = _TaskGate()
         atexit.register(self.close)
 
     def submit(
@@ -106,7 +106,7 @@ class Sandbox:
             InfrastructureError: The sandbox is closed.
         """
         limit = self.limits.timeout_s if timeout_s is None else timeout_s
-        task = _Task(function, args, fresh or self.limits.single_task, limit, role, alone)
+        task = _PoolTask(function, args, fresh or self.limits.single_task, limit, role, alone)
         with self._lock:
             if self._closed:
                 raise InfrastructureError("the sandbox is closed; no task can be started in it")
@@ -190,7 +190,7 @@ class Sandbox:
         """Run tasks one after the other, keeping a warm worker for each role."""
         assert self._servers is not None
         with contextlib.ExitStack() as stack:
-            kept = stack.enter_context(_Kept(self._servers, self.limits))
+            kept = stack.enter_context(_IdleWorkers(self._servers, self.limits))
             while (task := self._tasks.get()) is not None:
                 if task.future.set_running_or_notify_cancel():
                     with self._gate.passed(task.alone):
@@ -198,7 +198,7 @@ class Sandbox:
                 # Else arguments and result of a finished task stay in memory until the next task.
                 del task
 
-    def _finish(self, task: _Task, kept: _Kept) -> None:
+    def _finish(self, task: _PoolTask, kept: _IdleWorkers) -> None:
         """Set the outcome of the task, or the exception, on its future."""
         with self._lock:
             closed = self._closed
@@ -226,7 +226,7 @@ class Sandbox:
         return InfrastructureError("the sandbox was closed while the task ran")
 
 
-class _Gate:
+class _TaskGate:
     """Lets tasks run side by side, or one alone; who waits to be alone holds back newer tasks."""
 
     def __init__(self) -> None:
@@ -255,14 +255,14 @@ class _Gate:
                 self._changed.notify_all()
 
 
-class _Kept:
+class _IdleWorkers:
     """The workers that a slot keeps between tasks: at most one per role."""
 
     def __init__(self, servers: Servers, limits: Limits) -> None:
         self.servers, self.limits = servers, limits
         self.workers: dict[Role, Worker] = {}
 
-    def __enter__(self) -> _Kept:
+    def __enter__(self) -> _IdleWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -311,7 +311,7 @@ class _Attempts:
     a death counts only if it happens again where no other process can be the cause.
     """
 
-    def __init__(self, task: _Task, kept: _Kept) -> None:
+    def __init__(self, task: _PoolTask, kept: _IdleWorkers) -> None:
         self._task, self._kept = task, kept
         self._name = getattr(task.function, "__qualname__", repr(task.function))
         try:

@@ -112,7 +112,7 @@ def work(
     if writable is not None:
         confine((own_folder, *writable))
     channel = socket.socket(fileno=socket_fd)
-    start, me, state = _address_space(), os.getpid(), _State()
+    start, me, state = _address_space(), os.getpid(), _ProcessState()
     while True:
         try:
             _, ticket, data = receive(channel)
@@ -169,7 +169,7 @@ def _settle(stdout_fd: int, stderr_fd: int, server: int) -> bool:
     return True
 
 
-class _State:
+class _ProcessState:
     """The state of the process that must be the same at the start of each task."""
 
     def __init__(self) -> None:
