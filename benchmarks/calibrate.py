@@ -39,18 +39,18 @@ import plants
 from optvet import Failure, Sample
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge import outputs, sizes
-from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.thresholds import THRESHOLDS
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.numerics.floats import unit_roundoff
-from optvet.engine.vet.examine import Examiner
-from optvet.engine.work import noise as measuring
-from optvet.engine.work.cache import Cache, cache_root
-from optvet.engine.work.case import Case, Checks, PassTable
-from optvet.engine.work.facts import Trial
-from optvet.engine.work.lab import TrialRunner
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.work.cache.disk import Cache, cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import Outputs, RuntimeConfig
+from optvet.engine.work.trials import noise_floor as measuring
+from optvet.engine.work.trials.case import Case, Checks, PassTable
+from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
+from optvet.engine.work.trials.trial_results import Trial
+from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.spec.types import Model
 from optvet.testing import quantized_model
 

@@ -46,10 +46,10 @@ import onnx.parser
 
 from optvet import VetRequest
 from optvet.engine.campaign import add_campaign, find_campaign, open_store, trials
-from optvet.engine.campaign.answers import record
 from optvet.engine.campaign.file import read_campaign
 from optvet.engine.campaign.leases import claim, join, leave, this_process
 from optvet.engine.campaign.plan import Job, Plan, requests_of
+from optvet.engine.campaign.store_answers import record
 from optvet.engine.discovery import Plugins
 from optvet.engine.vetting import vet_request
 from optvet.engine.work.sandbox import keep_servers

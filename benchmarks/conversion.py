@@ -29,10 +29,10 @@ from conversion_source import PLANTED, SOURCE, PlantedConverter, files_of, optio
 
 from optvet import OptvetError
 from optvet.engine.campaign.causes import cause_of_conversion
-from optvet.engine.campaign.tables.conversions import ConversionRow, blame, funnel, kinds
+from optvet.engine.campaign.tables.conversion_tables import ConversionRow, blame, funnel, kinds
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.numerics.agreement import agreement
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import Sandbox, keep_servers

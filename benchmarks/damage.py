@@ -45,11 +45,11 @@ from plants import NotApplicable
 from optvet import Failure, OptvetError, Sample, Symptom, VetRequest, VetResult
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.vet.examine import Examiner
+from optvet.engine.vet.observe.examine import Examiner
 from optvet.engine.vet.run import vet_model
 from optvet.engine.vet.session import open_session
-from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.preload import preload_for
 from optvet.spec.types import Model
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def main() -> None:
     import machine
 
     from optvet.engine.discovery import Plugins
-    from optvet.engine.environment.pythons import Pythons, declared, environments_root
+    from optvet.engine.environment.environments import Pythons, declared, environments_root
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=PATH")

@@ -19,7 +19,7 @@ from optvet import OptvetError, vet
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.session import open_session
-from optvet.engine.work.cache import cache_root
+from optvet.engine.work.cache.disk import cache_root
 from optvet.spec.request import VetRequest
 
 MODELS = (

@@ -39,8 +39,8 @@ from onnx import ModelProto, NodeProto, helper
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.reduce.search import ReductionCandidate, reduce_model
-from optvet.engine.work.cache import cache_root
+from optvet.engine.reduce.reduction_order import ReductionCandidate, reduce_model
+from optvet.engine.work.cache.disk import cache_root
 
 Feeds = Mapping[str, np.ndarray]
 AIMS = (10, 26, 200, 10.0)

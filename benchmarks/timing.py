@@ -34,12 +34,12 @@ from machine import describe, environment
 from onnx import ModelProto, helper, numpy_helper
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.numerics.timing import CONFIDENCE, RatioInterval, call_of, interval_of
-from optvet.engine.work.measure import Product, Repeat, RepeatSpec, TimedModel, repeat
-from optvet.engine.work.preload import preload_for
+from optvet.engine.numerics.time_ratio import CONFIDENCE, RatioInterval, call_of, interval_of
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.stopwatch import MEASURES, exclusive_timing
-from optvet.engine.work.trial import BuildSubject, RuntimeConfig
+from optvet.engine.work.timing.paired_runs import Product, Repeat, RepeatSpec, TimedModel, repeat
+from optvet.engine.work.timing.stopwatch import MEASURES, exclusive_timing
+from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.trial import BuildSubject, RuntimeConfig
 from optvet.spec.files import file_sha256
 from optvet.spec.types import Sample
 

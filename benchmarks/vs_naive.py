@@ -145,8 +145,8 @@ def optvet_detect(path: str, first: str, cache: str, dataset: str, limit: int, j
     from optvet.engine.models.sources import resolve_model
     from optvet.engine.vet.run import vet_model
     from optvet.engine.vet.session import default_jobs
-    from optvet.engine.work.preload import preload_for
     from optvet.engine.work.sandbox import Limits, Sandbox
+    from optvet.engine.work.trials.preload import preload_for
     from optvet.spec.records import Record
     from optvet.spec.records import vet as records
     from optvet.spec.request import VetRequest
@@ -323,7 +323,7 @@ def model_path(reference: str) -> Path:
     """A file for a path or ``zoo:NAME``, made beforehand, so that nobody pays for it."""
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.sources import resolve_model
-    from optvet.engine.work.cache import cache_root
+    from optvet.engine.work.cache.disk import cache_root
 
     (model,) = resolve_model(reference, Plugins(), cache_root())
     return model.path

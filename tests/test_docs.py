@@ -26,7 +26,7 @@ from optvet import InputError, Sample, VetRequest
 from optvet.engine import discovery
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.work.inputs import Inputs, Slice
+from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.plugin import Comparison
 from optvet.spec import hooks
 from optvet.spec.request import OnBad

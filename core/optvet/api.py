@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from optvet.engine.work.answers import recall
-from optvet.engine.work.cache import cache_root
+from optvet.engine.work.cache.disk import cache_root
+from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.keywords import (
     BenchOptions,
     CompareOptions,
@@ -296,8 +296,8 @@ def reduce(
         UsageError: The command cannot be run, or does not exit 0 for the whole model.
     """
     from optvet.engine.models.sources import resolve_model
-    from optvet.engine.reduce.command import parse_command, reduce_by_command
-    from optvet.engine.reduce.search import Budget
+    from optvet.engine.reduce.check_command import parse_command, reduce_by_command
+    from optvet.engine.reduce.reduction_order import Budget
     from optvet.engine.vetting import given
 
     with given(model, ()) as (reference, plugins, _):

@@ -57,11 +57,11 @@ from optvet.engine.campaign.store import DATABASE
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sidecar import config_for
+from optvet.engine.repair.apply_patch import read_patch
 from optvet.engine.repair.edits import edited
-from optvet.engine.repair.replay import read_patch
-from optvet.engine.work.arrays import dump_arrays
-from optvet.engine.work.facts import run_from_bytes
-from optvet.engine.work.trial import Outputs
+from optvet.engine.work.cache.array_bytes import dump_arrays
+from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.trial_results import run_from_bytes
 from optvet.plugin import Deferred, Model
 
 EXAMPLE_S = 10

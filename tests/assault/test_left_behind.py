@@ -28,7 +28,7 @@ with temporary_files_in_one_folder():
 """
 INSTALLS = """
 import os, sys
-from optvet.engine.environment.pythons import _run_below
+from optvet.engine.environment.environments import _run_below
 code = "import os,subprocess,time; p=subprocess.Popen(['sleep','99']); " \\
     "open('pids','w').write(f'{os.getpid()} {p.pid}'); time.sleep(99)"
 _run_below([sys.executable, "-c", code], os.environ)

@@ -7,7 +7,7 @@ from tests.campaign.test_store import plan_of
 from tests.commands import Run
 
 from optvet import InputError
-from optvet.engine.bundle.files import read_record
+from optvet.engine.bundle.folder import read_record
 from optvet.engine.campaign import (
     CampaignStore,
     add_campaign,

@@ -10,8 +10,8 @@ import pytest
 from tests.commands import Run
 
 from optvet import UsageError
-from optvet.engine.campaign.tables.answers import read_answers
-from optvet.engine.campaign.tables.conversions import (
+from optvet.engine.campaign.tables.answer_files import read_answers
+from optvet.engine.campaign.tables.conversion_tables import (
     ConversionRow,
     blame,
     converted_from,

@@ -15,7 +15,7 @@ from optvet.engine.campaign.file import read_campaign
 from optvet.engine.campaign.plan import plan_campaign, requests_of, tool_of
 from optvet.engine.campaign.template import template
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.plugin import Sensitive
 from optvet.testing import Planted

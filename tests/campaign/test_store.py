@@ -11,7 +11,6 @@ import pytest
 
 from optvet import UsageError, VetRequest
 from optvet.engine.campaign import CampaignStore, add_campaign, open_store, states, trials
-from optvet.engine.campaign.answers import record, retry
 from optvet.engine.campaign.leases import (
     SILENCE_S,
     Owner,
@@ -26,6 +25,7 @@ from optvet.engine.campaign.leases import (
 from optvet.engine.campaign.plan import Job, Plan
 from optvet.engine.campaign.results import Campaign, find_campaign
 from optvet.engine.campaign.store import DATABASE
+from optvet.engine.campaign.store_answers import record, retry
 from optvet.spec.records import ErrorRecord
 from optvet.spec.records.error import ErrorSource
 
@@ -276,12 +276,12 @@ def test_an_answer_and_its_findings_are_stored_together_or_not_at_all(
     campaign = add_campaign(store, plan_of(1))
     join(store, HERE)
     claim(store, campaign.id, HERE)
-    from optvet.engine.campaign import answers
+    from optvet.engine.campaign import store_answers
 
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(answers, "end_attempt", full)
+    monkeypatch.setattr(store_answers, "end_attempt", full)
     with pytest.raises(Exception, match=r"cannot be written: .*full; make room"):
         record(store, HERE, "c000", error(), 1.0)
     assert states(store, campaign)["running"] == 1

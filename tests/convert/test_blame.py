@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optvet.engine.convert.blame import Station, blamed
-from optvet.engine.convert.inputs import ConversionInput
+from optvet.engine.convert.conversion_inputs import ConversionInput
+from optvet.engine.convert.guilty_stage import Station, blamed
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.spec.converters import ConversionStage
 from optvet.spec.symptoms import Symptom

@@ -7,11 +7,11 @@ from typing import cast
 import numpy as np
 import pytest
 
-from optvet.engine.convert.interface import matched
-from optvet.engine.convert.judge import Judge
-from optvet.engine.convert.noise import NoiseMeter
-from optvet.engine.convert.steps import Observed
-from optvet.engine.judge.noise import Noise
+from optvet.engine.convert.compare_outputs import Judge
+from optvet.engine.convert.match_interface import matched
+from optvet.engine.convert.source_noise import NoiseMeter
+from optvet.engine.convert.worker_steps import Observed
+from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.graph.interface import Interface
 from optvet.spec.types import Failure, FailureKind, Sample, ValueInfo

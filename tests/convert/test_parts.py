@@ -15,7 +15,7 @@ from tests.convert import plain
 from optvet import UsageError
 from optvet.engine.convert import parts
 from optvet.engine.convert.run import convert_model
-from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.spec import comparing
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 import optvet.cli
 from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.repair.run import repair_model
 from optvet.engine.work.sandbox import keep_servers
 from optvet.spec.convert import ConvertRequest

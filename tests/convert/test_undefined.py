@@ -11,14 +11,14 @@ import pytest
 from tests.convert.plain import HEAD
 
 from optvet.engine.convert.align import Tolerances, known_values
-from optvet.engine.convert.interface import matched
-from optvet.engine.convert.judge import Judge, judge_matched
-from optvet.engine.convert.noise import NoiseMeter, _terms
+from optvet.engine.convert.compare_outputs import Judge, judge_matched
+from optvet.engine.convert.match_interface import matched
 from optvet.engine.convert.run import convert_model
-from optvet.engine.convert.steps import GraphFacts
-from optvet.engine.convert.undefined import undefined_in
+from optvet.engine.convert.source_noise import NoiseMeter, _terms
+from optvet.engine.convert.undefined_inputs import undefined_in
+from optvet.engine.convert.worker_steps import GraphFacts
 from optvet.engine.discovery import Plugins
-from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.known_noise import Noise
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
 from optvet.spec.types import Sample

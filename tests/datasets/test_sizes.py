@@ -16,7 +16,7 @@ from optvet import InputError
 from optvet.cli import main
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.work.inputs import Inputs, Slice
+from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.plugin import Deferred, Model
 from optvet.spec.memory import check_size, in_units, limit_memory
 from optvet.spec.types import Sample

@@ -7,7 +7,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto
 
-from optvet.engine.hunt.causes import needs, operators_that_matter, probable_causes
+from optvet.engine.hunt.probable_causes import needs, operators_that_matter, probable_causes
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Symptom
 

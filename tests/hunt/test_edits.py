@@ -15,13 +15,13 @@ from onnx import ModelProto
 from tests.hunt.small import plugins_with
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.judge import Examined, examine, firing_of
-from optvet.engine.hunt.look import QUICK
-from optvet.engine.hunt.make import MadeCandidate, complete
-from optvet.engine.hunt.odometer import Odometer
+from optvet.engine.hunt.exhaustive import Odometer
+from optvet.engine.hunt.expected import outputs_of
+from optvet.engine.hunt.make_candidates import MadeCandidate, complete
+from optvet.engine.hunt.quick_look import QUICK
+from optvet.engine.hunt.quick_oracle import Examined, examine, firing_of
 from optvet.engine.hunt.shrink import shrunk
 from optvet.engine.hunt.subject import subject_of
-from optvet.engine.hunt.truth import outputs_of
 from optvet.engine.judge.sample import judge_sample
 from optvet.graph import candidate_of
 from optvet.graph.interface import interface_of

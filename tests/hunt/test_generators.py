@@ -14,7 +14,7 @@ from onnx import NodeProto, helper
 
 from optvet import UsageError
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.make import complete
+from optvet.engine.hunt.make_candidates import complete
 from optvet.graph import at_opset, candidate_of, joined, types_of
 from optvet.graph.compose import refitted
 from optvet.plugin import Artifact, Candidate, Fragment, Pass, Pattern, PoolRequest, Vocabulary

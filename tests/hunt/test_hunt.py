@@ -18,15 +18,15 @@ from pydantic import BaseModel
 from tests.hunt.small import SmallPool, plugins_with
 
 from optvet import InputError, UnknownName, UsageError
-from optvet.engine.bundle.files import read_record, write_arrays
+from optvet.engine.bundle.folder import read_record, write_arrays
 from optvet.engine.discovery import Plugins
 from optvet.engine.hunt.batch import CandidateOutcome, Crumb, Seed, read_crumb, read_journal
 from optvet.engine.hunt.confirm import Confirmer
-from optvet.engine.hunt.judge import Examined, examine
+from optvet.engine.hunt.cross_check import Applied, is_disputed
 from optvet.engine.hunt.learn import is_barren, learn, passes_together
-from optvet.engine.hunt.make import MadeCandidate
+from optvet.engine.hunt.make_candidates import MadeCandidate
+from optvet.engine.hunt.quick_oracle import Examined, examine
 from optvet.engine.hunt.run import HuntProgress, hunt, models_left
-from optvet.engine.hunt.second import Applied, is_disputed
 from optvet.engine.hunt.state import HuntState, Sign
 from optvet.engine.hunt.subject import subject_of
 from optvet.plugin import Artifact, Candidate, Traits, Vocabulary

@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as arrays
 from onnx import ModelProto, TensorProto
 
 from optvet import UsageError
+from optvet.engine.repair.apply_patch import read_patch
 from optvet.engine.repair.edits import BEFORE, DoesNotFit, array_of, edited, tensor_of
-from optvet.engine.repair.replay import read_patch
 from optvet.spec.records.repair import (
     Edit,
     InsertNode,

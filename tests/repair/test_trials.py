@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from optvet.engine.repair.candidates import RepairCandidate, attribute, proposed
-from optvet.engine.repair.propose.trials import TriedCandidates, ended
+from optvet.engine.repair.propose.tried_candidates import TriedCandidates, ended
 from optvet.engine.work.sandbox import Sandbox
 
 

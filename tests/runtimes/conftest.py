@@ -11,9 +11,15 @@ import pytest
 from pydantic import BaseModel
 
 from optvet.engine.models.opening import open_model
-from optvet.engine.work import candidate
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import BuildSubject, RuntimeConfig, TrialReport, TrialSpec, run_trial
+from optvet.engine.work.trials import candidate
+from optvet.engine.work.trials.trial import (
+    BuildSubject,
+    RuntimeConfig,
+    TrialReport,
+    TrialSpec,
+    run_trial,
+)
 from optvet.spec.protocols import Runtime
 from optvet.spec.types import Sample
 from optvet_ort_runtime import OrtRuntime

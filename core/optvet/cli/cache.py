@@ -13,7 +13,7 @@ from optvet.cli.options import CacheDir, Debug, cache_folder
 from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, size, table_of, text
 from optvet.cli.terminal import Terminal
-from optvet.engine.work.cache import Cache, CacheInfo
+from optvet.engine.work.cache.disk import Cache, CacheInfo
 from optvet.spec.records import CacheCleared, CacheContents, CacheKind
 
 app = typer.Typer(cls=Group, help="What is kept between runs.", no_args_is_help=True)

@@ -15,8 +15,8 @@ from rich.text import Text
 from optvet.cli.campaign_screen import duration
 from optvet.cli.render import text
 from optvet.cli.terminal import Terminal, one_line
+from optvet.engine.campaign.display_names import short_model
 from optvet.engine.campaign.documents import summary_of_trial
-from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.results import JobResult
 from optvet.engine.campaign.run import Event
 

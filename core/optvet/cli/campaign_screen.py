@@ -16,7 +16,7 @@ from optvet.cli.convert import screen as converted_screen
 from optvet.cli.errors import CLEAN, FINDINGS, NOTHING, UNDECIDED, worst
 from optvet.cli.render import count, headline, screen, table_of, text
 from optvet.cli.terminal import one_line
-from optvet.engine.campaign.names import questions, short_model, short_models
+from optvet.engine.campaign.display_names import questions, short_model, short_models
 from optvet.engine.campaign.results import JobResult
 from optvet.spec.campaign import JobRequest
 from optvet.spec.records.campaign import (

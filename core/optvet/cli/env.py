@@ -13,7 +13,7 @@ from optvet.cli.output import Json, write_document
 from optvet.cli.render import count, table_of, text
 from optvet.cli.terminal import Terminal
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import (
+from optvet.engine.environment.environments import (
     Pythons,
     environment_of,
     environments_root,

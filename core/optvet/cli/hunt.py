@@ -215,7 +215,7 @@ def _report(
     debug: Debug = False,
 ) -> None:
     """Write the findings of a hunt as Markdown, by pass, with what is needed to file them."""
-    from optvet.engine.hunt.report import packages_of, read_summary, report_of
+    from optvet.engine.hunt.findings_report import packages_of, read_summary, report_of
     from optvet.engine.hunt.versions import environment_of
 
     check_file("--out", out)

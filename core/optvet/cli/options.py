@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from optvet.cli.terminal import Terminal
-from optvet.engine.work.cache import cache_root
+from optvet.engine.work.cache.disk import cache_root
 from optvet.spec.errors import UsageError
 from optvet.spec.request import seconds_of
 

@@ -126,7 +126,7 @@ def _describe(plugin: Loaded) -> dict[str, Any]:
         entry["passes"] = [_pass(p) for p in optimizer.passes()]
         entry["pipelines"] = {k: list(v) for k, v in optimizer.pipelines().items()}
     if plugin.family == "comparator":
-        from optvet.engine.vet.comparators import metrics_of
+        from optvet.engine.vet.impact.comparator_options import metrics_of
 
         entry["metrics"] = metrics_of(plugin.plugin, plugin.plugin.options)
     return entry

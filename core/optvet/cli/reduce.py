@@ -66,8 +66,8 @@ def command(
     """
     from optvet.engine.discovery import Plugins
     from optvet.engine.models.sources import resolve_model
-    from optvet.engine.reduce.command import parse_command, reduce_by_command
-    from optvet.engine.reduce.search import Budget
+    from optvet.engine.reduce.check_command import parse_command, reduce_by_command
+    from optvet.engine.reduce.reduction_order import Budget
 
     terminal = context.ensure_object(Terminal)
     words = parse_command(check)

@@ -53,7 +53,7 @@ def command(
     terminal.keeps = False
     check_folder("--out", request.out)
     if request.apply is not None:
-        from optvet.engine.repair.replay import apply_patch
+        from optvet.engine.repair.apply_patch import apply_patch
 
         words = apply_patch(request)
         terminal.show(text(f"wrote {request.out / words}; vet it as a new model"))

@@ -15,7 +15,7 @@ from optvet.cli.reduce import Bundler
 from optvet.cli.render import distinct, folder_table, headline, next_command, screen, text
 from optvet.cli.request import takes
 from optvet.cli.terminal import Terminal
-from optvet.engine.work.answers import recall
+from optvet.engine.work.cache.whole_answers import recall
 from optvet.spec.errors import OptvetError, UnknownName
 from optvet.spec.records.vet import VetResult
 from optvet.spec.request import VetRequest

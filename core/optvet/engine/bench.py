@@ -16,17 +16,17 @@ from optvet.engine.models import large
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.pipelines import written
 from optvet.engine.vet.assemble import model_record, optimizer_record, runtime_record
-from optvet.engine.vet.assess import begin
+from optvet.engine.vet.impact.assess import begin
 from optvet.engine.vet.session import VetSession, open_session
-from optvet.engine.vet.slowdown import inquire
-from optvet.engine.vet.speed import deployed, failure_record, stopwatch, timing_record
-from optvet.engine.work.cache import cache_root
-from optvet.engine.work.case import Case, case_of
-from optvet.engine.work.lab import Progress
-from optvet.engine.work.pace import Writer
-from optvet.engine.work.preload import preload_for
+from optvet.engine.vet.speed.slowdown import inquire
+from optvet.engine.vet.speed.timings import deployed, failure_record, stopwatch, timing_record
+from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.stopwatch import MEASURES, Stopwatch
+from optvet.engine.work.timing.stopwatch import MEASURES, Stopwatch
+from optvet.engine.work.timing.token_rate import Writer
+from optvet.engine.work.trials.case import Case, case_of
+from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.bench import EACH, BenchRequest
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Decodes

@@ -8,12 +8,12 @@ from pathlib import Path
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.vet.divergence import compare_models, compare_with_file
-from optvet.engine.work.inputs import Inputs, Slice
-from optvet.engine.work.lab import Progress
-from optvet.engine.work.preload import preload_for
+from optvet.engine.vet.explain.divergence import compare_models, compare_with_file
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import BuildSubject, RuntimeConfig, TrialSpec, probe
+from optvet.engine.work.trials.inputs import Inputs, Slice
+from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.trial import BuildSubject, RuntimeConfig, TrialSpec, probe
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import UsageError
 from optvet.spec.protocols import Feeds, ReadsFiles, Runtime
 from optvet.spec.records import ModelComparison

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from optvet.engine.work.case import Case
-from optvet.engine.work.devices import ask_meter, find_kernels, find_use
-from optvet.engine.work.inventory import take_inventory
-from optvet.engine.work.lab import TrialRunner, refuse_misuse
-from optvet.engine.work.pace import Writer, find_pace
-from optvet.engine.work.placement import find_placement
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.timing.device_readings import ask_meter, find_kernels, find_use
+from optvet.engine.work.timing.token_rate import Writer, find_pace
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.node_counts import take_inventory
+from optvet.engine.work.trials.placement import find_placement
+from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
 from optvet.graph.inventory import change_of
 from optvet.spec.devices import Meter
 from optvet.spec.records.bench import BenchVariant, Part

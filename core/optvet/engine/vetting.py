@@ -18,8 +18,8 @@ from optvet.engine.models import large
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vet.run import vet_model
-from optvet.engine.work.cache import cache_root
-from optvet.engine.work.lab import Progress
+from optvet.engine.work.cache.disk import cache_root
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optvet.engine.vet.details import MAX_DETAIL_BYTES
+from optvet.engine.vet.impact.bounded_details import MAX_DETAIL_BYTES
 from optvet.spec.errors import InputError
 from optvet.spec.protocols import Calibrates, Comparator, Decodes, TellsMetrics
 from optvet.spec.types import Comparison, Model, ModelConfig, Sample, Summary, ValueInfo

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optvet.engine.convert import steps
+from optvet.engine.convert import worker_steps
 from optvet.engine.discovery import Plugins
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.converters import ConversionStage, Converter, Factory, TellsSource
 from optvet.spec.protocols import Runtime
 from optvet.spec.scratch import temporary_folder
@@ -68,21 +68,21 @@ def check_source_runtime(runtime: Runtime, source: Path, function: str = "") -> 
     artifact = Artifact(str(format), path=source, handle=Factory(function) if function else None)
     config = RuntimeConfig(runtime, runtime.options)
     with Sandbox(jobs=1, limits=LIMITS, preload=tuple(runtime.preload)) as sandbox:
-        facts = sandbox.call(steps.describe, config, artifact)
+        facts = sandbox.call(worker_steps.describe, config, artifact)
         words = describe(facts.failure) if facts.failure else ""
         require(runtime, facts.value is not None, f"source_facts() failed: {words}")
         assert facts.value is not None
         sample = Sample("example", facts.value.inputs)
         about = (config, artifact, [sample])
-        seen = [sandbox.call(steps.observe, *about, fresh=True).value for _ in range(2)]
+        seen = [sandbox.call(worker_steps.observe, *about, fresh=True).value for _ in range(2)]
         runs = [None if s is None else s.runs.get("example") for s in seen]
         require(runtime, isinstance(runs[0], dict), f"load() or run() failed: {runs[0]}")
         require(runtime, repr(runs[0]) == repr(runs[1]), "two runs of one source differ")
         for inside in (False, True):
-            moved = sandbox.call(steps.perturbed, *about, [0, 1], inside)
+            moved = sandbox.call(worker_steps.perturbed, *about, [0, 1], inside)
             words = describe(moved.failure) if moved.failure else ""
             require(runtime, moved.value is not None, f"load_perturbed() failed: {words}")
-        exact = sandbox.call(steps.doubled, *about)
+        exact = sandbox.call(worker_steps.doubled, *about)
         words = describe(exact.failure) if exact.failure else ""
         require(runtime, exact.value is not None, f"load_double() failed: {words}")
 
@@ -95,7 +95,7 @@ def _check_artifacts(converter: Converter, source: Artifact, stages: int) -> Non
         Sandbox(jobs=1, limits=LIMITS, preload=tuple(converter.preload)) as sandbox,
     ):
         about = (converter, source, converter.options, Path(folder))
-        outcome = sandbox.call(steps.convert, *about, fresh=True)
+        outcome = sandbox.call(worker_steps.convert, *about, fresh=True)
         words = describe(outcome.failure) if outcome.failure else ""
         require(converter, outcome.failure is None, f"convert() failed: {words}")
         done = outcome.value

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.inner import inner_values
-from optvet.engine.hunt.make import complete
+from optvet.engine.hunt.inner_run import inner_values
+from optvet.engine.hunt.make_candidates import complete
 from optvet.engine.work.sandbox import Sandbox
 from optvet.graph.compose import candidate_of
 from optvet.graph.walk import ONNX_DOMAIN, reads

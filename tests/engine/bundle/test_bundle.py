@@ -27,9 +27,9 @@ from optvet.engine.bundle import (
 from optvet.engine.bundle.issue import without_folders
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.vet.fingerprints import fingerprint
+from optvet.engine.vet.explain.fingerprints import fingerprint
 from optvet.engine.vet.run import vet_model
-from optvet.engine.work.lab import Progress
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.identity import structure_of
 from optvet.report.graph_svg import draw
 from optvet.spec.errors import InputError, UsageError

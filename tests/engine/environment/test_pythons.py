@@ -12,8 +12,8 @@ import pytest
 
 from optvet import InfrastructureError, UsageError
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment import pythons
-from optvet.engine.environment.pythons import MADE, Pythons, declared, listed, make, problem_of
+from optvet.engine.environment import environments
+from optvet.engine.environment.environments import MADE, Pythons, declared, listed, make, problem_of
 from optvet.plugin import PythonEnvironment
 
 
@@ -35,7 +35,7 @@ def wheel(folder: Path, name: str) -> Path:
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PythonEnvironment:
     """An environment that is made without the network."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr(pythons, "WORKER_LIBRARIES", ())
+    monkeypatch.setattr(environments, "WORKER_LIBRARIES", ())
     return PythonEnvironment("small", (str(wheel(tmp_path, "tiny_library")),), ("tiny_library",))
 
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, ValueInfoProto
 
-from optvet.engine.judge.local import LayerJudgement, LocalAnswer, check
-from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.known_noise import Noise
+from optvet.engine.judge.layer_checks import LayerJudgement, LocalAnswer, check
 from optvet.engine.numerics.forced import cut, plain, regions
 from optvet.engine.numerics.matching import InnerValues, Values, match
 from optvet.graph.quantized import integer_tensors, opened, quantizers

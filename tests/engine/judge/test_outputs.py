@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from optvet.engine.judge.judgement import Call, Judgement
-from optvet.engine.judge.noise import Noise, uncertainty
+from optvet.engine.judge.known_noise import Noise, uncertainty
 from optvet.engine.judge.outputs import judge
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.numerics.floats import unit_roundoff

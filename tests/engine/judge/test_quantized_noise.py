@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.outputs import judge
 
 REFERENCE = np.arange(100, dtype=np.uint8)

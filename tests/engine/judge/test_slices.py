@@ -1,6 +1,6 @@
 import numpy as np
 
-from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.outputs import judge
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.outputs import judge
 from optvet.engine.judge.words import difference
 

@@ -19,7 +19,7 @@ from optvet.engine.models.opening import open_model
 from optvet.engine.numerics.jitter_file import jitter_file
 from optvet.engine.numerics.perturb import jitter_model
 from optvet.engine.vet.run import vet_model
-from optvet.engine.work import from_file
+from optvet.engine.work.trials import from_file
 from optvet.graph.digest import canonical_digest
 from optvet.graph.outline import (
     content_of,
@@ -416,7 +416,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, low: None) -> Non
 def test_a_model_that_changes_while_it_is_vetted_is_told(
     tmp_path: Path, low: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optvet.engine.work.lab.stamp_of", lambda path: (1, 1))
+    monkeypatch.setattr("optvet.engine.work.trials.trial_runner.stamp_of", lambda path: (1, 1))
     with pytest.raises((InfrastructureError, InputError), match="has changed since it was opened"):
         vetted(saved(tmp_path), OnnxOptimizer())
 

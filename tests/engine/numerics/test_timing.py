@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optvet.engine.numerics.timing import (
+from optvet.engine.numerics.time_ratio import (
     CONFIDENCE,
     LEAST_REPEATS,
     RatioInterval,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from optvet.engine.reduce.search import Budget, Reduction, ReductionCandidate, reduce_model
+from optvet.engine.reduce.reduction_order import Budget, Reduction, ReductionCandidate, reduce_model
 from optvet.spec.errors import UsageError
 
 Feeds = Mapping[str, np.ndarray]

@@ -14,11 +14,11 @@ from optvet.engine.discovery import Plugins
 from optvet.engine.judge.defined import undefined_in
 from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import Shrunk, reduce_finding
-from optvet.engine.reduce.search import Budget
+from optvet.engine.reduce.reduction_order import Budget
 from optvet.engine.vet.run import vet_model
-from optvet.engine.work.case import Case, PassTable
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.case import Case, PassTable
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import UsageError
 from optvet.spec.request import VetRequest
 from optvet.spec.symptoms import Symptom

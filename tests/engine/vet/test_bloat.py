@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 import optvet
 from optvet.engine.vet.properties import Bloat
-from optvet.engine.work.facts import Build, Trial
+from optvet.engine.work.trials.trial_results import Build, Trial
 from optvet.graph.structure import Facts
 from optvet.spec.symptoms import Symptom
 

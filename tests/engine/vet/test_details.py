@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optvet.engine.vet.details import MAX_DETAIL_BYTES, kept_detail
+from optvet.engine.vet.impact.bounded_details import MAX_DETAIL_BYTES, kept_detail
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -7,9 +7,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from optvet.engine.vet.divergence import compare_models
+from optvet.engine.vet.explain.divergence import compare_models
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import InputError, UsageError
 from optvet.spec.records import ModelComparison
 from optvet_ort_runtime import OrtRuntime

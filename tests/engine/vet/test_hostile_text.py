@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from optvet.engine.vet import examine
-from optvet.engine.work.trial import normalized_message
+from optvet.engine.vet.observe import examine
+from optvet.engine.work.trials.trial import normalized_message
 
 SIZE = 200_000
 HOSTILE = {

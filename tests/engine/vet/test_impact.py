@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.models.sources import with_suggestion
-from optvet.engine.vet.comparators import in_declared_order
-from optvet.engine.vet.held import held
-from optvet.engine.vet.impact import Assessment, ComparatorChoice, choose
+from optvet.engine.vet.impact.comparator_options import in_declared_order
+from optvet.engine.vet.impact.comparisons import held
+from optvet.engine.vet.impact.impact import Assessment, ComparatorChoice, choose
 from optvet.spec.errors import InputError
 from optvet.spec.types import Comparison, Model, Sample, Suggestion
 from optvet_tensor import TensorComparator

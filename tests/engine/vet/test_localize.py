@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optvet.engine.pipelines import completed
-from optvet.engine.vet.localize import (
+from optvet.engine.vet.find.localize import (
     Answer,
     ddmin,
     first_bad_prefix,

@@ -19,7 +19,7 @@ from optvet.engine.bench import bench
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
-from optvet.engine.vet.slowdown import of_profiles, of_structure
+from optvet.engine.vet.speed.slowdown import of_profiles, of_structure
 from optvet.graph import structure
 from optvet.plugin import Artifact, Pass, Traits
 from optvet.spec.bench import BenchRequest

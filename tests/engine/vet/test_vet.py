@@ -11,12 +11,12 @@ from tests.answers import detail
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.vet.blame import SHORT_WAITS_S
+from optvet.engine.vet.find.blame import SHORT_WAITS_S
 from optvet.engine.vet.run import vet_model
-from optvet.engine.work.cache import Cache
-from optvet.engine.work.noise import INJECTIONS, JITTERS, SEEDS
+from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Limits, Sandbox, enter
-from optvet.engine.work.trial import BuildSubject
+from optvet.engine.work.trials.noise_floor import INJECTIONS, JITTERS, SEEDS
+from optvet.engine.work.trials.trial import BuildSubject
 from optvet.spec.errors import (
     InfrastructureError,
     InputError,

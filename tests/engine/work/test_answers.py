@@ -20,8 +20,7 @@ import pytest
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vetting import vet_request
-from optvet.engine.work import answers
-from optvet.engine.work.cache import Cache, cache_root
+from optvet.engine.work.cache.disk import Cache, cache_root, whole_answers
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest, request_of
 
@@ -75,14 +74,14 @@ def keep(warm: VetResult, plugins: Plugins) -> Callable[..., bool]:
         root = request.cache_dir or cache_root()
         (model,) = resolve_model(request.model, plugins, root)
         with Cache(root) as cache:
-            answers.keep(request, warm, model, by, cache)
+            whole_answers.keep(request, warm, model, by, cache)
         return recalled(request) is not None
 
     return kept
 
 
 def recalled(request: VetRequest) -> VetResult | None:
-    return answers.recall(request, request.cache_dir or cache_root())
+    return whole_answers.recall(request, request.cache_dir or cache_root())
 
 
 def content(result: VetResult | None) -> dict[str, Any] | None:
@@ -150,11 +149,13 @@ def test_an_edited_file_of_optvet_or_of_its_plugins_is_another_answer(
 ) -> None:
     request = ask()
     assert keep(request)
-    about = answers._about
+    about = whole_answers._about
     for edited in ("engine/vet/run.py", "optvet_random/values.py"):
         with monkeypatch.context() as patch:
             patch.setattr(
-                answers, "_about", lambda p, e=edited: (p, 0, 0) if p.endswith(e) else about(p)
+                whole_answers,
+                "_about",
+                lambda p, e=edited: (p, 0, 0) if p.endswith(e) else about(p),
             )
             assert recalled(request) is None, edited
         assert recalled(request) is not None

@@ -15,7 +15,7 @@ import onnx.parser
 import pytest
 
 import optvet
-from optvet.engine.work import basis, edits
+from optvet.engine.work.cache import environment_fingerprint, modified_installs
 from optvet.spec.errors import UsageError
 from optvet.spec.records import VetResult
 
@@ -33,13 +33,13 @@ def _forgotten() -> Iterator[None]:
 def forget() -> None:
     """A new process knows nothing of what was installed when the last one started."""
     known = (
-        basis.basis,
-        basis.installed,
-        basis._builds,
-        basis._source,
-        edits.edits,
-        edits.owners_of,
-        edits._listings,
+        environment_fingerprint.basis,
+        environment_fingerprint.installed,
+        environment_fingerprint._builds,
+        environment_fingerprint._source,
+        modified_installs.edits,
+        modified_installs.owners_of,
+        modified_installs._listings,
     )
     for function in known:
         function.cache_clear()
@@ -91,8 +91,8 @@ def test_another_build_of_one_version_is_another_one(
     for build in ("release", "nightly"):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(tmp_path / build)
-            basis.installed.cache_clear()
-            found.append(basis.installed("acme"))
+            environment_fingerprint.installed.cache_clear()
+            found.append(environment_fingerprint.installed("acme"))
     assert len(set(found)) == 2
     assert all(name.startswith("1.0 ") for name in found)
     assert "acme" not in sys.modules
@@ -100,7 +100,7 @@ def test_another_build_of_one_version_is_another_one(
 
 def test_every_distribution_of_a_module_is_found() -> None:
     for module, names in metadata.packages_distributions().items():
-        assert set(names) <= set(edits.owners_of(module)), module
+        assert set(names) <= set(modified_installs.owners_of(module)), module
 
 
 def test_an_answer_from_the_cache_starts_no_process(
@@ -163,16 +163,16 @@ def test_only_code_that_is_not_as_it_was_installed_counts(
     own = record.relative_to(tmp_path)
     record.write_text(f"acme_tool/__init__.py,sha256=x,6\n{own},,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = [edits.edits("acme_tool")]
+    found = [modified_installs.edits("acme_tool")]
     data.write_text("2\n")
     forget()
-    found.append(edits.edits("acme_tool"))
+    found.append(modified_installs.edits("acme_tool"))
     code.write_text("a = 22\n")
     forget()
-    found.append(edits.edits("acme_tool"))
+    found.append(modified_installs.edits("acme_tool"))
     os.utime(code, ns=(0, code.stat().st_mtime_ns + 120 * 10**9))
     forget()
-    found.append(edits.edits("acme_tool"))
+    found.append(modified_installs.edits("acme_tool"))
     assert found[:2] == ["", ""]
     assert "" not in found[2:]
     assert found[2] != found[3]

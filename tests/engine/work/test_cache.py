@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import BaseModel
 
-from optvet.engine.work.arrays import dump_arrays, load_arrays
-from optvet.engine.work.cache import Cache, cache_root, key
+from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
+from optvet.engine.work.cache.disk import Cache, cache_root, key
 
 SMALL = b"small"
 LARGE = bytes(range(256)) * 1024  # 256 KiB: a file
@@ -215,7 +215,7 @@ def test_a_database_damaged_while_open_never_raises(root: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from optvet.engine.work.cache import Cache
+from optvet.engine.work.cache.disk import Cache
 with Cache(Path(sys.argv[1]), max_bytes=20 << 20) as cache:
     for number in range(150):
         size = (number % 4) * 40_000
@@ -244,7 +244,7 @@ def test_writers_at_once_neither_mix_their_values_nor_wait_for_ever(root: Path) 
 FULL = """
 import resource, sys
 from pathlib import Path
-from optvet.engine.work.cache import Cache
+from optvet.engine.work.cache.disk import Cache
 root = Path(sys.argv[1])
 with Cache(root) as cache:
     cache.put("before", "trial", b"fine")

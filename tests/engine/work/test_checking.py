@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from optvet.engine.work.checking import check, passes_without_weights
+from optvet.engine.work.trials.checking import check, passes_without_weights
 
 SIZE = 600
 

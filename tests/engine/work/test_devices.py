@@ -18,7 +18,7 @@ from tests.engine.work.test_placement import NET
 from optvet import InputError
 from optvet.engine.bench import bench
 from optvet.engine.discovery import Plugins
-from optvet.engine.work.devices import profile_of, use_of
+from optvet.engine.work.timing.device_readings import profile_of, use_of
 from optvet.plugin import KernelLaunch, Meter, Reading
 from optvet.spec.bench import BenchRequest
 from optvet_ort_runtime import OrtOptions, OrtRuntime
@@ -52,7 +52,7 @@ class OnDevice(OrtRuntime):
         return [str(script)]
 
     def kernels(self, folder: Path) -> Sequence[KernelLaunch]:
-        assert "optvet.engine.work.runner" in (folder / "log").read_text()
+        assert "optvet.engine.work.timing.profiled_run" in (folder / "log").read_text()
         return [KernelLaunch("k", (32, 1, 1), (4, 1, 1), 0.5, 0.25)] * 10
 
 

@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 import optvet
-from optvet.engine.work.arrays import dump_arrays, load_arrays
+from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
 
 # The axes of Pad are not in order, which fuse_pad_into_conv takes them to be.
 WRONG = """<ir_version: 8, opset_import: ["" : 18]>

@@ -15,9 +15,9 @@ from tests.answers import detail
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.run import vet_model
-from optvet.engine.work import inputs as chunking
-from optvet.engine.work.inputs import Inputs, Slice
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials import inputs as chunking
+from optvet.engine.work.trials.inputs import Inputs, Slice
 from optvet.spec.errors import InputError, NothingTested, UnknownName, UsageError
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest

@@ -16,9 +16,9 @@ from optvet import ContractError, InputError
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.vet.session import open_session
-from optvet.engine.work.inventory import take_inventory
-from optvet.engine.work.lab import TrialRunner
-from optvet.engine.work.placement import find_placement, placement_of
+from optvet.engine.work.trials.node_counts import take_inventory
+from optvet.engine.work.trials.placement import find_placement, placement_of
+from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.plugin import Artifact, Feeds, NodeTime, Profile
 from optvet.spec.records import Inventory, Placement
 from optvet.spec.request import VetRequest

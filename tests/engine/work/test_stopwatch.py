@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from optvet.engine.work.stopwatch import exclusive_timing
+from optvet.engine.work.timing.stopwatch import exclusive_timing
 
 TIMER = """
-from optvet.engine.work.stopwatch import exclusive_timing
+from optvet.engine.work.timing.stopwatch import exclusive_timing
 with exclusive_timing(lambda text, done, total: print(text, flush=True)):
     print("alone")
 """

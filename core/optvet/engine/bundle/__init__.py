@@ -7,7 +7,7 @@
                                                        "fixed", "still there", "changed"
 """
 
-from optvet.engine.bundle.files import (
+from optvet.engine.bundle.folder import (
     Bundle,
     read_arrays,
     read_record,

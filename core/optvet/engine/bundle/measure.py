@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from optvet.engine.bundle.files import read_record, read_samples
+from optvet.engine.bundle.folder import read_record, read_samples
 from optvet.engine.bundle.observe import sought_by
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
-from optvet.engine.vet.yardstick import Yardstick
+from optvet.engine.vet.require.portable import Yardstick
 from optvet.spec.errors import UsageError
 from optvet.spec.scratch import temporary_folder
 

@@ -23,15 +23,15 @@ from optvet.engine.reduce.oracle import (
     is_structural,
 )
 from optvet.engine.trust import options_from
-from optvet.engine.vet.explain import GraphView, explain, graph_views
-from optvet.engine.vet.meter import runs_of
-from optvet.engine.vet.yardstick import Yardstick
-from optvet.engine.work.cache import Cache
-from optvet.engine.work.case import Case
-from optvet.engine.work.lab import TrialRunner
+from optvet.engine.vet.explain.locate import GraphView, explain, graph_views
+from optvet.engine.vet.require.metrics import runs_of
+from optvet.engine.vet.require.portable import Yardstick
+from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox, enter
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import BuildSubject, Outputs, visible
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.trial import BuildSubject, Outputs, visible
+from optvet.engine.work.trials.trial_runner import TrialRunner
 from optvet.graph.text import graph_text
 from optvet.spec.errors import InputError
 from optvet.spec.foreign import load_model

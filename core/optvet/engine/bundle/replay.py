@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from optvet.engine.bundle.files import read_record, read_samples
+from optvet.engine.bundle.folder import read_record, read_samples
 from optvet.engine.bundle.observe import observe, sought_by, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.opening import open_model
 from optvet.engine.reduce.oracle import ObservedFault
-from optvet.engine.work.case import case_from
-from optvet.engine.work.preload import preload_for
-from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.case import case_from
+from optvet.engine.work.trials.participants import check_options
+from optvet.engine.work.trials.preload import preload_for
 from optvet.spec.errors import InputError, OptvetError
 from optvet.spec.foreign import files_in
 from optvet.spec.records import ErrorRecord, Replayed, ReplayOutcome, Reproduction

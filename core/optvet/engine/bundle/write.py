@@ -12,22 +12,22 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from optvet.engine.bundle.files import Bundle, write_folder
+from optvet.engine.bundle.folder import Bundle, write_folder
 from optvet.engine.bundle.observe import Evidence, note_of, observe, on_disk, versions
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.reduce.oracle import Sought, reduce_finding
-from optvet.engine.reduce.search import Budget, End, Reduction
-from optvet.engine.vet.blame import search_timeout
-from optvet.engine.vet.fingerprints import fingerprint
-from optvet.engine.vet.observation import finite
+from optvet.engine.reduce.reduction_order import Budget, End, Reduction
+from optvet.engine.vet.explain.fingerprints import fingerprint
+from optvet.engine.vet.find.blame import search_timeout
+from optvet.engine.vet.observe.observation import finite
+from optvet.engine.vet.require.portable import Yardstick, fewest_samples, yardstick_of
 from optvet.engine.vet.session import VetSession, default_jobs, open_session
-from optvet.engine.vet.yardstick import Yardstick, fewest_samples, yardstick_of
-from optvet.engine.work.cache import cache_root
-from optvet.engine.work.case import Case
-from optvet.engine.work.lab import Progress
+from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.cost import total_nodes
 from optvet.graph.identity import structure_of
 from optvet.spec.errors import UsageError

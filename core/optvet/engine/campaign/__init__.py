@@ -9,7 +9,6 @@ Reports read a store by ``open_store``, ``find_campaign``, ``trials``, ``finding
 and the files of a finding by ``artifacts``.
 """
 
-from optvet.engine.campaign.answers import add_campaign, retry
 from optvet.engine.campaign.artifacts import FindingFile, artifacts, collect_garbage, write_bundle
 from optvet.engine.campaign.diff import diff_of
 from optvet.engine.campaign.digests import Digests
@@ -34,6 +33,7 @@ from optvet.engine.campaign.results import (
 )
 from optvet.engine.campaign.run import Event, run_campaign
 from optvet.engine.campaign.store import CampaignStore, open_store
+from optvet.engine.campaign.store_answers import add_campaign, retry
 from optvet.engine.models.selectors import expand_models
 
 __all__ = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from optvet.engine.campaign.names import short_model
+from optvet.engine.campaign.display_names import short_model
 from optvet.spec.errors import InputError
 from optvet.spec.parsing import read_json
 from optvet.spec.records.campaign import Baseline, CampaignSummary, FindingGroup, KnownFinding

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from optvet.engine.campaign.conversions import operators_of
+from optvet.engine.campaign.conversion_findings import operators_of
 from optvet.spec.records import Finding
 from optvet.spec.records.convert import ConversionFinding
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from optvet.engine.campaign.file import CampaignSource, inputs_of
 from optvet.engine.convert.chain import links_of, runtimes_for
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.trust import check_source
 from optvet.spec.campaign import JobSet
 from optvet.spec.convert import ConvertRequest, parts_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from optvet.engine.campaign.display_names import short_model
 from optvet.engine.campaign.documents import groups_of
-from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.plan import LIMITS, question
 from optvet.engine.campaign.results import Campaign, JobResult, StoredFinding, findings, trials
 from optvet.engine.campaign.store import CampaignStore
-from optvet.engine.work.cache import key
+from optvet.engine.work.cache.disk import key
 from optvet.spec.records.campaign import CampaignDiff, ChangedVerdict, FindingGroup
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optvet.engine.campaign.baseline import against
-from optvet.engine.campaign.conversions import findings_of, reason_of
+from optvet.engine.campaign.conversion_findings import findings_of, reason_of
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.leases import Clock, running_jobs
 from optvet.engine.campaign.results import (

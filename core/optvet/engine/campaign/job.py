@@ -18,8 +18,8 @@ from optvet.engine.convert.run import convert_model
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.large import PROTOBUF_LIMIT
 from optvet.engine.vetting import error_of, vet_request
-from optvet.engine.work.lab import Progress
 from optvet.engine.work.sandbox import keep_servers
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.campaign import JobRequest
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.errors import OptvetError

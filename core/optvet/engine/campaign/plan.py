@@ -18,14 +18,14 @@ from optvet.engine.campaign.digests import Digests, digest_of_data
 from optvet.engine.campaign.file import CampaignSource, inputs_of
 from optvet.engine.convert.chain import links_of, runtimes_for
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.models.selectors import expand_models
 from optvet.engine.options import parse_options
-from optvet.engine.work.basis import basis, modules_of
-from optvet.engine.work.cache import key
-from optvet.engine.work.edits import edits
-from optvet.engine.work.roles import choose_runtime, configured, reference_for
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.cache.disk import key
+from optvet.engine.work.cache.environment_fingerprint import basis, modules_of
+from optvet.engine.work.cache.modified_installs import edits
+from optvet.engine.work.trials.participants import choose_runtime, configured, reference_for
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.campaign import JobRequest, JobSet
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.errors import OptvetError, UsageError

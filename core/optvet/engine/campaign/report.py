@@ -9,8 +9,8 @@ from contextlib import suppress
 import optvet
 from optvet.engine import contract
 from optvet.engine.campaign.artifacts import artifacts, content_of
+from optvet.engine.campaign.display_names import questions, short_models
 from optvet.engine.campaign.documents import summary_of
-from optvet.engine.campaign.names import questions, short_models
 from optvet.engine.campaign.results import Campaign, JobResult, StoredFinding, findings, trials
 from optvet.engine.campaign.store import CampaignStore
 from optvet.spec.campaign import JobRequest

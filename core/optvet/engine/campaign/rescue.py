@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optvet.engine.campaign.answers import record
 from optvet.engine.campaign.artifacts import FindingFile, NewArtifact, content_of, keep, place_of
 from optvet.engine.campaign.damage import (
     DATABASE,
@@ -33,7 +32,8 @@ from optvet.engine.campaign.leases import Owner, join, leave, this_process
 from optvet.engine.campaign.results import campaign_from, trial_from
 from optvet.engine.campaign.schema import MIGRATIONS
 from optvet.engine.campaign.store import CampaignStore, open_store
-from optvet.engine.work.cache import key
+from optvet.engine.campaign.store_answers import record
+from optvet.engine.work.cache.disk import key
 from optvet.spec.errors import OptvetError, UsageError
 from optvet.spec.foreign import open_file
 from optvet.spec.scratch import made_beside

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Literal
 
 from optvet.engine.bundle.write import Draw
-from optvet.engine.campaign.answers import finish, record
 from optvet.engine.campaign.artifacts import NewArtifact, collect_garbage, folder_of, keep
 from optvet.engine.campaign.costs import Costs
 from optvet.engine.campaign.damage import damaged
@@ -38,6 +37,7 @@ from optvet.engine.campaign.results import (
     trials,
 )
 from optvet.engine.campaign.store import CampaignStore
+from optvet.engine.campaign.store_answers import finish, record
 from optvet.spec.campaign import STORE_BYTES, JobRequest
 from optvet.spec.errors import OptvetError
 from optvet.spec.executor import NumberedWorkers, WorkerLost, Workers

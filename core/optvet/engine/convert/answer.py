@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from optvet.engine.convert.blame import Blame, Station
-from optvet.engine.convert.inputs import ConversionInput
+from optvet.engine.convert.conversion_inputs import ConversionInput
+from optvet.engine.convert.guilty_stage import Blame, Station
 from optvet.engine.convert.session import Conversion
 from optvet.engine.judge.failures import CONVERTER, symptom_of
 from optvet.engine.judge.sample import STATES, SampleVerdict

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from optvet.engine import contract
-from optvet.engine.convert.given import GivenConverter
+from optvet.engine.convert.converted_elsewhere import GivenConverter
 from optvet.engine.discovery import Plugins
 from optvet.engine.options import parse_options
 from optvet.engine.trust import check_source

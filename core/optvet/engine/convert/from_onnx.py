@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optvet.engine.convert import steps
+from optvet.engine.convert import worker_steps
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
-from optvet.engine.work.cache import cache_root
-from optvet.engine.work.inputs import Inputs, Slice
+from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.inputs import Inputs, Slice
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceFacts
 from optvet.spec.errors import UsageError
@@ -42,7 +42,7 @@ def facts_of_onnx(
 
     def probe(feeds: Sequence[Feeds]) -> list[str | None]:
         samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]
-        outcome = sandbox.call(steps.observe, config, artifact, samples, role="referee")
+        outcome = sandbox.call(worker_steps.observe, config, artifact, samples, role="referee")
         failure = outcome.failure or (outcome.value.load if outcome.value else None)
         if failure is not None or outcome.value is None:
             return [describe(failure) if failure else "no answer"] * len(samples)

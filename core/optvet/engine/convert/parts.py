@@ -21,9 +21,9 @@ from optvet.engine.convert.run import convert_model, opened, prepared
 from optvet.engine.convert.session import Conversion
 from optvet.engine.convert.split import parts_in, write_part_in
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import Pythons, environments_root
-from optvet.engine.work.lab import Progress
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec import comparing
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourcePart, SplitsSource

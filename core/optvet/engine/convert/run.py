@@ -13,25 +13,25 @@ from pathlib import Path
 import onnx
 
 from optvet.engine.convert.answer import ConversionEvidence, result_of
-from optvet.engine.convert.blame import Blame, Station, blamed
 from optvet.engine.convert.chain import Link, links_of, sources_of
-from optvet.engine.convert.inputs import ConversionInput, inputs_of
-from optvet.engine.convert.interface import matched
-from optvet.engine.convert.judge import Judge, judge_matched
-from optvet.engine.convert.noise import NoiseMeter
+from optvet.engine.convert.compare_outputs import Judge, judge_matched
+from optvet.engine.convert.conversion_inputs import ConversionInput, inputs_of
+from optvet.engine.convert.guilty_stage import Blame, Station, blamed
+from optvet.engine.convert.match_interface import matched
 from optvet.engine.convert.places import located, refused_place
 from optvet.engine.convert.session import Conversion, reference_of
-from optvet.engine.convert.steps import Observed, quantized_nodes
-from optvet.engine.convert.undefined import undefined_inside
+from optvet.engine.convert.source_noise import NoiseMeter
+from optvet.engine.convert.undefined_inputs import undefined_inside
+from optvet.engine.convert.worker_steps import Observed, quantized_nodes
 from optvet.engine.discovery import Plugins
-from optvet.engine.environment.pythons import Pythons, environments_root
+from optvet.engine.environment.environments import Pythons, environments_root
 from optvet.engine.judge.sample import SampleVerdict
 from optvet.engine.models.opening import is_for_evaluator
-from optvet.engine.work.lab import Progress
-from optvet.engine.work.preload import preload_for
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.graph.interface import Interface, interface_of
 from optvet.spec.convert import ConvertRequest, parts_of
 from optvet.spec.converters import ConversionStage

@@ -7,17 +7,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optvet.engine.convert import steps
+from optvet.engine.convert import worker_steps
 from optvet.engine.convert.chain import ConversionSource, Link
 from optvet.engine.convert.from_onnx import facts_of_onnx
-from optvet.engine.convert.steps import Converted, Observed
+from optvet.engine.convert.worker_steps import Converted, Observed
 from optvet.engine.discovery import Plugins
 from optvet.engine.judge.sample import unlike
-from optvet.engine.work.lab import refuse_misuse
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
-from optvet.engine.work.trial import Outputs, RuntimeConfig
-from optvet.engine.work.warned import warnings_in
+from optvet.engine.work.trials.library_warnings import warnings_in
+from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
+from optvet.engine.work.trials.trial_runner import refuse_misuse
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import Converter, ConvertsOnInputs, SourceFacts
 from optvet.spec.errors import InfrastructureError, InputError, PluginError
@@ -61,7 +61,7 @@ class Conversion:
         """
         if not self.plugins.home_of(plugin):
             return plugin.version()
-        outcome = self.sandbox_of(plugin).call(steps.version, plugin)
+        outcome = self.sandbox_of(plugin).call(worker_steps.version, plugin)
         if outcome.value is None:
             assert outcome.failure is not None
             raise PluginError(f"{plugin.name!r} cannot be used: {describe(outcome.failure)}")
@@ -77,7 +77,7 @@ class Conversion:
         if self.source.artifact.format == "onnx":
             return facts_of_onnx(self.request, self.plugins, self.reference, self.sandbox)
         sandbox = self.sandbox_of(self.source.runtime)
-        outcome = sandbox.call(steps.describe, self.reference, self.source.artifact)
+        outcome = sandbox.call(worker_steps.describe, self.reference, self.source.artifact)
         refuse_misuse(outcome.failure)
         if outcome.value is None:
             assert outcome.failure is not None
@@ -131,7 +131,7 @@ class Conversion:
         place.mkdir()
         given = inputs if isinstance(link.converter, ConvertsOnInputs) else ()
         outcome = self.sandbox_of(link.converter).call(
-            steps.convert, link.converter, source, link.options, place, given, fresh=True
+            worker_steps.convert, link.converter, source, link.options, place, given, fresh=True
         )
         refuse_misuse(outcome.failure)
         lines = [w.text for w in warnings_in(outcome.stderr, {})]
@@ -150,7 +150,7 @@ class Conversion:
     ) -> Future[Outcome[Observed]]:
         """Begin to observe an artifact; ``again`` in a new process with poisoned memory."""
         return self.sandbox_of(config.runtime).submit(
-            steps.observe, config, artifact, list(samples), not again, again, fresh=again
+            worker_steps.observe, config, artifact, list(samples), not again, again, fresh=again
         )
 
     def finish(
@@ -172,7 +172,7 @@ class Conversion:
         complaint = ""
         sandbox = self.sandbox_of(config.runtime)
         for sample in samples:
-            alone = sandbox.call(steps.observe, config, artifact, [sample], True, fresh=True)
+            alone = sandbox.call(worker_steps.observe, config, artifact, [sample], True, fresh=True)
             if alone.value is not None and alone.value.load is None:
                 runs |= alone.value.runs
                 complaint = alone.value.complaint

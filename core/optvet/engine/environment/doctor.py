@@ -17,10 +17,10 @@ from typing import Any
 from optvet.engine import contract
 from optvet.engine.discovery import Loaded
 from optvet.engine.environment import checks, packages
+from optvet.engine.environment.environments import Pythons, environments_root, listed
 from optvet.engine.environment.extras import canonical
 from optvet.engine.environment.machine import check_cache, check_sandbox, environment
 from optvet.engine.environment.packages import name_of
-from optvet.engine.environment.pythons import Pythons, environments_root, listed
 from optvet.engine.work.sandbox import Limits, Sandbox
 from optvet.engine.work.sandbox.outcome import describe
 from optvet.spec.environment import Installation, Ran

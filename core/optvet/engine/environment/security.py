@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from optvet.engine.environment import tries
+from optvet.engine.environment import confinement_tries
 from optvet.engine.environment.machine import environment
 from optvet.engine.work.sandbox import Limits, Sandbox, landlock
 from optvet.engine.work.sandbox.outcome import describe
@@ -84,7 +84,7 @@ def _limit(which: int) -> str:
 
 def _tried(name: str) -> Check:
     """Try one means by an interpreter of its own."""
-    command = [sys.executable, "-I", "-S", str(tries.__file__), name]
+    command = [sys.executable, "-I", "-S", str(confinement_tries.__file__), name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRY_S)
         said = done.stdout.strip() or f"ended with status {done.returncode}"

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import ir_version_of, type_of
 from optvet.graph.types import with_inferred
 from optvet.graph.walk import ONNX_DOMAIN

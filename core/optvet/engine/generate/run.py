@@ -16,11 +16,17 @@ from optvet import __version__
 from optvet.engine.discovery import Plugins
 from optvet.engine.generate.coverage import Covered, operators_at, opsets_for
 from optvet.engine.generate.grow import Grown
-from optvet.engine.generate.make import GenerationResult, Order, fragments_of, make, newest_opset
+from optvet.engine.generate.grow_in_workers import (
+    GenerationResult,
+    Order,
+    fragments_of,
+    make,
+    newest_opset,
+)
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered
 from optvet.engine.vet.session import default_jobs
 from optvet.engine.work.sandbox import Limits, Outcome, Sandbox
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.walk import node_count, qualified
 from optvet.spec.errors import InfrastructureError, UnknownName, UsageError
 from optvet.spec.files import replacing

@@ -15,7 +15,14 @@ from random import Random
 
 from onnx import ModelProto
 
-from optvet.engine.hunt.judge import (
+from optvet.engine.hunt.make_candidates import (
+    BrokenMutator,
+    CandidateMaker,
+    CandidateRecipe,
+    MadeCandidate,
+    Spent,
+)
+from optvet.engine.hunt.quick_oracle import (
     ANY,
     Examined,
     Firing,
@@ -23,15 +30,8 @@ from optvet.engine.hunt.judge import (
     examine,
     firing_of,
 )
-from optvet.engine.hunt.make import (
-    BrokenMutator,
-    CandidateMaker,
-    CandidateRecipe,
-    MadeCandidate,
-    Spent,
-)
 from optvet.engine.hunt.shrink import shrunk
-from optvet.engine.hunt.tried import TestedOptimizer
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import read_vocabulary
 from optvet.spec.generators import Mutator, Prepares
 from optvet.spec.symptoms import Symptom

@@ -12,16 +12,16 @@ from onnx import ModelProto
 
 from optvet.engine import bundle
 from optvet.engine.bundle import Bundle
-from optvet.engine.bundle.files import read_arrays
+from optvet.engine.bundle.folder import read_arrays
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.causes import needs, operators_that_matter
-from optvet.engine.hunt.second import Applied, is_disputed
+from optvet.engine.hunt.cross_check import Applied, is_disputed
+from optvet.engine.hunt.expected import several_inputs
+from optvet.engine.hunt.probable_causes import needs, operators_that_matter
 from optvet.engine.hunt.state import Suspect
-from optvet.engine.hunt.tried import TestedOptimizer
-from optvet.engine.hunt.truth import several_inputs
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.vetting import GivenInputs, vet_request
-from optvet.engine.work.lab import Progress
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import OptvetError, PluginError
 from optvet.spec.foreign import load_model
 from optvet.spec.records import Finding, HuntFinding

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from optvet.engine.hunt.batch import EDITED, CandidateOutcome, Crumb
-from optvet.engine.hunt.judge import ANY, Firing, Suspicion, label_of
+from optvet.engine.hunt.quick_oracle import ANY, Firing, Suspicion, label_of
 from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState, Sign, Suspect
-from optvet.engine.hunt.tried import TestedOptimizer
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.judge.failures import symptom_of
 from optvet.spec.records.hunt import HuntFinding
 from optvet.spec.symptoms import Stage, Symptom

@@ -12,6 +12,7 @@ from typing import Any
 import optvet
 from optvet.engine.bundle.write import Draw
 from optvet.engine.discovery import Plugins
+from optvet.engine.hunt.as_campaign import write_campaign
 from optvet.engine.hunt.batch import (
     STANDSTILL_S,
     Batch,
@@ -21,11 +22,8 @@ from optvet.engine.hunt.batch import (
     read_journal,
     run_batch,
 )
-from optvet.engine.hunt.campaign import write_campaign
-from optvet.engine.hunt.causes import probable_causes
 from optvet.engine.hunt.confirm import MEMORY_BYTES, Confirmer
-from optvet.engine.hunt.judge import label_of
-from optvet.engine.hunt.known import known_fingerprints
+from optvet.engine.hunt.known_faults import known_fingerprints
 from optvet.engine.hunt.learn import (
     avoided_passes,
     is_barren,
@@ -37,14 +35,16 @@ from optvet.engine.hunt.learn import (
     take_findings,
     with_counts,
 )
-from optvet.engine.hunt.plan import ROUND, in_batches, planned
+from optvet.engine.hunt.probable_causes import probable_causes
+from optvet.engine.hunt.quick_oracle import label_of
+from optvet.engine.hunt.round_plan import ROUND, in_batches, planned
 from optvet.engine.hunt.state import NAME, HuntState, HuntStore, Suspect
 from optvet.engine.hunt.subject import hunted_passes, seen_passes, subject_of
-from optvet.engine.hunt.tried import TestedOptimizer
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.hunt.vocabulary import PoolChoice, fragments_folder, gathered, read_vocabulary
 from optvet.engine.vet.session import default_jobs
-from optvet.engine.work.roles import check_options
 from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.participants import check_options
 from optvet.spec.errors import InfrastructureError, OptvetError, PluginError, UsageError
 from optvet.spec.files import replacing
 from optvet.spec.generators import Mutator, Prepares

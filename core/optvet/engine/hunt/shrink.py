@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from onnx import ModelProto, helper
 
-from optvet.engine.hunt.inner import inner_values
-from optvet.engine.hunt.make import MadeCandidate, complete
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.hunt.inner_run import inner_values
+from optvet.engine.hunt.make_candidates import MadeCandidate, complete
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.compose import type_of
 from optvet.graph.walk import nodes_of
 from optvet.spec.generators import Candidate

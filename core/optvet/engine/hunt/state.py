@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, numpy_helper
 
-from optvet.engine.hunt.judge import Firing
+from optvet.engine.hunt.quick_oracle import Firing
 from optvet.spec.errors import InfrastructureError, InputError
 from optvet.spec.records.hunt import HuntFinding
 

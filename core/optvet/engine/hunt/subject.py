@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optvet.engine.discovery import Plugins
-from optvet.engine.hunt.tried import TestedOptimizer
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
 from optvet.engine.options import parse_options
-from optvet.engine.work.roles import choose_runtime, configured, reference_for
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.participants import choose_runtime, configured, reference_for
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.errors import UnknownName, UsageError
 from optvet.spec.hunt import HuntRequest
 from optvet.spec.protocols import ReportsChanges

@@ -20,8 +20,8 @@ import onnx
 from onnx import AttributeProto, ModelProto, helper, numpy_helper
 from pydantic import BaseModel
 
-from optvet.engine.hunt.inner import inner_values
-from optvet.engine.work.cache import cache_root
+from optvet.engine.hunt.inner_run import inner_values
+from optvet.engine.work.cache.disk import cache_root
 from optvet.engine.work.sandbox import Sandbox
 from optvet.spec.errors import InfrastructureError, UsageError
 from optvet.spec.files import private_folder, replacing

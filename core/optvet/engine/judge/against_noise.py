@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from optvet.engine.judge.judgement import OTHER_PLACES, Call, Judgement
-from optvet.engine.judge.noise import (
+from optvet.engine.judge.known_noise import (
     Noise,
     bound_of_sums,
     most_believable,

@@ -15,7 +15,7 @@ import numpy as np
 
 from optvet.engine.judge.against_noise import Difference, flips_explain, judge_against_noise
 from optvet.engine.judge.judgement import DECLARED, OTHER_PLACES, Call, Judgement
-from optvet.engine.judge.noise import Noise, moved_runs
+from optvet.engine.judge.known_noise import Noise, moved_runs
 from optvet.engine.judge.sizes import is_rounding, other_places, wide
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.numerics.floats import is_float, unit_roundoff

@@ -15,7 +15,7 @@ import numpy as np
 
 from optvet.engine.judge.failures import OPTIMIZER, Producer, in_words, symptom_of
 from optvet.engine.judge.judgement import OTHER_PLACES, Judgement
-from optvet.engine.judge.noise import Noise
+from optvet.engine.judge.known_noise import Noise
 from optvet.engine.judge.outputs import judge as judge_values
 from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
 from optvet.engine.judge.words import wrong_output

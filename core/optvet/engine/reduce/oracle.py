@@ -28,26 +28,26 @@ from optvet.engine.judge.defined import needs_inner_values, undefined_in
 from optvet.engine.judge.judgement import OTHER_PLACES
 from optvet.engine.judge.thresholds import OTHER_KERNELS
 from optvet.engine.models.opening import model_of
-from optvet.engine.reduce.search import (
+from optvet.engine.reduce.reduction_order import (
     Budget,
     Recorder,
     Reduction,
     ReductionCandidate,
     reduce_model,
 )
-from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.meter import RequirementReading
-from optvet.engine.vet.observation import Examination, Observation
-from optvet.engine.vet.yardstick import Yardstick
-from optvet.engine.work.cache import Cache
-from optvet.engine.work.case import Case
-from optvet.engine.work.draws import ModelPair
-from optvet.engine.work.facts import Ledger, Trial
-from optvet.engine.work.lab import Progress, TrialRunner
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import Examination, Observation
+from optvet.engine.vet.require.metrics import RequirementReading
+from optvet.engine.vet.require.portable import Yardstick
+from optvet.engine.work.cache.disk import Cache
 from optvet.engine.work.sandbox import Sandbox
-from optvet.engine.work.trial import Outputs, RuntimeConfig
-from optvet.engine.work.undefined import undefined_kinds
-from optvet.engine.work.values import infer, record_values
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.draws import ModelPair
+from optvet.engine.work.trials.inner_values import infer, record_values
+from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
+from optvet.engine.work.trials.trial_results import Ledger, Trial
+from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
+from optvet.engine.work.trials.undefined_values import undefined_kinds
 from optvet.graph import structure
 from optvet.graph.interface import shape_changes
 from optvet.graph.structure import Facts

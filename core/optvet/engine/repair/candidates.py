@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
-from optvet.engine.repair.scene import AlignedRun
 from optvet.spec.records.repair import (
     Edit,
     EditKind,

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optvet.engine.convert.answer import result_of
-from optvet.engine.convert.inputs import ConversionInput
+from optvet.engine.convert.compare_outputs import Judge
+from optvet.engine.convert.conversion_inputs import ConversionInput
 from optvet.engine.convert.inside import shows_inside
-from optvet.engine.convert.judge import Judge
 from optvet.engine.convert.optimized import OptimizerAsConverter
 from optvet.engine.convert.places import recorded_inside
 from optvet.engine.convert.run import StageArtifact, converted_by, judged, opened, prepared
 from optvet.engine.convert.session import Conversion
 from optvet.engine.discovery import Plugins
+from optvet.engine.repair.acceptance import AcceptanceCheck, MeasuredModel, numbers_of, parts
 from optvet.engine.repair.candidates import RepairCandidate
-from optvet.engine.repair.donors import donors_of
 from optvet.engine.repair.edits import edited
-from optvet.engine.repair.gate import AcceptanceCheck, MeasuredModel, numbers_of, parts
 from optvet.engine.repair.propose.rank import proposals, proposals_beside
-from optvet.engine.repair.propose.trials import ended
-from optvet.engine.repair.search import Propose, RepairSearch, loaded
-from optvet.engine.work.lab import Progress
+from optvet.engine.repair.propose.tried_candidates import ended
+from optvet.engine.repair.reference_models import donors_of
+from optvet.engine.repair.repair_search import Propose, RepairSearch, loaded
 from optvet.engine.work.sandbox.outcome import Outcome, describe
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.convert import ConvertRequest
 from optvet.spec.converters import SourceInside
 from optvet.spec.errors import UsageError

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 from onnx import ModelProto, ValueInfoProto, helper
 
+from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.edits import DoesNotFit, edited
-from optvet.engine.repair.scene import AlignedRun
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.walk import reads
 from optvet.spec.records.repair import Edit, InsertNode, ReplaceNode, ReplaceRegion, SetInput
 from optvet.spec.types import Artifact

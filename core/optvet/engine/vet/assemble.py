@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from optvet.engine.judge.judgement import Judgement
 from optvet.engine.pipelines import written
-from optvet.engine.vet.detect import Detected
-from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.observation import Examination
+from optvet.engine.vet.explain.new_warnings import warnings_of
+from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import Examination
 from optvet.engine.vet.session import VetSession
-from optvet.engine.vet.warned import warnings_of
-from optvet.engine.work.case import Case
-from optvet.engine.work.inputs import Inputs
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.inputs import Inputs
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.graph.structure import Facts
 from optvet.spec.protocols import Explains
 from optvet.spec.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optvet.engine.vet.observation import Observation
+from optvet.engine.vet.observe.observation import Observation
 from optvet.spec.records import Control, ControlState, Finding, RequirementRecord, Timing
 from optvet.spec.symptoms import Symptom
 

@@ -7,29 +7,29 @@ from collections.abc import Sequence
 
 from optvet.engine.discovery import Plugins
 from optvet.engine.vet.assemble import assemble
-from optvet.engine.vet.assess import Assessor
-from optvet.engine.vet.crosscheck import cross_check
-from optvet.engine.vet.demand import demand
-from optvet.engine.vet.deployed import judge_as_deployed
-from optvet.engine.vet.detect import Detected, detect, wrong_in_rest
-from optvet.engine.vet.explain import AT_LEAST, explain
-from optvet.engine.vet.fingerprints import fingerprint_in_place
-from optvet.engine.vet.inspect import with_structure
-from optvet.engine.vet.layers import Layers
-from optvet.engine.vet.measured import judge_speed
-from optvet.engine.vet.meter import RequirementMeter
-from optvet.engine.vet.model_files import describe_changes, states_of
-from optvet.engine.vet.notes import take_notes
-from optvet.engine.vet.observation import Examination
-from optvet.engine.vet.rounds import clear
+from optvet.engine.vet.explain.composition import with_structure
+from optvet.engine.vet.explain.crosscheck import cross_check
+from optvet.engine.vet.explain.fingerprints import fingerprint_in_place
+from optvet.engine.vet.explain.locate import AT_LEAST, explain
+from optvet.engine.vet.explain.notes import take_notes
+from optvet.engine.vet.find.definedness import leave_open_what_is_undefined
+from optvet.engine.vet.find.deployed import judge_as_deployed
+from optvet.engine.vet.find.detect import Detected, detect, wrong_in_rest
+from optvet.engine.vet.find.eliminate import clear
+from optvet.engine.vet.find.model_files import describe_changes, states_of
+from optvet.engine.vet.find.study import is_wanted, study
+from optvet.engine.vet.impact.assess import Assessor
+from optvet.engine.vet.observe.layers import Layers
+from optvet.engine.vet.observe.observation import Examination
+from optvet.engine.vet.require.demand import demand
+from optvet.engine.vet.require.metrics import RequirementMeter
 from optvet.engine.vet.session import VetSession, open_session
-from optvet.engine.vet.study import is_wanted, study
-from optvet.engine.vet.undefined import leave_open_what_is_undefined
-from optvet.engine.work import answers
-from optvet.engine.work.basis import modules_of
-from optvet.engine.work.facts import FINDING
-from optvet.engine.work.lab import Progress
+from optvet.engine.vet.speed.verdict import judge_speed
+from optvet.engine.work.cache import whole_answers
+from optvet.engine.work.cache.environment_fingerprint import modules_of
 from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.trial_results import FINDING
+from optvet.engine.work.trials.trial_runner import Progress
 from optvet.spec.errors import CannotLoad, Unsupported, UsageError
 from optvet.spec.records import Control, VetResult
 from optvet.spec.request import VetRequest
@@ -92,7 +92,9 @@ def _vet_by(
             result = _run(session, started)
             if keep and not session.lab.sandbox.used:
                 modules = _modules(session)
-                answers.keep(request, result, model, plugins, session.lab.cache, modules=modules)
+                whole_answers.keep(
+                    request, result, model, plugins, session.lab.cache, modules=modules
+                )
             return result
         except Unsupported as error:
             raise Unsupported(f"{model.source}: {error}; nothing was tested") from None

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from optvet.engine.discovery import Plugins
 from optvet.engine.models import large
 from optvet.engine.models.sources import with_suggestion
-from optvet.engine.vet.comparators import comparator_options
+from optvet.engine.vet.find.probing import Probing
+from optvet.engine.vet.impact.comparator_options import comparator_options
+from optvet.engine.vet.impact.requirements import check_metrics, required_of
 from optvet.engine.vet.ledger import FindingsLedger
-from optvet.engine.vet.probing import Probing
-from optvet.engine.vet.requirements import check_metrics, required_of
-from optvet.engine.work.cache import Cache, cache_root
-from optvet.engine.work.case import Case, case_of
-from optvet.engine.work.inputs import Inputs, Slice
-from optvet.engine.work.lab import Progress, TrialRunner
-from optvet.engine.work.preload import preload_for
-from optvet.engine.work.roles import check_options
+from optvet.engine.work.cache.disk import Cache, cache_root
 from optvet.engine.work.sandbox import Limits, Sandbox
-from optvet.engine.work.stopwatch import MEASURES
+from optvet.engine.work.timing.stopwatch import MEASURES
+from optvet.engine.work.trials.case import Case, case_of
+from optvet.engine.work.trials.inputs import Inputs, Slice
+from optvet.engine.work.trials.participants import check_options
+from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.trial_runner import Progress, TrialRunner
 from optvet.spec.records import Witness
 from optvet.spec.request import VetRequest
 from optvet.spec.types import Model, Sample

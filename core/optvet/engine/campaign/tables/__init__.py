@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from optvet.engine.campaign.graphs import graph_of
 from optvet.engine.campaign.results import Campaign, campaigns, trials
 from optvet.engine.campaign.store import CampaignStore
-from optvet.engine.campaign.tables.answers import KeptAnswers, read_answers
-from optvet.engine.campaign.tables.conversions import (
+from optvet.engine.campaign.tables.answer_files import KeptAnswers, read_answers
+from optvet.engine.campaign.tables.conversion_tables import (
     ConversionRow,
     Reach,
     blame,
@@ -21,7 +21,7 @@ from optvet.engine.campaign.tables.conversions import (
     funnel,
     tables_of_conversions,
 )
-from optvet.engine.campaign.tables.conversions import kinds as kinds_of_conversions
+from optvet.engine.campaign.tables.conversion_tables import kinds as kinds_of_conversions
 from optvet.engine.campaign.tables.ditox import ditox
 from optvet.engine.campaign.tables.failing import only_failing, sequences_in
 from optvet.engine.campaign.tables.otx import charts, otx

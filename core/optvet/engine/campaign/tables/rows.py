@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from optvet.engine.campaign.answers import identity
 from optvet.engine.campaign.causes import Cause, cause_of, cause_of_conversion
-from optvet.engine.campaign.conversions import findings_of, reason_of
+from optvet.engine.campaign.conversion_findings import findings_of, reason_of
+from optvet.engine.campaign.display_names import short_model
 from optvet.engine.campaign.documents import options_of
-from optvet.engine.campaign.names import short_model
 from optvet.engine.campaign.results import JobKind, JobResult
-from optvet.engine.work.cache import key
-from optvet.engine.work.trial import normalized_message
+from optvet.engine.campaign.store_answers import identity
+from optvet.engine.work.cache.disk import key
+from optvet.engine.work.trials.trial import normalized_message
 from optvet.spec.records import (
     Finding,
     Impact,

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TypeProto
 from onnx.reference import ReferenceEvaluator
 
-from optvet.engine.numerics.float64.arrays import Array, is_float
+from optvet.engine.numerics.float64.float_arrays import Array, is_float
 from optvet.engine.numerics.float64.operators import replacements
 from optvet.engine.numerics.float64.promote import NotPromotable, Promotion, inlined, promote
 from optvet.graph.walk import nodes_of

@@ -13,7 +13,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_loop import Loop as _StockLoop
 from scipy import special
 
-from optvet.engine.numerics.float64.arrays import Array, at_least_single, float_type, is_float
+from optvet.engine.numerics.float64.float_arrays import Array, at_least_single, float_type, is_float
 from optvet.engine.numerics.float64.windows import (
     average_pool,
     conv,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from optvet.engine.numerics.float64.arrays import Array, is_float
+from optvet.engine.numerics.float64.float_arrays import Array, is_float
 
 Pads = list[tuple[int, int]]
 

@@ -11,8 +11,8 @@ from onnx import NodeProto
 from onnx.defs import OpSchema
 
 from optvet.engine.convert.locate import attribute_differences
+from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, attribute, given, proposed, short
-from optvet.engine.repair.scene import AlignedRun
 from optvet.graph.walk import attribute_of, domain_of, opset_versions, schema_of
 from optvet.spec.converters import SourceValue
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from optvet.engine.convert.align import differing_weights, turned
+from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, given, proposed
 from optvet.engine.repair.edits import tensor_of
-from optvet.engine.repair.scene import AlignedRun
-from optvet.engine.work.trial import Outputs
+from optvet.engine.work.trials.trial import Outputs
 from optvet.graph.weights import constants_of
 from optvet.spec.converters import SourceValue
 from optvet.spec.records.repair import Edit, SetWeight

@@ -10,18 +10,18 @@ from pathlib import Path
 import onnx
 
 from optvet.engine.convert.locate import source_inside
+from optvet.engine.repair.aligned_run import AlignedRun, scene_of
 from optvet.engine.repair.candidates import RepairCandidate
 from optvet.engine.repair.propose.attributes import attributes, constants, other_attributes
-from optvet.engine.repair.propose.operators import affine, operators
+from optvet.engine.repair.propose.layouts import inputs, insertions, removals
 from optvet.engine.repair.propose.parameters import parameters
 from optvet.engine.repair.propose.regions import regions
-from optvet.engine.repair.propose.structure import inputs, insertions, removals
+from optvet.engine.repair.propose.retranslate import affine, operators
 from optvet.engine.repair.propose.templates import templates
-from optvet.engine.repair.propose.trials import TriedCandidates
-from optvet.engine.repair.scene import AlignedRun, scene_of
+from optvet.engine.repair.propose.tried_candidates import TriedCandidates
 from optvet.engine.repair.window import Window, window_of
 from optvet.engine.work.sandbox import enter
-from optvet.engine.work.trial import RuntimeConfig
+from optvet.engine.work.trials.trial import RuntimeConfig
 from optvet.spec.converters import SourceInside
 from optvet.spec.types import Artifact, Sample
 

@@ -10,8 +10,8 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
 
 from optvet.engine.convert.align import equal_up_to_layout
+from optvet.engine.repair.aligned_run import AlignedRun, Donor
 from optvet.engine.repair.candidates import RepairCandidate, proposed
-from optvet.engine.repair.scene import AlignedRun, Donor
 from optvet.graph.walk import domain_of, opset_versions, reads, schema_of
 from optvet.spec.records.repair import Operation, ReplaceRegion, SetOutputType
 

@@ -10,9 +10,9 @@ import onnx
 import onnx.parser
 from onnx import ModelProto
 
+from optvet.engine.repair.aligned_run import AlignedRun
 from optvet.engine.repair.candidates import RepairCandidate, proposed
 from optvet.engine.repair.propose.regions import replaced
-from optvet.engine.repair.scene import AlignedRun
 from optvet.graph.walk import ONNX_DOMAIN, opset_versions
 from optvet.spec.converters import SourceValue
 from optvet.spec.records.repair import ReplaceRegion

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from optvet.engine.vet.localize import Answer
-from optvet.engine.work.facts import Trial
+from optvet.engine.vet.find.localize import Answer
+from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.localize import Answer
-from optvet.engine.vet.observation import Observation, finite, same_fault, same_symptom
+from optvet.engine.vet.find.localize import Answer
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import Observation, finite, same_fault, same_symptom
 from optvet.engine.vet.properties.base import Property
-from optvet.engine.work.facts import Trial
+from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.records import Finding, LayerRecord
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optvet.engine.judge.judgement import Judgement
-from optvet.engine.vet.examine import Examiner
-from optvet.engine.vet.localize import Answer
-from optvet.engine.vet.observation import finite
+from optvet.engine.vet.find.localize import Answer
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import finite
 from optvet.engine.vet.properties.base import Property
-from optvet.engine.work.facts import Trial
+from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 from optvet.spec.types import Sample

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optvet.engine.vet.localize import Answer
+from optvet.engine.vet.find.localize import Answer
 from optvet.engine.vet.properties.base import Property
-from optvet.engine.work.facts import Trial
-from optvet.engine.work.stopwatch import Stopwatch, Timed
+from optvet.engine.work.timing.stopwatch import Stopwatch, Timed
+from optvet.engine.work.trials.trial_results import Trial
 from optvet.spec.records import Finding
 from optvet.spec.symptoms import Symptom
 

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optvet.engine.vet.localize import Answer
+from optvet.engine.vet.find.localize import Answer
 from optvet.engine.vet.properties.base import Property
 from optvet.engine.vet.properties.naming import mentions
-from optvet.engine.work.facts import Trial
+from optvet.engine.work.trials.trial_results import Trial
 from optvet.graph import structure
 from optvet.graph.interface import lost_inputs, shape_changes
 from optvet.graph.structure import Facts

@@ -1,0 +1,233 @@
+"""The folder of a bundle: its name, its files, and reading them back.
+
+A folder is written under a temporary name and then renamed, so that it is never incomplete.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+from pydantic import ValidationError
+
+from optvet.engine.bundle.issue import issue
+from optvet.engine.bundle.observe import Evidence
+from optvet.engine.bundle.repro import ReproContext, carried, script
+from optvet.engine.bundle.standalone import standalone
+from optvet.engine.bundle.trying import try_script
+from optvet.engine.judge.sample import telling_tolerance
+from optvet.engine.vet.explain.locate import divergence_text
+from optvet.engine.work.trials.case import Case
+from optvet.spec.errors import InputError, UsageError
+from optvet.spec.foreign import open_file
+from optvet.spec.memory import announced_bytes, check_size
+from optvet.spec.parsing import read_json
+from optvet.spec.records import Reproduction
+from optvet.spec.records.reading import read_document
+from optvet.spec.requirement import parse_required
+from optvet.spec.scratch import folder_beside
+from optvet.spec.words import printable, quoted
+
+_REPRO_S = 300.0
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A written finding; ``note`` says what did not work, if anything.
+
+    ``index`` is the finding's index in the result. ``known``: a bundle with the same fingerprint
+    existed before, and was not changed. ``before`` and ``after`` are the graphs as text.
+    """
+
+    index: int
+    path: Path
+    record: Reproduction
+    before: str
+    after: str
+    note: str = ""
+    known: bool = False
+
+
+def write_folder(
+    out: Path,
+    index: int,
+    record: Reproduction,
+    proto: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    evidence: Evidence,
+    case: Case,
+    note: str = "",
+    more: Mapping[str, bytes] | None = None,
+    more_feeds: Sequence[Mapping[str, np.ndarray]] = (),
+) -> Bundle:
+    """Write the folder atomically; an existing one with the same fingerprint is not changed.
+
+    ``more`` are further files by name, ``more_feeds`` the inputs of further samples.
+    """
+    place = out / _folder_name(record)
+    if (place / "finding.json").exists():
+        known = read_record(place)
+        return Bundle(index, place, known, evidence.before, evidence.after, note, known=True)
+    out.mkdir(parents=True, exist_ok=True)
+    folder = folder_beside(out / "optvet")
+    try:
+        (folder / "model.onnx").write_bytes(proto.SerializeToString(deterministic=True))
+        write_arrays(folder / "inputs.npz", _in_a_row((feeds, *more_feeds)))
+        write_arrays(folder / "expected.npz", _in_a_row((evidence.expected, *evidence.more)))
+        files = _documents(record, proto, feeds, evidence, case) | dict(more or {})
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
+        code, _ = try_script(folder / "repro.py", _REPRO_S)
+        record = record.model_copy(update={"script_exit": code})
+        (folder / "finding.json").write_text(f"{record.to_json()}\n", "utf-8")
+        folder.chmod(0o755)
+        os.replace(folder, place)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if code != 1 and not note:
+        note = f"repro.py ended with {code}, not 1, when it was tried"
+    return Bundle(index, place, record, evidence.before, evidence.after, note)
+
+
+def _folder_name(record: Reproduction) -> str:
+    blame = "-".join(record.finding.culprit) or "round-trip"
+    words = f"{record.optimizer}-{blame}-{record.finding.symptom}"
+    return f"{re.sub('[^A-Za-z0-9_-]+', '-', words)[:80]}-{record.fingerprint[:8]}"
+
+
+def _documents(
+    record: Reproduction,
+    proto: ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    evidence: Evidence,
+    case: Case,
+) -> dict[str, bytes]:
+    """The files of a bundle that people read, by name."""
+    finding = record.finding
+    context = ReproContext(
+        optimizer=case.optimizer,
+        options=case.options,
+        passes=tuple(record.passes),
+        culprit=tuple(finding.culprit),
+        runtime=case.candidate.runtime,
+        runtime_options=case.candidate.options,
+        symptom=finding.symptom,
+        stage=finding.stage,
+        message=finding.message,
+        inputs=tuple(record.inputs),
+        outputs=tuple(record.outputs),
+        judged=tuple(n for n in finding.outputs if n in record.outputs),
+        about=tuple(record.normalized_message.split("; ")),
+        tolerance=telling_tolerance(finding.error, finding.noise_floor),
+        full_check=evidence.full_check,
+        timeout_s=record.timeout_s,
+        memory_bytes=record.memory_bytes,
+        versions=record.versions,
+        before=evidence.before,
+        after=evidence.after,
+        where="" if evidence.divergence is None else divergence_text(evidence.divergence),
+        required=None if finding.requirement is None else parse_required(finding.requirement),
+        lost=() if evidence.observed is None else evidence.observed.observation.lost,
+    )
+    # One draw of random outputs, with which a short script compares, is no expectation.
+    fixed = evidence.observed is None or evidence.observed.draw is None
+    short = standalone(context, proto, feeds, evidence.expected) if fixed else None
+    texts = {
+        "model.txt": evidence.before,
+        "optimized.txt": evidence.after,
+        "repro.py": script(context),
+        "ISSUE.md": issue(context, short),
+    }
+    # Names in a model are untrusted; in the script they are escaped literals.
+    files = {name: printable(text).encode() for name, text in texts.items() if text}
+    return {**carried(context), **files}
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an ``npz`` whose keys are safe file names; arrays are identified by their order."""
+    used: set[str] = set()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for index, (name, array) in enumerate(arrays.items()):
+            key = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:60].strip(".")
+            key = key if key and key not in used else f"{key}_{index}"
+            used.add(key)
+            plain = array.astype(str) if array.dtype == object else array
+            # A fixed date, so that equal bundles have equal bytes.
+            with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(plain), allow_pickle=False)
+
+
+def _in_a_row(samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The arrays of all samples, one sample after the other; the first has the plain names."""
+    every = enumerate(samples)
+    return {f"{i} {n}" if i else n: value for i, each in every for n, value in each.items()}
+
+
+def read_samples(path: Path, names: Sequence[str], count: int) -> list[dict[str, np.ndarray]]:
+    """The arrays of ``count`` samples by name; see ``read_arrays``."""
+    rows = [[f"{i} {name}" for name in names] for i in range(count)]
+    found = read_arrays(path, [key for row in rows for key in row])
+    return [{n: found[key] for n, key in zip(names, row, strict=True)} for row in rows]
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The arrays of ``path`` by name; ``names`` are in the order of the arrays.
+
+    Raises:
+        InputError: They cannot be read, are too large, or their number differs.
+    """
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if len(members) != len(names):
+                raise InputError(f"{path}: {len(members)} arrays, expected {len(names)}")
+            check_size(str(path), sum(_size_in(archive, member) for member in members))
+            values = [_array_in(archive, member) for member in members]
+    except InputError:
+        raise
+    except Exception as error:  # numpy and zipfile raise many kinds of errors for damaged files
+        reason = (str(error) or type(error).__name__)[:300]  # zipfile quotes what the file holds
+        raise InputError(f"{path}: cannot be read ({reason}); make the bundle anew") from error
+    plain = (v.astype(object) if v.dtype.kind == "U" else v for v in values)
+    return dict(zip(names, plain, strict=True))
+
+
+def _size_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    with archive.open(member) as file:
+        return announced_bytes(file)
+
+
+def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def read_record(bundle: Path) -> Reproduction:
+    """``finding.json`` of a bundle."""
+    path = bundle / "finding.json"
+    if not path.is_file():
+        raise UsageError(
+            f"{bundle}: no bundle, it has no {path.name}; give a folder that optvet vet --out wrote"
+        )
+    try:
+        return read_document(Reproduction, read_json(path, "listing"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{path}: {quoted(where)}: {first['msg']}; make the bundle anew"
+        ) from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{path}: no document of optvet ({error}); make the bundle anew"
+        ) from error

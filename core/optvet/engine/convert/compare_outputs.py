@@ -1,0 +1,154 @@
+"""What an artifact does on each input, compared with the source: a setting of the one judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from optvet.engine.convert.match_interface import Matched, matched, unfit
+from optvet.engine.convert.source_noise import NoiseMeter
+from optvet.engine.convert.worker_steps import Observed
+from optvet.engine.judge.failures import CONVERTER
+from optvet.engine.judge.known_noise import Noise
+from optvet.engine.judge.sample import (
+    InterfaceProblem,
+    SampleVerdict,
+    Setting,
+    judge_failure,
+    judge_sample,
+    magnitude,
+    refine,
+)
+from optvet.engine.judge.thresholds import OTHER_KERNELS
+from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.work.trials.trial import Outputs
+from optvet.graph.interface import Interface, shape_changes
+from optvet.spec.symptoms import Stage
+from optvet.spec.types import Failure, Sample
+
+SETTING = Setting(OTHER_KERNELS, CONVERTER)
+"""A source and what is made of it are run by kernels of two libraries."""
+_OPEN = ("undecided", "fault", "sensitivity")
+"""States without measured noise that it may change."""
+_USUAL = 4.0
+"""Roundoffs of the largest usual output, which edge values may be off by."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compares artifacts with one source.
+
+    Attributes:
+        reference: Outputs of the source by sample, without those that are random.
+        meter: Measures the noise where it matters.
+        usual: Samples that the source is meant for: no edge values.
+        source: The interface of a source that is an ONNX model.
+    """
+
+    reference: Mapping[str, Outputs]
+    random: frozenset[str]
+    meter: NoiseMeter
+    usual: frozenset[str] = frozenset()
+    source: Interface | None = None
+
+    def see(
+        self, observed: Observed, samples: Sequence[Sample], tolerance: float | None = None
+    ) -> dict[str, SampleVerdict]:
+        """What an artifact did on each of ``samples``.
+
+        ``tolerance`` is the share of an output's range over usual samples that a stage declares to
+        be off by.
+        """
+        seen: dict[str, SampleVerdict] = {}
+        pairs: dict[str, Matched] = {}
+        for s in samples:
+            if observed.load is not None:
+                # A model that the checker refuses too is an invalid one.
+                stage: Stage = "check" if observed.complaint else "load"
+                told = observed.complaint
+                seen[s.id] = judge_failure(observed.load, CONVERTER, stage, told=told)
+                continue
+            run, inputs = observed.runs[s.id], observed.interface
+            words = "" if inputs is None else unfit(self.source, inputs, s.feeds)
+            if words:
+                seen[s.id] = _changed(InterfaceProblem(words))
+            elif isinstance(run, Failure):
+                seen[s.id] = judge_failure(run, CONVERTER, "run")
+            else:
+                pairs[s.id] = self._matched(s.id, run)
+                seen[s.id] = judge_matched(pairs[s.id])
+        compared = [s for s in samples if s.id in pairs and not pairs[s.id].problem]
+        unclear = [s for s in compared if seen[s.id].state in _OPEN]
+        setting = SETTING
+        if tolerance is not None:
+            setting = replace(setting, tolerance=tolerance, ranges=self._ranges)
+        self.meter.of(unclear)  # all of them at once, which is quicker
+        for s in unclear:
+
+            def take(noise: Noise, name: str = s.id) -> bool:
+                seen[name] = judge_matched(pairs[name], noise, setting)
+                return seen[name].state in _OPEN
+
+            refine(self.meter.refinements(s), take)
+        weaker = _weaker(self.source, observed.interface)
+        return {n: replace(found, notes=(*found.notes, *weaker)) for n, found in seen.items()}
+
+    def is_lost_in_usual(self, sample: str, seen: SampleVerdict) -> bool:
+        """Whether a wrong output is off by less than outputs of usual samples are rounded by.
+
+        So are outputs of inputs that are a millionth of the usual ones, of a kernel that rounds
+        near 1: it matters to no input that the source is meant for.
+        """
+        if seen.symptom is None or not seen.symptom.info.of_values:
+            return False
+        values = ((name, self.reference[sample][name]) for name in seen.outputs)
+        # Integers are not rounded.
+        return all(
+            is_float(value.dtype)
+            and seen.apart <= _USUAL * unit_roundoff(value.dtype) * self._ranges.get(name, 0.0)
+            for name, value in values
+        )
+
+    @cached_property
+    def _ranges(self) -> dict[str, float]:
+        """The largest magnitude of each output over the usual samples."""
+        found: dict[str, float] = {}
+        for sample in self.usual & self.reference.keys():
+            for name, value in self.reference[sample].items():
+                found[name] = max(found.get(name, 0.0), magnitude(value))
+        return found
+
+    def _matched(self, sample: str, run: Outputs) -> Matched:
+        listed = () if self.source is None else [v.name for v in self.source.outputs]
+        pair = matched(self.reference[sample], run, listed)
+        if pair.problem or not self.random:
+            return pair
+        kept = [name for name in pair.reference if name not in self.random]
+        return replace(
+            pair,
+            reference={n: pair.reference[n] for n in kept},
+            candidate={n: pair.candidate[n] for n in kept},
+        )
+
+
+def _weaker(source: Interface | None, artifact: Interface | None) -> list[str]:
+    """Inputs and outputs that declare less of their shapes than those of the source do."""
+    if source is None or artifact is None:
+        return []
+    changed = shape_changes(source, artifact)["weaker"]
+    return [f"{what} declares less: {words}" for what, words in changed.items()]
+
+
+def judge_matched(
+    pair: Matched, noise: Noise | None = None, setting: Setting = SETTING
+) -> SampleVerdict:
+    """The verdict on outputs of both sides, as they were matched."""
+    if pair.problem:
+        return _changed(InterfaceProblem(pair.problem, (pair.place,) if pair.place else ()))
+    found = judge_sample(pair.reference, pair.candidate, noise, setting)
+    return replace(found, notes=pair.notes)
+
+
+def _changed(problem: InterfaceProblem) -> SampleVerdict:
+    return replace(judge_sample({}, problem, setting=SETTING), stage="compare")

@@ -1,0 +1,129 @@
+"""Which stage breaks a model: the first one after the last artifact that is right.
+
+An artifact that cannot be run alone is neither right nor wrong, so the blame may be a range. What
+only one runtime computes wrong is that runtime's fault and not a converter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from optvet.engine.convert.conversion_inputs import ConversionInput
+from optvet.engine.judge.sample import SampleVerdict
+from optvet.spec.converters import ConversionStage
+from optvet.spec.symptoms import Symptom
+
+_VALUES = (Symptom.INTERFACE_CHANGE, Symptom.WRONG_OUTPUT)
+
+
+@dataclass(frozen=True)
+class Station:
+    """A stage of the chain, and what its artifact did on each sample; empty if it cannot be run."""
+
+    converter: str
+    stage: ConversionStage
+    seen: Mapping[str, SampleVerdict] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``CONVERTER/STAGE``."""
+        return f"{self.converter}/{self.stage.name}"
+
+    def without(self, samples: Collection[str]) -> Station:
+        """It, as if it had not run on ``samples``."""
+        return replace(self, seen={k: v for k, v in self.seen.items() if k not in samples})
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Samples that go wrong in one way from one stage on.
+
+    Attributes:
+        first: Index of the first stage to blame.
+        last: Index of the last one; its artifact is the first that is known to be wrong.
+        symptom: What is wrong with it.
+        drawn: The inputs that show it, the plainest first.
+        lossy: Whether other values are what a stage declares to lose on inputs that the source is
+            meant for; it says nothing of edge values.
+    """
+
+    first: int
+    last: int
+    symptom: Symptom
+    drawn: tuple[ConversionInput, ...]
+    lossy: bool = False
+
+    @property
+    def unasked(self) -> bool:
+        """Whether it shows only where NaN or infinity was put in that nobody gave.
+
+        Or only on edge values behind a stage that loses precision, which is for usual inputs.
+        """
+        return all(d.unasked or (self.lossy and d.origin == "edge") for d in self.drawn)
+
+
+def blamed(stations: Sequence[Station], drawn: Sequence[ConversionInput]) -> list[Blame]:
+    """One blame for each pair of stages and symptom, in order of stages."""
+    groups: dict[tuple[int, int, Symptom], list[ConversionInput]] = {}
+    for each in drawn:
+        for key in _guilty([s.seen.get(each.sample.id) for s in stations]):
+            groups.setdefault(key, []).append(each)
+    order = {id(d): i for i, d in enumerate(drawn)}
+    return [
+        Blame(
+            *key,
+            tuple(sorted(group, key=lambda d: (d.unasked, order[id(d)]))),
+            key[2].info.of_values and stations[key[1]].stage.tolerance is not None,
+        )
+        for key, group in sorted(groups.items(), key=lambda item: item[0][:2])
+    ]
+
+
+def _guilty(seen: Sequence[SampleVerdict | None]) -> list[tuple[int, int, Symptom]]:
+    """What is wrong on one sample in the end, each with the stages that may have caused it.
+
+    A symptom belongs to the first stage that shows it. What a later artifact refutes is mended:
+    one that is right mends everything, one whose values were compared runs. What hides another
+    symptom does not mend it: of a model that does not run, the values that were wrong before stay
+    wrong. So does an artifact that the checker refuses, whatever fails behind it.
+    """
+    if not seen or (end := seen[-1]) is None or end.right:
+        return []
+    opened: dict[Symptom, tuple[int, int]] = {}
+    for i, each in enumerate(seen):
+        if each is None or each.unexplained:
+            continue
+        if each.right or each.symptom is None:
+            opened.clear()
+            continue
+        if each.symptom in _VALUES:
+            opened = {s: at for s, at in opened.items() if s in _VALUES}
+        if each.symptom == Symptom.WRONG_OUTPUT:
+            opened.pop(Symptom.INTERFACE_CHANGE, None)
+        if each.symptom not in opened:
+            opened[each.symptom] = (_first_suspect(seen[:i], each.symptom), i)
+    return [
+        (first, last, symptom)
+        for symptom, (first, last) in opened.items()
+        if symptom in (end.symptom, Symptom.INVALID_MODEL, *_VALUES)
+    ]
+
+
+def _first_suspect(before: Sequence[SampleVerdict | None], symptom: Symptom) -> int:
+    """The stage behind the last artifact that is known not to have shown ``symptom``."""
+    known = (
+        i + 1
+        for i, each in enumerate(before)
+        if each is not None and (each.right or _tells_apart(each.symptom, symptom))
+    )
+    return max(known, default=0)
+
+
+def _tells_apart(shown: Symptom | None, symptom: Symptom) -> bool:
+    """Whether an artifact with one symptom is known not to have another."""
+    if symptom == Symptom.WRONG_OUTPUT:
+        return False  # nothing else lets values be compared
+    if symptom == Symptom.INTERFACE_CHANGE:
+        return shown == Symptom.WRONG_OUTPUT
+    return True

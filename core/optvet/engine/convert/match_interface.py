@@ -1,0 +1,184 @@
+"""Inputs and outputs of a source and of what was made of it: which is which, and of which type.
+
+Inputs are found by name, else by their place. Outputs are found by their place. The width of
+integers and of floats may change; it is noted, and values are compared in the narrower float, or in
+the source's integers. Everything else is a change of the interface: whoever calls the source could
+not call the artifact so. Between two ONNX models, names, order and defaults count too, as for
+optimizers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from optvet.engine.numerics.floats import is_float
+from optvet.engine.work.trials.trial import Outputs
+from optvet.graph.interface import Interface, align, graph_inputs
+from optvet.graph.types import dtype_name
+from optvet.spec.types import Artifact, ValueInfo
+
+
+def fed_to(artifact: Artifact, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``feeds`` of a source under the names and types of the artifact's inputs.
+
+    Raises:
+        ValueError: The artifact asks for inputs that the source does not have.
+    """
+    if artifact.format != "onnx":
+        return {name: np.array(value) for name, value in feeds.items()}
+    model = onnx.load_from_string(artifact.data)
+    kinds = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+    names = [info.name for info in graph_inputs(model)]
+    places = dict(zip(names, feeds, strict=True)) if len(names) == len(feeds) else {}
+    found = {name: name if name in feeds else places.get(name) for name in names}
+    unknown = [name for name, source in found.items() if source is None]
+    if unknown:
+        raise ValueError(
+            f"the model asks for {', '.join(unknown)}, which the source does not have; that takes "
+            f"{', '.join(feeds)}"
+        )
+    return {
+        name: _as_declared(feeds[source], kinds[name])
+        for name, source in found.items()
+        if source is not None
+    }
+
+
+def unfit(source: Interface | None, artifact: Interface, feeds: Mapping[str, np.ndarray]) -> str:
+    """Why an artifact cannot be called as its source is, in words; empty if it can.
+
+    Args:
+        source: The interface of the source, if it is an ONNX model.
+        artifact: The interface of what was made of it.
+        feeds: What the source is called with.
+    """
+    if source is not None:
+        changed = align(_with_widths_of(artifact, source), artifact, frozenset()).changed
+        if changed:
+            return changed
+    names = {v.name for v in artifact.inputs}
+    if len(names) != len(feeds) and not names <= feeds.keys():
+        added = ", ".join(sorted(names - feeds.keys()))
+        return f"the model asks for {added}, which the source does not have"
+    by_name = names <= feeds.keys()
+    taken = names | {v.name for v in artifact.optional} if by_name else feeds.keys()
+    lost = [name for name in feeds if name not in taken]
+    if lost:
+        return f"the model does not take {', '.join(lost)}, which the source takes"
+    places = dict(zip((v.name for v in artifact.inputs), feeds, strict=False))
+    wrong = (
+        _misfit(v, feeds[v.name if v.name in feeds else places[v.name]]) for v in artifact.inputs
+    )
+    return next((words for words in wrong if words), "")
+
+
+def _with_widths_of(artifact: Interface, source: Interface) -> Interface:
+    """The interface of ``source``, with the widths of numbers that ``artifact`` has."""
+
+    def widened(old: tuple[ValueInfo, ...], new: tuple[ValueInfo, ...]) -> tuple[ValueInfo, ...]:
+        by_name = {v.name: v.dtype for v in new}
+        kinds = ((v, by_name.get(v.name, v.dtype)) for v in old)
+        return tuple(
+            replace(v, dtype=dtype) if _KIND.sub("", v.dtype) == _KIND.sub("", dtype) else v
+            for v, dtype in kinds
+        )
+
+    return Interface(
+        widened(source.inputs, artifact.inputs),
+        widened(source.outputs, artifact.outputs),
+        widened(source.optional, (*artifact.optional, *artifact.inputs)),
+    )
+
+
+_KIND = re.compile(r"^b(?=float)|^u(?=int)|\d.*$")
+"""What to leave out of the name of an element type to get the kind of number."""
+
+
+def _misfit(declared: ValueInfo, given: np.ndarray) -> str:
+    """Why a value cannot be fed to an input; empty if it can."""
+    shape = declared.shape
+    if shape is None or (
+        len(shape) == given.ndim
+        and all(not isinstance(d, int) or d == n for d, n in zip(shape, given.shape, strict=True))
+    ):
+        return ""
+    taken = ", ".join("?" if d is None else str(d) for d in shape)
+    return f"input {declared.name!r} takes [{taken}], and the source also {list(given.shape)}"
+
+
+def _as_declared(value: np.ndarray, kind: int) -> np.ndarray:
+    """A copy of another width, if the model asks for the same kind of number."""
+    if not kind or dtype_name(kind) == "string":
+        return np.array(value)
+    wanted = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    same = value.dtype.kind == wanted.kind or (is_float(value.dtype) and is_float(wanted))
+    return np.array(value, dtype=wanted if same else None)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Outputs of both sides under the source's names, in one type each; or why there are none."""
+
+    reference: Outputs
+    candidate: Outputs
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    place: str = ""
+
+
+def matched(reference: Outputs, candidate: Outputs, listed: Sequence[str] = ()) -> Matched:
+    """The outputs of both, ready to be compared.
+
+    Args:
+        reference: Of the source.
+        candidate: Of what was made of it.
+        listed: Outputs of the source as it lists them: one that it lists twice is one of
+            ``reference``, and may be two of ``candidate``.
+    """
+    if len(reference) != len(candidate) == len(listed):
+        first = dict(zip(reversed(listed), reversed(candidate.values()), strict=True))
+        for name, value in zip(listed, candidate.values(), strict=True):
+            if not _is_same(first[name], value):
+                words = f"{name}: listed twice, it came with two values"
+                return Matched({}, {}, problem=words, place=name)
+        candidate = {name: first[name] for name in reference if name in first}
+    if len(reference) != len(candidate):
+        return Matched({}, {}, problem=f"{len(reference)} outputs became {len(candidate)}")
+    left: Outputs = {}
+    right: Outputs = {}
+    notes = []
+    for (name, expected), value in zip(reference.items(), candidate.values(), strict=True):
+        if expected.shape != value.shape:
+            change = f"shape {list(expected.shape)} became {list(value.shape)}"
+            return Matched({}, {}, problem=f"{name}: {change}", place=name)
+        if expected.dtype == value.dtype or _is_text(expected, value):
+            left[name], right[name] = _plain(expected), _plain(value)
+            continue
+        words = f"{name}: {expected.dtype} became {value.dtype}"
+        if is_float(expected.dtype) and is_float(value.dtype):
+            common = min(expected.dtype, value.dtype, key=lambda d: d.itemsize)
+            with np.errstate(over="ignore"):
+                left[name], right[name] = expected.astype(common), value.astype(common)
+        elif {expected.dtype.kind, value.dtype.kind} <= {"i", "u"}:
+            left[name], right[name] = expected.astype(np.int64), value.astype(np.int64)
+        else:
+            return Matched({}, {}, problem=words, place=name)
+        notes.append(words)
+    return Matched(left, right, tuple(notes))
+
+
+def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=is_float(a.dtype))
+
+
+def _is_text(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype.kind in "OSU" and b.dtype.kind in "OSU"
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    return array.astype(str) if array.dtype.kind in "OSU" else array

@@ -1,0 +1,174 @@
+"""How far rounding may move the outputs of a source, measured where a conversion differs.
+
+A source whose runtime can move weights and operators is measured by that, and by float64 where it
+computes in it. Of another one only the inputs can be moved; then the converted model's own weights
+are moved too, which tells how far their rounding to another type may lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from optvet.engine.convert import worker_steps
+from optvet.engine.convert.conversion_inputs import is_finite
+from optvet.engine.convert.match_interface import matched
+from optvet.engine.judge.known_noise import Noise
+from optvet.engine.numerics.floats import is_float, unit_roundoff
+from optvet.engine.work.sandbox import Outcome, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.trial import Outputs, RuntimeConfig
+from optvet.spec.converters import Perturbs
+from optvet.spec.types import Artifact, Failure, Sample
+
+SEEDS = range(5)
+INJECTIONS = range(4)
+T = TypeVar("T")
+
+
+@dataclass
+class NoiseMeter:
+    """Measures noise of one source, each sample once.
+
+    Attributes:
+        sandbox: Where the source runs.
+        reference: Outputs of the source by sample.
+        here: Where ONNX models run.
+        converted: A converted model in ONNX, and what it gave; None if there is none.
+    """
+
+    sandbox: Sandbox
+    config: RuntimeConfig
+    source: Artifact
+    reference: Mapping[str, Outputs]
+    here: Sandbox
+    converted: tuple[RuntimeConfig, Artifact, Mapping[str, Outputs | Failure]] | None = None
+    known: dict[str, Noise] = field(default_factory=dict)
+
+    def of(self, samples: Sequence[Sample]) -> dict[str, Noise]:
+        """The noise on each of ``samples``."""
+        todo = [s for s in samples if s.id not in self.known]
+        if todo:
+            self._measure(todo)
+        return {s.id: self.known[s.id] for s in samples}
+
+    def refinements(self, sample: Sample) -> Iterator[Noise]:
+        """Better and better noise: all of it at once, since a source is mostly run quickly."""
+        yield self.of([sample])[sample.id]
+
+    def _measure(self, samples: Sequence[Sample]) -> None:
+        about = (self.config, self.source, samples)
+        jobs = [
+            self.sandbox.submit(worker_steps.perturbed, *about, list(SEEDS), False, role="referee"),
+            self.sandbox.submit(
+                worker_steps.perturbed, *about, list(INJECTIONS), True, role="referee"
+            ),
+        ]
+        exact = self.sandbox.submit(worker_steps.doubled, *about, role="referee")
+        jitters, injected = (_answer(job.result()) for job in jobs)
+        truth = _answer(exact.result())
+        borrowed = self._borrowed(samples)
+        facts = self._graph()
+        for s in samples:
+            names = list(self.reference[s.id])
+            moved = (*jitters.value.get(s.id, ()), *borrowed.get(s.id, ()))
+            self.known[s.id] = Noise(
+                jitters=tuple(moved),
+                injected=tuple(injected.value.get(s.id, ())),
+                truth=truth.value.get(s.id, {}),
+                longest_reduction=_terms(facts, s),
+                discontinuous=frozenset(names[i] for i in facts.discontinuous if i < len(names)),
+                finite_inputs=all(is_finite(v) for v in s.feeds.values()),
+                missing=jitters.missing or injected.missing,
+            )
+
+    def _graph(self) -> worker_steps.GraphFacts:
+        given = self.source if self.source.format == "onnx" else None
+        artifact = given or (None if self.converted is None else self.converted[1])
+        if artifact is not None:
+            outcome = self.here.call(worker_steps.graph_facts, artifact, role="referee")
+            if outcome.value is not None:
+                return outcome.value
+        return worker_steps.GraphFacts(64, frozenset())
+
+    def _borrowed(self, samples: Sequence[Sample]) -> dict[str, list[Outputs]]:
+        """What moving the converted model's weights does, as moved outputs of the source."""
+        measured = isinstance(self.config.runtime, Perturbs) or self.source.format == "onnx"
+        if self.converted is None or measured:
+            return {}
+        config, artifact, runs = self.converted
+        about = (config, artifact, samples, list(SEEDS))
+        moved = _answer(self.here.call(worker_steps.moved_weights, *about, role="referee")).value
+        found: dict[str, list[Outputs]] = {}
+        for s in samples:
+            plain = runs.get(s.id)
+            if plain is None or isinstance(plain, Failure):
+                continue
+            each = (_shifted(self.reference[s.id], plain, m) for m in moved.get(s.id, ()))
+            found[s.id] = [shifted for shifted in each if shifted]
+            found[s.id] += [_rounded(self.reference[s.id], plain, seed) for seed in SEEDS]
+        return found
+
+
+def _terms(facts: worker_steps.GraphFacts, sample: Sample) -> int:
+    """How many independent terms round as the longest sum does; the bound grows with their root.
+
+    Sums of equal terms are rounded the same way again and again, so theirs grows with the number.
+    """
+    floats = (v for v in sample.feeds.values() if is_float(v.dtype) and v.size > 1)
+    same = any(bool(v.any()) and bool(np.all(v == v.reshape(-1)[0])) for v in floats)
+    return facts.longest_reduction ** (2 if same else 1)
+
+
+@dataclass(frozen=True)
+class _MeasuredNoise(Generic[T]):
+    value: Mapping[str, T]
+    missing: str = ""
+
+
+def _answer(outcome: Outcome[dict[str, T]]) -> _MeasuredNoise[T]:
+    """The value; where a limit was reached, why it is missing."""
+    failure = outcome.failure
+    late = failure is not None and failure.kind in ("timeout", "out-of-memory", "killed")
+    words = f"noise could not be measured: {describe(failure)}" if failure and late else ""
+    return _MeasuredNoise(outcome.value or {}, words)
+
+
+def _rounded(reference: Outputs, plain: Outputs, seed: int) -> Outputs:
+    """``reference``, moved by a roundoff of its largest values in the converted model's type.
+
+    So far is what a sum, or a function with values near 1, may be off that was computed in it.
+    """
+    pair = matched(reference, plain)
+    rng = np.random.default_rng(seed)
+    moved: Outputs = {}
+    for name, value in pair.reference.items():
+        if is_float(value.dtype) and value.size:
+            top = np.max(np.abs(value), where=np.isfinite(value), initial=0)
+            step = unit_roundoff(value.dtype) * float(top)
+            moved[name] = (value + rng.choice((-step, step), value.shape)).astype(value.dtype)
+    return moved
+
+
+def _shifted(reference: Outputs, plain: Outputs, moved: Outputs) -> Outputs:
+    """``reference``, changed as ``moved`` differs from ``plain``."""
+    one, other = matched(reference, plain), matched(reference, moved)
+    if one.problem or other.problem:
+        return {}
+    shifted: Outputs = {}
+    for name, value in one.reference.items():
+        before, after = one.candidate[name], other.candidate[name]
+        if is_float(value.dtype):
+            finite = np.isfinite(before) & np.isfinite(after)
+            with np.errstate(invalid="ignore", over="ignore"):
+                step = np.where(finite, after - before, 0)
+                shifted[name] = (value + step).astype(value.dtype)
+            # A NaN that comes or goes by moving is noise; one that stays is the model's.
+            turned = np.isfinite(before) != np.isfinite(after)
+            shifted[name] = np.where(turned, after, shifted[name])
+        else:
+            shifted[name] = np.where(before != after, after, value)
+    return shifted

@@ -1,0 +1,88 @@
+"""Inputs on which an operation of the source has no answer that anybody defines.
+
+Integer division by zero, a shift by more bits than there are, a float that is no integer of the
+type it is cast to: frameworks answer as their processor does, and ONNX leaves the answer open. What
+a conversion makes of such an input is no fault of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from optvet.engine.convert.inside import inside_of, shows_inside
+from optvet.engine.judge.defined_rules import divides_outside, outside_of, shifts_outside
+from optvet.engine.numerics.floats import is_float
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
+from optvet.spec.types import Artifact, Sample
+
+_DIVIDES = re.compile(r"div|mod|rem(ainder)?\b")
+_SHIFTS = re.compile(r"shift")
+_CASTS = re.compile(r"cast|copy|convert|\bto\b|type")
+
+
+def undefined_inside(
+    config: RuntimeConfig, source: Artifact, samples: Sequence[Sample]
+) -> dict[str, str]:
+    """What is undefined, of the samples on which something is. Called in a worker."""
+    if not shows_inside(config, source):
+        return {}
+    enter("run")
+    found = {}
+    for sample in samples:
+        words = undefined_in(inside_of(config, source, sample.feeds, None), sample.feeds)
+        if words:
+            found[sample.id] = words
+    return found
+
+
+def undefined_in(inside: SourceInside, feeds: Mapping[str, np.ndarray]) -> str:
+    """The first operation of a run whose answer nobody defines; empty if there is none."""
+    for value in inside.values:
+        given = list(_given(value, inside, feeds))
+        if words := _undefined(value, given):
+            return f"{value.operator}: {words}, which has no defined answer"
+    return ""
+
+
+def _given(
+    value: SourceValue, inside: SourceInside, feeds: Mapping[str, np.ndarray]
+) -> Iterator[np.ndarray]:
+    """What an operation reads, in its order; where operands are not told, values alone."""
+    if not value.operands:
+        yield from (inside.values[i].value for i in value.reads)
+    for operand in value.operands:
+        found = _array(operand, inside, feeds)
+        if found is not None:
+            yield found
+
+
+def _array(
+    operand: SourceOperand, inside: SourceInside, feeds: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    if operand.place is not None:
+        return inside.values[operand.place].value
+    if operand.given in feeds:
+        return feeds[operand.given]
+    if operand.parameter in inside.parameters:
+        return inside.parameters[operand.parameter]
+    constant = operand.constant
+    return np.asarray(constant) if isinstance(constant, (int, float)) else None
+
+
+def _undefined(value: SourceValue, given: Sequence[np.ndarray]) -> str:
+    if value.value.dtype.kind not in "iu" or not given:
+        return ""
+    name = value.operator.rpartition(".")[2].lower()
+    whole = len(given) > 1 and all(g.dtype.kind in "iu" for g in given)
+    if whole and _DIVIDES.search(name) and (words := divides_outside(given[0], given[1])):
+        return words
+    if whole and _SHIFTS.search(name):
+        return shifts_outside(given[1], value.value.dtype.itemsize * 8)
+    if _CASTS.search(name) and is_float(given[0].dtype):
+        return outside_of(given[0], value.value.dtype)
+    return ""

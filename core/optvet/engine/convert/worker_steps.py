@@ -1,0 +1,328 @@
+"""What is done with sources and artifacts in worker processes: these functions run there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from pydantic import BaseModel
+
+from optvet.engine.convert.match_interface import fed_to
+from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.inject import injected_bytes
+from optvet.engine.work.sandbox import enter, poison_memory
+from optvet.engine.work.sandbox.messages import cut, text_of, type_name
+from optvet.engine.work.trials.checking import check
+from optvet.engine.work.trials.trial import Outputs, RuntimeConfig, failure_of, infer, load
+from optvet.graph.cost import longest_reduction
+from optvet.graph.interface import Interface, interface_of
+from optvet.graph.quantized import quantized_operators
+from optvet.graph.tidy import tidied
+from optvet.graph.walk import is_onnx, nodes_of
+from optvet.spec.converters import (
+    Converter,
+    ConvertsOnInputs,
+    Perturbs,
+    RunsInDouble,
+    SourceFacts,
+    TellsSource,
+)
+from optvet.spec.errors import (
+    ContractError,
+    InfrastructureError,
+    PluginError,
+    UsageError,
+)
+from optvet.spec.foreign import load_model
+from optvet.spec.protocols import Feeds, Runtime, Session
+from optvet.spec.types import Artifact, Failure, Sample
+
+_OURS = (UsageError, PluginError, InfrastructureError)
+"""Errors about what was given or installed; all others are what a converter does with a source."""
+_CAUSES = 4
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The artifacts of one converter, as far as it came, and why it came no further."""
+
+    artifacts: tuple[Artifact, ...]
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What an artifact does: the checker's complaint, and outputs or a failure per sample.
+
+    ``interface`` is that of an ONNX model which loads; other formats hide theirs.
+    """
+
+    complaint: str = ""
+    load: Failure | None = None
+    runs: Mapping[str, Outputs | Failure] = field(default_factory=dict)
+    interface: Interface | None = None
+
+
+def version(plugin: Converter | Runtime) -> str:
+    """The version of a plugin's library."""
+    return plugin.version()
+
+
+def describe(config: RuntimeConfig, source: Artifact) -> SourceFacts:
+    """How the source is called."""
+    enter("load")
+    runtime = config.runtime
+    assert isinstance(runtime, TellsSource)
+    facts = runtime.source_facts(source, config.options)
+    if not isinstance(facts, SourceFacts):
+        raise ContractError(f"runtime {runtime.name!r}: source_facts() gave no SourceFacts")
+    return facts
+
+
+def convert(
+    converter: Converter,
+    source: Artifact,
+    options: BaseModel,
+    folder: Path,
+    inputs: Sequence[Feeds] = (),
+) -> Converted:
+    """The artifacts of all stages; an exception of the converter is its answer.
+
+    ``inputs`` are for a converter that takes them.
+    """
+    enter("build")
+    formats = [stage.format for stage in converter.stages(options)]
+    made: list[Artifact] = []
+    try:
+        for artifact in _artifacts(converter, source, options, folder, inputs):
+            expected = formats[len(made)] if len(made) < len(formats) else None
+            if not isinstance(artifact, Artifact) or artifact.format != expected:
+                got = getattr(artifact, "format", type(artifact).__name__)
+                raise ContractError(
+                    f"converter {converter.name!r}: artifact {len(made) + 1} is {got}, expected "
+                    f"{expected or 'no more'}"
+                )
+            made.append(artifact)
+        if len(made) < len(formats):
+            raise ContractError(
+                f"converter {converter.name!r} gave {len(made)} artifacts, its stages are "
+                f"{len(formats)}"
+            )
+    except _OURS:
+        raise
+    except Exception as error:
+        return Converted(tuple(made), _refusal(error))
+    return Converted(tuple(made))
+
+
+def _artifacts(
+    converter: Converter,
+    source: Artifact,
+    options: BaseModel,
+    folder: Path,
+    inputs: Sequence[Feeds],
+) -> Iterable[Artifact]:
+    if not isinstance(converter, ConvertsOnInputs):
+        return converter.convert(source, options, folder)
+    fed = [fed_to(source, feeds) for feeds in inputs]
+    return converter.convert_on(source, options, folder, fed)
+
+
+def _refusal(error: BaseException) -> Failure:
+    """The exception with its causes, of which the last is mostly the reason."""
+    words, seen = [], 0
+    cause: BaseException | None = error
+    while cause is not None and seen < _CAUSES:
+        words.append(f"{type_name(cause)}: {text_of(cause).strip()}")
+        cause, seen = cause.__cause__, seen + 1
+    shown = [words[0], *(words[-1:] if len(words) > 1 else [])]
+    failure = failure_of(error)
+    return Failure(failure.kind, "build", cut("\ncaused by ".join(shown)), failure.error_type)
+
+
+def observe(
+    config: RuntimeConfig,
+    artifact: Artifact,
+    samples: Sequence[Sample],
+    checked: bool = False,
+    poisoned: bool = False,
+) -> Observed:
+    """Check, load and run an artifact, each sample for itself."""
+    if poisoned:
+        poison_memory()
+    complaint = ""
+    if checked and artifact.format == "onnx":
+        enter("check")
+        try:
+            check(artifact.path or artifact.data, full=True)
+        except Exception as error:
+            complaint = cut(text_of(error), 2000)
+    enter("load")
+    try:
+        session = _session(config, artifact)
+    except _OURS:
+        raise
+    except Exception as error:
+        return Observed(complaint, failure_of(error))
+    enter("run")
+    runs = {s.id: _run(config, artifact, session, s) for s in samples}
+    interface = None
+    if artifact.format == "onnx" and artifact.data:
+        interface = interface_of(onnx.load_from_string(artifact.data))
+    return Observed(complaint, None, runs, interface)
+
+
+def quantized_nodes(before: Artifact | None, after: Artifact) -> int:
+    """How many operators more of ``after`` than of ``before`` compute with quantized operands."""
+    enter("check")
+    counts = [quantized_operators(_onnx(a)) for a in (before, after) if a is not None]
+    return max(counts[-1] - (counts[0] if len(counts) > 1 else 0), 0)
+
+
+def _onnx(artifact: Artifact) -> onnx.ModelProto:
+    if artifact.path is None:
+        return onnx.load_from_string(artifact.data)
+    return load_model(artifact.path, weights=False)
+
+
+def _session(config: RuntimeConfig, artifact: Artifact) -> Session:
+    if artifact.path is not None and artifact.format != "onnx":
+        # Formats of which the file is the model: it is not read here.
+        return config.runtime.load(artifact, config.options)
+    return load(config, artifact)
+
+
+def _run(
+    config: RuntimeConfig, artifact: Artifact, session: Session, sample: Sample
+) -> Outputs | Failure:
+    try:
+        return infer(config.runtime, session, fed_to(artifact, sample.feeds))
+    except _OURS:
+        raise
+    except Exception as error:
+        return failure_of(error)
+
+
+def perturbed(
+    config: RuntimeConfig,
+    artifact: Artifact,
+    samples: Sequence[Sample],
+    seeds: Sequence[int],
+    inside: bool,
+) -> dict[str, list[Outputs]]:
+    """Outputs with weights and inputs moved by a roundoff, or every operator by its own.
+
+    A runtime that cannot move weights is given moved inputs alone.
+    """
+    runtime = config.runtime
+    moved: dict[str, list[Outputs]] = {s.id: [] for s in samples}
+    for seed in seeds:
+        enter("load")
+        if isinstance(runtime, Perturbs):
+            session = runtime.load_perturbed(artifact, config.options, seed, inside)
+        elif artifact.format == "onnx":
+            move = injected_bytes if inside else perturb.jitter_bytes
+            session = load(config, Artifact("onnx", move(artifact.data, seed)))
+        elif inside:
+            break
+        else:
+            session = _session(config, artifact)
+        enter("run")
+        for sample in samples:
+            rng = np.random.default_rng(seed)
+            feeds = sample.feeds if inside else perturb.jitter_feeds(sample.feeds, rng)
+            # A moved input may be illegal; the other ones are still measured.
+            with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, IndexError):
+                moved[sample.id].append(infer(runtime, session, feeds))
+    return moved
+
+
+def moved_weights(
+    config: RuntimeConfig, artifact: Artifact, samples: Sequence[Sample], seeds: Sequence[int]
+) -> dict[str, list[Outputs]]:
+    """Outputs of an ONNX model with weights and inputs moved by a roundoff."""
+    moved: dict[str, list[Outputs]] = {s.id: [] for s in samples}
+    for seed in seeds:
+        enter("load")
+        session = load(config, Artifact("onnx", _with_moved_weights(artifact.data, seed)))
+        enter("run")
+        for sample in samples:
+            feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed))
+            run = _run(config, artifact, session, Sample(sample.id, feeds))
+            if not isinstance(run, Failure):
+                moved[sample.id].append(run)
+    return moved
+
+
+def _with_moved_weights(data: bytes, seed: int) -> bytes:
+    """The model with its weights moved, those that operators have as attributes too.
+
+    Trees and linear models of ``ai.onnx.ml`` have theirs there.
+    """
+    model = onnx.load_from_string(perturb.jitter_bytes(data, seed))
+    rng = np.random.default_rng(seed)
+    for node in nodes_of(model.graph):
+        for attribute in node.attribute:
+            if attribute.floats and not is_onnx(node):
+                values = {attribute.name: np.array(attribute.floats, np.float32)}
+                moved = perturb.jitter_feeds(values, rng)[attribute.name]
+                del attribute.floats[:]
+                attribute.floats.extend(moved.tolist())
+    return bytes(model.SerializeToString())
+
+
+def doubled(
+    config: RuntimeConfig, artifact: Artifact, samples: Sequence[Sample]
+) -> dict[str, Outputs]:
+    """Outputs in float64, of samples on which that works; empty where the runtime cannot."""
+    runtime = config.runtime
+    enter("load")
+    truth: dict[str, Outputs] = {}
+    if artifact.format == "onnx":
+        session: Session = _Exact(artifact.data)
+    elif isinstance(runtime, RunsInDouble):
+        session = runtime.load_double(artifact, config.options)
+    else:
+        return {}
+    enter("run")
+    for sample in samples:
+        # A source may make float32 values of its own, which do not mix with doubles.
+        with contextlib.suppress(ArithmeticError, ValueError, RuntimeError, TypeError):
+            truth[sample.id] = infer(runtime, session, sample.feeds)
+    return truth
+
+
+class _Exact:
+    """An ONNX model in float64."""
+
+    def __init__(self, data: bytes) -> None:
+        self._model = tidied(onnx.load_from_string(data))
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs by name."""
+        from optvet.engine.numerics import float64  # scipy takes long to import
+
+        return dict(float64.evaluate(self._model, dict(feeds)))
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What follows from the graph of a converted model alone; outputs by their place."""
+
+    longest_reduction: int
+    discontinuous: frozenset[int]
+
+
+def graph_facts(artifact: Artifact) -> GraphFacts:
+    """The facts that a measure of noise needs."""
+    model = tidied(onnx.load_from_string(artifact.data))
+    names: list[Any] = [o.name for o in model.graph.output]
+    decided = rounding.discontinuous(model)
+    return GraphFacts(
+        longest_reduction(model), frozenset(i for i, n in enumerate(names) if n in decided)
+    )

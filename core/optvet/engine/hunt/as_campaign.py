@@ -1,0 +1,43 @@
+"""The findings of a hunt as a campaign: asked again with another version, stored and reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from optvet.engine.bundle.folder import read_record
+from optvet.spec.errors import UsageError
+from optvet.spec.files import replacing
+from optvet.spec.records import HuntFinding, HuntSummary
+
+CAMPAIGN = "campaign.toml"
+
+
+def write_campaign(summary: HuntSummary, folder: Path) -> None:
+    """Write the file that asks for each finding of ``summary`` once; nothing if there is none."""
+    tables = [table for found in summary.findings for table in _asked(found, summary, folder)]
+    if tables:
+        head = [f"name = {json.dumps(f'hunted-{summary.optimizer}')}", "bundles = true"]
+        with replacing(folder / CAMPAIGN) as file:
+            file.write("\n".join([*head, *tables, ""]).encode())
+
+
+def _asked(found: HuntFinding, summary: HuntSummary, folder: Path) -> Iterator[str]:
+    """The set of jobs for one finding, unless its bundle is gone."""
+    try:
+        record = read_record(folder / found.bundle)
+    except UsageError:
+        return
+    values: dict[str, object] = {
+        "models": [f"{found.bundle}/model.onnx"],
+        "optimizers": [summary.optimizer],
+        "datasets": [f"files:{found.bundle}/inputs.npz"],
+    }
+    if record.passes:
+        values["pipelines"] = [",".join(record.passes)]
+    yield "\n[[jobs]]"
+    yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
+    if summary.optimizer_options:
+        yield "[jobs.vet.optimizer_options]"
+        yield from (f"{k} = {json.dumps(v)}" for k, v in summary.optimizer_options.items())

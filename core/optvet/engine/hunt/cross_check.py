@@ -1,0 +1,153 @@
+"""A second opinion on what models mean: the runtime that judges may be wrong itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+from onnx.version_converter import convert_version
+from pydantic import BaseModel
+
+from optvet.engine.bundle.folder import read_arrays
+from optvet.engine.hunt.expected import Values
+from optvet.engine.hunt.quick_look import QUICK_ELSEWHERE
+from optvet.engine.judge.defined import needs_inner_values, undefined_in
+from optvet.engine.judge.sample import judge_sample
+from optvet.engine.numerics.float64 import taken_out
+from optvet.engine.work.sandbox import Limits, Sandbox
+from optvet.engine.work.trials.trial import flatten
+from optvet.graph.structure import draws_random
+from optvet.spec.errors import InputError
+from optvet.spec.foreign import load_model
+from optvet.spec.protocols import Optimizer
+from optvet.spec.symptoms import ScriptCheck, Symptom
+from optvet.spec.types import Artifact
+
+_MEMORY_BYTES = 4 << 30
+_TIME_S = 30.0
+_NEWER = 21
+"""The operator set that models are converted to whose own operators the evaluator lacks."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What made the optimized model: an optimizer with its options, and the passes."""
+
+    optimizer: Optimizer
+    options: BaseModel
+    passes: tuple[str, ...]
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether it makes models of ONNX's operators alone, which any runtime can judge."""
+        traits = self.optimizer.traits
+        return traits.produces == "onnx" and not traits.dialect
+
+
+def is_disputed(
+    symptom: Symptom, bundle: Path, applied: Applied, *, by_import: bool = False
+) -> bool:
+    """Whether ONNX's reference evaluator says something else of the models than the runtime did.
+
+    Then it is not known who is wrong, and the optimizer is not accused: the evaluator gives other
+    outputs of the original; or of the optimized model what was expected, so that only the runtime
+    reads it as wrong; or it refuses a model that the import refuses too, which the runtime only
+    tolerates. Nor is it where the standard says nothing of the original on these inputs.
+
+    Args:
+        symptom: Of the finding.
+        bundle: Its folder.
+        applied: What the finding is about.
+        by_import: Whether import and export alone show it.
+    """
+    refused = (
+        by_import and symptom.info.check is ScriptCheck.ERROR and symptom.info.stages != ("check",)
+    )
+    if not symptom.info.of_values and not refused:
+        return False
+    preload = ("onnx.reference", *applied.optimizer.preload)
+    with Sandbox(jobs=1, limits=Limits(_TIME_S, _MEMORY_BYTES), preload=preload) as box:
+        if not refused and box.call(_is_undefined, bundle, fresh=True).value:
+            return True
+        outcome = box.call(_disagrees, bundle, fresh=True)
+        if outcome.failure is not None:
+            # Operators that it lacks are RuntimeErrors.
+            return refused and outcome.failure.error_type == "ValueError"
+        if outcome.value or refused or not applied.is_portable:
+            return bool(outcome.value) and not refused
+        return bool(box.call(_acquits, bundle, applied, fresh=True).value)
+
+
+def _is_undefined(bundle: Path) -> bool:
+    """Whether the standard leaves something open of the reduced model; called in a worker.
+
+    Values inside of the graph are the evaluator's; where it lacks an operator, they stay unknown.
+    """
+    model = load_model(bundle / "model.onnx")
+    feeds = _feeds(bundle, model)
+    inner: Any = {}
+    if needs_inner_values(model, feeds):
+        try:
+            with np.errstate(all="ignore"):
+                inner = ReferenceEvaluator(model).run(None, dict(feeds), intermediate=True)
+        except Exception as error:  # it raises what it likes of operators that it lacks
+            if isinstance(error, MemoryError):
+                raise
+    arrays = {n: v for n, v in inner.items() if isinstance(v, np.ndarray)}
+    return bool(undefined_in(model, feeds, arrays))
+
+
+def _disagrees(bundle: Path) -> bool:
+    """Called in a worker; what it raises is no opinion."""
+    model = load_model(bundle / "model.onnx")
+    if draws_random(model):
+        return False
+    names = [v.name for v in model.graph.output]
+    return _differ(bundle, _evaluated(model, _feeds(bundle, model), names))
+
+
+def _acquits(bundle: Path, applied: Applied) -> bool:
+    """Whether the optimized model gives what was expected; called in a worker."""
+    model = load_model(bundle / "model.onnx")
+    if draws_random(model):
+        return False
+    source = Artifact("onnx", model.SerializeToString())
+    made = applied.optimizer.apply(source, applied.passes, applied.options)
+    names = [v.name for v in model.graph.output]
+    outputs = _evaluated(ModelProto.FromString(made.data), _feeds(bundle, model), names)
+    return not _differ(bundle, outputs)
+
+
+def _feeds(bundle: Path, model: ModelProto) -> Values:
+    given = {t.name for t in model.graph.initializer}
+    return read_arrays(
+        bundle / "inputs.npz", [v.name for v in model.graph.input if v.name not in given]
+    )
+
+
+def _differ(bundle: Path, outputs: Values) -> bool:
+    try:
+        expected = read_arrays(bundle / "expected.npz", list(outputs))
+    except InputError:
+        return True  # a sequence of another length
+    return not judge_sample(expected, outputs, setting=QUICK_ELSEWHERE).right
+
+
+def _evaluated(model: ModelProto, feeds: Values, names: list[str]) -> dict[str, np.ndarray]:
+    """Outputs by the evaluator, which has the oldest forms of few operators.
+
+    Raises:
+        Exception: Whatever it raises of the model as it is.
+    """
+    with np.errstate(all="ignore"):
+        try:
+            made = ReferenceEvaluator(model).run(names, dict(feeds))
+        except RuntimeError:
+            made = ReferenceEvaluator(convert_version(model, _NEWER)).run(names, dict(feeds))
+    kinds = {v.name: v.type for v in model.graph.output}
+    given = zip(names, made, strict=True)
+    return flatten({name: taken_out(value, kinds[name]) for name, value in given})

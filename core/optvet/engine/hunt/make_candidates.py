@@ -1,0 +1,264 @@
+"""Making candidates: a recipe says of what, a random generator of its own says how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import ModelProto, ValueInfoProto, helper
+
+from optvet.engine.hunt.exhaustive import Odometer
+from optvet.engine.hunt.quick_oracle import Firing
+from optvet.engine.hunt.vocabulary import Stock
+from optvet.graph.compose import candidate_of, joined, refitted, type_of
+from optvet.graph.types import with_inferred
+from optvet.spec.generators import Candidate, Fragment, Mutator, Vocabulary
+
+LARGEST_BYTES = 64 << 10
+"""Limit of a serialized model: small ones are quick to judge, and are reduced quickly."""
+_MOST_MUTATIONS = 3
+_TRIES = 4
+
+Kind = Literal["sweep", "chain", "pattern", "corpus", "edit"]
+
+
+class Spent(Exception):
+    """A mutator has fewer variants than the one that was asked for."""
+
+
+class BrokenMutator(Exception):
+    """A mutator raised an exception: its message names both. The candidate is lost, no more."""
+
+
+@dataclass(frozen=True)
+class CandidateRecipe:
+    """What a candidate is made of.
+
+    Attributes:
+        kind: "sweep", the fragment of this ``number``, as it is; "chain", random fragments;
+            "pattern", fragments of ``operators``; "corpus", a model mutated at random; "edit", a
+            model changed once, by the mutator of this ``number``, in its variant of this number.
+        number: See ``kind``.
+        variant: See ``kind``.
+        entry: Index of the model in the corpus.
+        operators: See ``kind``.
+        model: Serialized, of kinds "corpus" and "edit".
+        feeds: Its inputs.
+        invented: Names that the optimizer gave to values that it made of it.
+        firings: What fires on it.
+    """
+
+    kind: Kind
+    number: int = 0
+    variant: int = 0
+    entry: int = -1
+    operators: tuple[str, ...] = ()
+    model: bytes = b""
+    feeds: Mapping[str, np.ndarray] | None = None
+    invented: tuple[str, ...] = ()
+    firings: tuple[Firing, ...] = ()
+
+
+@dataclass(frozen=True)
+class MadeCandidate:
+    """A candidate that can be tried: serialized, with its inputs, and how it was made."""
+
+    model: bytes
+    feeds: Mapping[str, np.ndarray]
+    mutators: tuple[str, ...]
+
+
+class CandidateMaker:
+    """Makes candidates out of one vocabulary."""
+
+    def __init__(self, stock: Stock, mutators: Sequence[Mutator]) -> None:
+        self._vocabulary: Vocabulary = stock.vocabulary
+        self._single = stock.single
+        self._mutators = tuple(mutators)
+        self._weights = [m.weight for m in self._mutators]
+
+    def make(self, recipe: CandidateRecipe, random: Random) -> MadeCandidate | None:
+        """A candidate; None where the recipe gives none that can be written down.
+
+        Raises:
+            BrokenMutator: A mutator raised an exception.
+            Spent: There is no such variant of a single edit.
+        """
+        candidate = self._base(recipe, random)
+        if candidate is None:
+            return None
+        used: list[str] = []
+        if recipe.kind == "edit":
+            chosen = [self._mutators[recipe.number]]
+            random = Odometer(recipe.variant, f"{recipe.entry}/{recipe.number}")
+        else:
+            chosen = self._draw(recipe, random)
+        vocabulary = replace(self._vocabulary, invented=recipe.invented)
+        for mutator in chosen:
+            try:
+                changed = mutator.mutate(candidate, vocabulary, random)
+            except Exception as error:
+                words = f"mutator {mutator.name!r} raised {type(error).__name__}: {error}"
+                raise BrokenMutator(words) from error
+            if changed is not None:
+                candidate = changed
+                used.append(mutator.name)
+        if isinstance(random, Odometer) and random.rest:
+            raise Spent
+        if recipe.kind in ("corpus", "edit") and not used:
+            return None
+        data = complete(candidate)
+        return None if data is None else MadeCandidate(data, candidate.feeds, tuple(used))
+
+    def _draw(self, recipe: CandidateRecipe, random: Random) -> list[Mutator]:
+        if recipe.kind == "sweep" or not self._mutators:
+            return []
+        few = 1 if recipe.kind == "corpus" else 0
+        count = random.randint(few, _MOST_MUTATIONS)
+        return random.choices(self._mutators, self._weights, k=count)
+
+    def _base(self, recipe: CandidateRecipe, random: Random) -> Candidate | None:
+        if recipe.kind in ("corpus", "edit"):
+            return Candidate(ModelProto.FromString(recipe.model), dict(recipe.feeds or {}))
+        fragments = self._vocabulary.fragments
+        if not fragments:
+            return None
+        if recipe.kind == "sweep":
+            return candidate_of(fragments[recipe.number % len(fragments)], random)
+        if recipe.kind == "pattern":
+            return self._pattern(recipe.operators, random)
+        chosen = random.choices(fragments, k=random.randint(1, 4))
+        return self._chain([[f] for f in chosen], random)
+
+    def _pattern(self, operators: Sequence[str], random: Random) -> Candidate | None:
+        fragments = self._vocabulary.fragments
+        if not all(name in self._single for name in operators):
+            return None
+        tries = [
+            [fragments[random.choice(self._single[n])] for _ in range(_TRIES)] for n in operators
+        ]
+        chosen = [random.choice(tries[-1])]
+        for options in reversed(tries[:-1]):
+            chosen.insert(0, _before(chosen[0], options, random))
+        return self._chain([[f] for f in chosen], random)
+
+    def _chain(self, choices: Sequence[Sequence[Fragment]], random: Random) -> Candidate | None:
+        """One fragment of each of ``choices``, the next behind the one before where it fits."""
+        candidate = candidate_of(random.choice(choices[0]), random)
+        for options in choices[1:]:
+            tried = (random.choice(options) for _ in range(_TRIES))
+            found = next((c for f in tried if (c := joined(candidate, f, random))), None)
+            if found is None:
+                # A part of the pattern is worth a try too.
+                return candidate
+            candidate = found
+        return candidate
+
+
+def _before(follower: Fragment, options: Sequence[Fragment], random: Random) -> Fragment:
+    """One of ``options`` that makes what ``follower`` reads, if need be for another shape."""
+    wanted = {(type_of(v), v.shape) for v in follower.inputs.values()}
+    for option in options:
+        if any((type_of(v), v.shape) in wanted for v in option.outputs.values()):
+            return option
+    if not wanted:
+        return options[0]
+    elements = {element for element, _ in wanted}
+    first = next(iter(follower.inputs.values())).shape
+    for option in options:
+        if any(type_of(v) in elements for v in option.outputs.values()):
+            if (made := refitted(option, first, random)) is not None:
+                return made
+    return options[0]
+
+
+def complete(candidate: Candidate) -> bytes | None:
+    """The model with all types declared; None if it is no whole model, or a large one.
+
+    Inputs are declared as their values are, except for dimensions that are declared as open, and
+    outputs as they are inferred, except for what they leave open. A declared inner value has its
+    inferred type.
+    """
+    model = candidate.model
+    weights = {t.name for t in model.graph.initializer}
+    listed = {v.name for v in model.graph.input}
+    if not listed <= weights | candidate.feeds.keys() or not model.graph.output:
+        return None
+    for name in candidate.feeds.keys() - listed:
+        del candidate.feeds[name]
+    for info in model.graph.input:
+        if info.name in candidate.feeds:
+            _declare(info, candidate.feeds[info.name])
+    _clear_broken_names(candidate)
+    given = {o.name: o.type for o in model.graph.output}
+    for output in model.graph.output:
+        output.ClearField("type")
+    typed = with_inferred(model)
+    if typed is None:
+        return None  # an operator set or a nesting that onnx refuses
+    inferred = typed.graph
+    known = {
+        t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in model.graph.initializer
+    }
+    known |= {v.name: v.type for v in model.graph.input}
+    for output, found in zip(model.graph.output, inferred.output, strict=True):
+        # Nothing is inferred of outputs that are inputs or weights.
+        kind = known.get(output.name, found.type)
+        if not kind.WhichOneof("value"):
+            return None
+        output.type.CopyFrom(_weakened(kind, given[output.name]))
+    if model.graph.value_info:
+        wanted = {v.name for v in model.graph.value_info}
+        del model.graph.value_info[:]
+        inner = [v for v in inferred.value_info if v.name in wanted and v.HasField("type")]
+        model.graph.value_info.extend(inner)
+    data = model.SerializeToString()
+    return data if len(data) <= LARGEST_BYTES else None
+
+
+def _declare(info: ValueInfoProto, value: np.ndarray) -> None:
+    denotation = info.type.denotation
+    made = helper.make_tensor_type_proto(type_of(value), value.shape)
+    info.type.CopyFrom(_weakened(made, info.type))
+    info.type.denotation = denotation
+
+
+def _clear_broken_names(candidate: Candidate) -> None:
+    """Leave dimensions open whose name stands for another number elsewhere: one is one number."""
+    sizes: dict[str, set[int]] = {}
+    dims = [
+        (dim, size)
+        for info in candidate.model.graph.input
+        if info.name in candidate.feeds
+        for dim, size in zip(
+            info.type.tensor_type.shape.dim, candidate.feeds[info.name].shape, strict=False
+        )
+        if dim.dim_param
+    ]
+    for dim, size in dims:
+        sizes.setdefault(dim.dim_param, set()).add(size)
+    for dim, _ in dims:
+        if len(sizes[dim.dim_param]) > 1:
+            dim.Clear()
+
+
+def _weakened(made: onnx.TypeProto, declared: onnx.TypeProto) -> onnx.TypeProto:
+    """``made``, with the dimensions left open that ``declared`` leaves open."""
+    if not (made.HasField("tensor_type") and declared.HasField("tensor_type")):
+        return made
+    if not declared.tensor_type.elem_type:  # nothing was declared
+        return made
+    if not declared.tensor_type.HasField("shape"):
+        made.tensor_type.ClearField("shape")
+        return made
+    dims, was = made.tensor_type.shape.dim, declared.tensor_type.shape.dim
+    if len(dims) == len(was):
+        for dim, old in zip(dims, was, strict=True):
+            if not old.HasField("dim_value"):
+                dim.CopyFrom(old)
+            dim.denotation = old.denotation
+    return made

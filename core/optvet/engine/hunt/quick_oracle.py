@@ -1,0 +1,496 @@
+"""The quick oracle: is a candidate valid, which passes change it, and does one look wrong?
+
+Called in workers. The optimizer runs in the same process, and the judge measures no noise (see
+``look``): what is found here is a suspicion, for ``vet`` to judge. But what is no fault of the
+optimizer's is left out here already: models that the checker refuses or that do not agree with
+themselves, and, of passes, what import and export alone do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from random import Random
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from onnx import ModelProto
+
+from optvet.engine.hunt.expected import (
+    ExpectedOutput,
+    Values,
+    is_repeated,
+    outputs_of,
+    truth_of,
+)
+from optvet.engine.hunt.quick_look import QUICK, QUICK_ELSEWHERE, Look, failed, look
+from optvet.engine.hunt.tested_optimizer import TestedOptimizer
+from optvet.engine.judge.interface_change import changes_interface
+from optvet.engine.judge.sample import SampleVerdict
+from optvet.engine.work.trials.trial import normalized_message
+from optvet.graph.digest import canonical_digest
+from optvet.graph.walk import nodes_of
+from optvet.spec.errors import REFUSALS
+from optvet.spec.protocols import ReportsChanges, Saves
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Artifact
+
+_PAIRS = 3
+_FOLLOWED = 0.4
+"""Share of the models on which whatever can follow one pass is tried behind it."""
+_INVENTED = 8  # names that are kept of those that an optimizer gave to new values of a model
+_LAYERS = 3  # how often a model is looked at again without a pass that looked wrong
+_TOLD = 12
+"""Of so many passes at most it is believed that each changes a small model."""
+
+Firing = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""A pass, the types of operators that became fewer, and those that became more."""
+Crumb = Callable[[str, Sequence[str]], None]
+"""Records what is about to be done, with which passes, before it can kill the process."""
+
+ANY = "*"
+"""Stands for the pass, where it is not known which one of the pipeline changed the model."""
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What looks wrong: ``passes`` (none: import and export alone), symptom, and words for it.
+
+    ``key`` is equal for suspicions that are probably of one cause.
+    """
+
+    passes: tuple[str, ...]
+    symptom: str
+    message: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What became of one candidate.
+
+    Attributes:
+        valid: Whether the original can be judged by.
+        refused: Whether the optimizer does not take it.
+        fired: What passes did.
+        suspicions: What looks wrong.
+        complaint: About a mistake of the optimizer's plugin.
+        invented: Names that passes gave to values that they made.
+    """
+
+    valid: bool
+    refused: bool = False
+    fired: tuple[Firing, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
+    complaint: str = ""
+    invented: tuple[str, ...] = ()
+
+
+INVALID = Examined(False)
+
+
+def examine(
+    subject: TestedOptimizer,
+    data: bytes,
+    feeds: Values,
+    crumb: Crumb,
+    skip: frozenset[str],
+    random: Random,
+    *,
+    labelled: bool = True,
+) -> Examined:
+    """Judge one candidate.
+
+    Args:
+        subject: What is tried.
+        data: The model.
+        feeds: Its inputs.
+        crumb: Called before each step.
+        skip: Passes that are left out this time.
+        random: Draws the pairs of passes that are tried.
+        labelled: Whether it is wanted what fired, where that takes a second run of the optimizer.
+    """
+    crumb("reference", ())
+    truth = truth_of(subject.reference, data, feeds, with_chance=not subject.lowers)
+    if truth is None:
+        return INVALID
+    crumb("optimize", ())
+    source = Artifact("onnx", data)
+    try:
+        plain = subject.optimizer.apply(source, subject.base, subject.options)
+        crumb("run", ())
+        seen = Look(SampleVerdict("same"))
+        if not _is_original(subject, plain, data):
+            seen = look(subject, plain, truth, QUICK_ELSEWHERE if subject.lowers else QUICK)
+    except REFUSALS:
+        return Examined(True, refused=True)
+    except Exception as error:
+        seen = Look(failed("build", error))
+    if seen.verdict.symptom is not None:
+        found = _suspicion((), seen.verdict.symptom, seen.verdict.message, truth, None)
+        return Examined(True, suspicions=(found,))
+    if subject.lowers:
+        truth = _as_made(subject, plain, truth)
+    suspicions = [_suspicion((), Symptom.METADATA_CHANGE, k, truth, None) for k in seen.lost]
+    trial = _QuickTrial(subject, source, plain, truth, crumb, frozenset(seen.lost))
+    fired = trial.each([p for p in subject.each if p not in skip])
+    # A pass that is wrong alone must not hide what others do.
+    wrong = {name for s in trial.suspicions for name in s.passes}
+    alone = len(trial.suspicions)
+    if subject.takes_sets:
+        fired += trial.sets(tuple(p for p in subject.whole if p not in skip), labelled)
+    elif subject.whole and not (skip | wrong) & {*subject.whole}:
+        fired += trial.whole(subject.whole)
+    if len(trial.suspicions) == alone:
+        trial.pairs(
+            [f[0] for f in fired if f[0] != ANY and f[0] not in wrong], wrong | skip, random
+        )
+    unequal = any(Symptom(s.symptom).info.of_values for s in trial.suspicions)
+    if unequal and not is_repeated(subject.reference, data, truth):
+        return INVALID
+    every = (*suspicions, *trial.suspicions)
+    invented = tuple(trial.invented)[:_INVENTED]
+    return Examined(True, False, tuple(fired), every, trial.complaint, invented)
+
+
+def firing_of(subject: TestedOptimizer, data: bytes, label: str) -> Firing | None:
+    """What a pass, or for another label the whole pipeline, does to a model; None if nothing."""
+    source = Artifact("onnx", data)
+    alone = label in subject.each
+    try:
+        plain = subject.optimizer.apply(source, subject.base, subject.options)
+        names = (*subject.base, label) if alone else subject.whole
+        made = subject.optimizer.apply(source, names, subject.options)
+        if made.format != "onnx" and isinstance(subject.optimizer, Saves):
+            made = subject.optimizer.saved(source, names, subject.options)
+    except Exception:  # an optimizer raises what it likes; then nothing is seen to fire
+        return None
+    if made.data == plain.data:
+        return None
+    return _compared(label, _operators(plain.data), _operators(made.data))
+
+
+def _is_original(subject: TestedOptimizer, plain: Artifact, data: bytes) -> bool:
+    """Whether without a pass a session of the original is made, as it was run already."""
+    same = subject.candidate.runtime.name == subject.reference.runtime.name
+    return same and subject.optimizer.traits.optimizes_on_load and plain.data == data
+
+
+def _as_made(subject: TestedOptimizer, plain: Artifact, truth: ExpectedOutput) -> ExpectedOutput:
+    """What is expected of passes, where they are compared with the empty pipeline."""
+    session = subject.candidate.runtime.load(plain, subject.candidate.options)
+    outputs = tuple(outputs_of(session, f) for f in truth.feeds)
+    return replace(truth, outputs=outputs)
+
+
+class _QuickTrial:
+    """Passes on one candidate."""
+
+    def __init__(
+        self,
+        subject: TestedOptimizer,
+        source: Artifact,
+        plain: Artifact,
+        truth: ExpectedOutput,
+        crumb: Crumb,
+        lost: frozenset[str],
+    ) -> None:
+        self._subject, self._source, self._plain = subject, source, plain
+        self._truth, self._crumb, self._lost = truth, crumb, lost
+        self._seen: set[bytes] = {plain.data}
+        self._alike: set[bytes] = set()
+        self._operators = _operators(plain.data)
+        self.suspicions: list[Suspicion] = []
+        self.complaint = ""
+        self.invented: dict[str, None] = {}
+
+    def each(self, passes: Sequence[str]) -> list[Firing]:
+        """Every pass alone."""
+        fired: list[Firing] = []
+        idle = self._idle(())
+        for name in passes:
+            if (
+                name in idle
+                or (made := self._made((name,))) is None
+                or made.data == self._plain.data
+            ):
+                continue
+            firing = self._firing(name, made.data)
+            fired.append(firing)
+            if made.data not in self._seen:
+                self._seen.add(made.data)
+                self._look(made, (name,), firing)
+        return fired
+
+    def _idle(self, first: tuple[str, ...]) -> set[str]:
+        """Passes that do nothing behind ``first``, of those that are tried together."""
+        subject = self._subject
+        idle: set[str] = set()
+        was = self._applied(first) if first else self._plain.data
+        for group in subject.together if was is not None else ():
+            if self._applied((*first, *group)) == was:
+                idle.update(group)
+        return idle
+
+    def _applied(self, passes: tuple[str, ...]) -> bytes | None:
+        subject = self._subject
+        self._crumb("optimize", passes)
+        try:
+            return subject.optimizer.apply(
+                self._source, (*subject.base, *passes), subject.options
+            ).data
+        except Exception:  # it is seen later which of them it is
+            return None
+
+    def whole(self, passes: tuple[str, ...], labelled: bool = True) -> list[Firing]:
+        """A whole pipeline; what fired if that is wanted."""
+        made = self._made(passes)
+        if made is None or (made.data in self._seen and made.fingerprint is None):
+            return []
+        before = len(self.suspicions)
+        firing = self._firing(ANY, self._graph(made, passes).data) if labelled else None
+        self._look(made, passes, firing)
+        if firing is None:
+            for n, s in enumerate(self.suspicions[before:], before):
+                firing = self._firing(ANY, self._graph(made, passes).data)
+                self.suspicions[n] = _suspicion(
+                    passes, Symptom(s.symptom), s.message, self._truth, firing
+                )
+            return []
+        return [firing] if firing[1:] != ((), ()) else []
+
+    def sets(self, passes: tuple[str, ...], labelled: bool) -> list[Firing]:
+        """A whole pipeline, and what is left of it without the passes that look wrong.
+
+        A pass that is wrong for many models would hide the faults of all others.
+        """
+        fired: list[Firing] = []
+        for _ in range(_LAYERS):
+            before, told = len(self.suspicions), self.complaint
+            fired += self.whole(passes, labelled)
+            if len(self.suspicions) == before:
+                break
+            found = self.suspicions.pop()
+            self._crumb("optimize", passes)
+            hits, complaint = changing_passes(self._subject, self._source.data, passes)
+            self.complaint = told or complaint  # what is faulty need not be fit to be saved
+            cures = [p for p in hits if not self._looks_wrong(_without(passes, p))]
+            # Of two faults in one model, leaving out one pass cures neither.
+            alone = next((p for p in cures or hits if self._looks_wrong((p,))), None)
+            wrong = (alone,) if alone is not None else tuple(cures[:2])
+            shown = wrong if alone is not None else hits
+            shown = shown if shown == wrong or self._looks_wrong(shown) else passes
+            key = "|".join((label_of(wrong) if wrong else ANY, *found.key.split("|")[1:]))
+            self.suspicions.append(replace(found, passes=shown, key=key))
+            if not wrong:
+                break
+            passes = _without(passes, wrong[0])
+        return list(dict.fromkeys(fired))
+
+    def _looks_wrong(self, passes: tuple[str, ...]) -> bool:
+        self._crumb("optimize", passes)
+        try:
+            made = self._subject.optimizer.apply(self._source, passes, self._subject.options)
+            seen = look(self._subject, made, self._truth)
+        except REFUSALS:
+            return False
+        except Exception:  # what the optimizer raises
+            return True
+        return not seen.verdict.right
+
+    def _graph(self, made: Artifact, passes: tuple[str, ...]) -> Artifact:
+        """The made model as a graph that can be looked at; else the original."""
+        subject = self._subject
+        if made.format == "onnx" or not isinstance(subject.optimizer, Saves):
+            return made
+        try:
+            return subject.optimizer.saved(self._source, passes, subject.options)
+        except Exception as error:
+            self.complaint = _mistake(subject, "saved", error)
+            return self._source  # what can be shown of it does not decide
+
+    def pairs(self, passes: Sequence[str], hidden: Set[str], random: Random) -> None:
+        """Some pairs of passes: two that change the model, or one, and any that may follow it.
+
+        Args:
+            passes: Those that change the model, and do not look wrong.
+            hidden: Those that are left out.
+            random: Draws the pairs.
+        """
+        subject = self._subject
+        excused = subject.excused
+        # Else nothing could be compared.
+        passes = [p for p in passes if Symptom.INTERFACE_CHANGE not in excused.get(p, ())]
+        if not passes:
+            return
+        several: Iterable[tuple[str, str]] = ((a, b) for a in passes for b in passes)
+        if random.random() < _FOLLOWED:
+            # Some passes find something only in what another one has made.
+            first = random.choice(passes)
+            left = set(subject.each) - self._idle((first,)) - set(hidden)
+            several = ((first, p) for p in subject.each if p in left)
+        repeatable = subject.optimizer.traits.repeatable
+        pairs = [pair for pair in several if repeatable or pair[0] != pair[1]]
+        looked = 0
+        for pair in random.sample(pairs, len(pairs)):
+            if looked == _PAIRS:
+                break
+            made = self._made(pair)
+            if made is not None and made.data not in self._seen:
+                self._seen.add(made.data)
+                self._look(made, pair, self._firing(ANY, made.data))
+                looked += 1
+
+    def _firing(self, label: str, data: bytes) -> Firing:
+        """What passes did to the model; names that they invented are kept."""
+        try:
+            graph = ModelProto.FromString(data).graph
+        except DecodeError:
+            return _compared(label, self._operators, Counter())
+        names = [*(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
+        self.invented.update(dict.fromkeys(n for n in names if n and n not in self._truth.names))
+        return _compared(label, self._operators, Counter([n.op_type for n in nodes_of(graph)]))
+
+    def _made(self, passes: tuple[str, ...]) -> Artifact | None:
+        subject = self._subject
+        self._crumb("optimize", passes)
+        base = subject.base
+        applied = (*base, *(p for p in passes if p not in base)) if base else passes
+        try:
+            return subject.optimizer.apply(self._source, applied, subject.options)
+        except REFUSALS:
+            return None
+        except Exception as error:
+            self._suspect(passes, failed("build", error), None)
+            return None
+
+    def _look(self, made: Artifact, passes: tuple[str, ...], firing: Firing | None) -> None:
+        if self._changes_interface_on_purpose(made, passes):
+            try:
+                onnx.checker.check_model(made.data, full_check=True)
+            except Exception as error:
+                self._suspect(passes, failed("check", error), firing)
+            return
+        canonical = _canonical(made)
+        if not self._alike:
+            self._alike.add(_canonical(self._plain))
+        if canonical and canonical in self._alike:
+            return
+        self._alike.add(canonical)
+        self._crumb("run", passes)
+        try:
+            seen = look(self._subject, made, self._truth)
+        except REFUSALS:
+            return
+        if not seen.verdict.right:
+            self._suspect(passes, seen.verdict, firing)
+            return
+        for name in sorted(seen.lost.keys() - self._lost):
+            lost = SampleVerdict("fault", Symptom.METADATA_CHANGE, "build", name)
+            self._suspect(passes, lost, None)
+
+    def _changes_interface_on_purpose(self, made: Artifact, passes: tuple[str, ...]) -> bool:
+        """Whether nothing can be compared, since a pass did to the interface what it declares.
+
+        Some passes do so with every model: asked first, this spares half of the checks.
+        """
+        excused = self._subject.excused
+        if made.format != "onnx" or not any(
+            Symptom.INTERFACE_CHANGE in excused.get(name, ()) for name in passes
+        ):
+            return False
+        return changes_interface(self._truth.interface, made.data)
+
+    def _suspect(
+        self, passes: tuple[str, ...], verdict: SampleVerdict, firing: Firing | None
+    ) -> None:
+        symptom, excused = verdict.symptom, self._subject.excused
+        if symptom is None or any(symptom in excused.get(name, ()) for name in passes):
+            return
+        self.suspicions.append(_suspicion(passes, symptom, verdict.message, self._truth, firing))
+
+
+_WORD = re.compile(r"\w+")
+_NODE = re.compile(r"\(op_type: ?\w+(, node name: ?[^)]*)?\)")
+"""By which the checker names the node where it notices that something before it is wrong."""
+
+
+def _without_names(message: str, names: frozenset[str]) -> str:
+    """The normalized message without names of the model, and without single letters."""
+    # One pattern of all names would take 15 ms to compile, for each model anew.
+    odd = [name for name in names if name in message and not _WORD.fullmatch(name)]
+    for name in sorted(odd, key=len, reverse=True):
+        message = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", " ", message)
+    message = _WORD.sub(lambda found: " " if found[0] in names else found[0], message)
+    return " ".join(word for word in normalized_message(message).split() if len(word) > 1)
+
+
+def label_of(passes: Sequence[str]) -> str:
+    """One name for passes: their own for up to two, none for import and export."""
+    return "+".join(passes) if len(passes) <= 2 else ANY
+
+
+def _canonical(made: Artifact) -> bytes:
+    """Equal for models that compute the same in the same way; empty if it is not known."""
+    if made.format != "onnx":
+        return b""
+    try:
+        return canonical_digest(ModelProto.FromString(made.data)).encode()
+    except DecodeError:
+        return b""  # the checker will say what is wrong with it
+
+
+def _suspicion(
+    passes: tuple[str, ...],
+    symptom: Symptom,
+    message: str,
+    truth: ExpectedOutput,
+    firing: Firing | None,
+) -> Suspicion:
+    gist = _without_names(_NODE.sub(" ", message[:2000]) if passes else message[:2000], truth.names)
+    about = [label_of(passes), str(symptom), gist]
+    if firing is not None and symptom.info.of_values:
+        about += [" ".join(firing[1]), " ".join(firing[2])]
+    return Suspicion(passes, str(symptom), message[:500], "|".join(about))
+
+
+def _compared(label: str, was: Counter[str], now: Counter[str]) -> Firing:
+    """Which types of operators became fewer and more: sets, since numbers would never repeat."""
+    return label, tuple(sorted((was - now).keys())), tuple(sorted((now - was).keys()))
+
+
+def _operators(data: bytes) -> Counter[str]:
+    """Types of operators, those of nested graphs too; none if it is no model."""
+    try:
+        return Counter([n.op_type for n in nodes_of(ModelProto.FromString(data).graph)])
+    except DecodeError:
+        return Counter()
+
+
+def _without(passes: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(p for p in passes if p != name)
+
+
+def changing_passes(
+    subject: TestedOptimizer, data: bytes, passes: tuple[str, ...]
+) -> tuple[tuple[str, ...], str]:
+    """Those of the passes that the optimizer says change the model; none if unknown, or too many.
+
+    Returns:
+        The passes, and a complaint if the plugin raised an exception.
+    """
+    optimizer = subject.optimizer
+    if not isinstance(optimizer, ReportsChanges):
+        return (), ""
+    try:
+        found = optimizer.changing_passes(Artifact("onnx", data), passes, subject.options)
+    except Exception as error:
+        return (), _mistake(subject, "changing_passes", error)
+    return tuple(found) if found and len(found) <= _TOLD else (), ""
+
+
+def _mistake(subject: TestedOptimizer, method: str, error: Exception) -> str:
+    name = subject.optimizer.name
+    return f"{method} of optimizer {name!r} raised {type(error).__name__}: {error}"

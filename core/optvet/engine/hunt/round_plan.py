@@ -1,0 +1,158 @@
+"""The plan of a round: where the budget goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from optvet.engine.hunt.make_candidates import CandidateRecipe
+from optvet.engine.hunt.quick_oracle import ANY, Firing
+from optvet.engine.hunt.state import SPENT, CorpusEntry, HuntState
+from optvet.spec.generators import Pattern
+
+ROUND = 320
+"""Candidates of a round, after which the state follows: some seconds of one worker."""
+EDITS = 32
+"""Most variants of a mutator of weight 1 that are applied alone to a model of the corpus."""
+_SMALL_BYTES = 4096
+"""Models up to this size are edited one change at a time."""
+
+
+def planned(
+    state: HuntState,
+    size: int,
+    *,
+    seed: int,
+    fragments: int,
+    patterns: Sequence[Pattern],
+    mutators: Sequence[float],
+) -> list[CandidateRecipe]:
+    """Recipes of the next round; ``mutators`` are their weights.
+
+    Fragments as they are come first, then patterns of passes that have not fired. Of the models
+    that made something fire, small ones are changed once in every way, and others at random.
+    """
+    random = Random(f"{seed}/plan/{state.rounds}")
+    chooser = _Chooser(state, random, mutators)
+    return [_recipe(state, chooser, random, fragments, patterns) for _ in range(size)]
+
+
+def _recipe(
+    state: HuntState, chooser: _Chooser, random: Random, fragments: int, patterns: Sequence[Pattern]
+) -> CandidateRecipe:
+    drawn = random.random()
+    if drawn < 0.2 and state.swept < fragments:
+        state.swept += 1
+        return CandidateRecipe("sweep", state.swept - 1)
+    if 0.2 <= drawn < 0.28 and patterns:
+        return _pattern(state, random, patterns)
+    # Single edits find several times as much as random changes; they get what the others leave.
+    if drawn < 0.86 and (edit := chooser.edit()) is not None:
+        return edit
+    if drawn < 0.95 and (entry := chooser.entry()) is not None:
+        return CandidateRecipe(
+            "corpus",
+            model=entry.model,
+            feeds=entry.feeds,
+            invented=entry.invented,
+            firings=entry.firings,
+        )
+    return CandidateRecipe("chain")
+
+
+def _pattern(state: HuntState, random: Random, patterns: Sequence[Pattern]) -> CandidateRecipe:
+    """A pattern of a pass that has fired seldom, and was tried seldom."""
+    fired: dict[str, int] = {}
+    for (name, _, _), count in state.firings.items():
+        fired[name] = fired.get(name, 0) + count
+    weights = [1 / (1 + fired.get(p.about, 0) + 0.1 * state.tries[p.about]) for p in patterns]
+    (chosen,) = random.choices(patterns, weights)
+    state.tries[chosen.about] += 1
+    return CandidateRecipe("pattern", operators=chosen.operators)
+
+
+_Table = dict[str, dict[Firing, list[int]]]
+
+
+class _Chooser:
+    """Chooses models of the corpus: a pass at random, then what it did most seldom.
+
+    If models were drawn at random, nearly all would be those of the pass that fires most.
+    """
+
+    def __init__(self, state: HuntState, random: Random, weights: Sequence[float]) -> None:
+        self._state, self._random, self._weights = state, random, weights
+        self._all, self._left = _table(state.entries), _table(state.entries)
+
+    def entry(self) -> CorpusEntry | None:
+        """A model to mutate."""
+        drawn = self._draw(self._all)
+        return None if drawn is None else self._state.entries[drawn[2]]
+
+    def edit(self) -> CandidateRecipe | None:
+        """The next single change of a small model."""
+        while (drawn := self._draw(self._left)) is not None:
+            name, firing, index = drawn
+            if mutators := self._unspent(index):
+                (mutator,) = self._random.choices(mutators, [self._weights[m] for m in mutators])
+                done = self._state.edited[index]
+                done[mutator] += 1
+                entry = self._state.entries[index]
+                variant = done[mutator] - 1
+                return CandidateRecipe(
+                    "edit",
+                    mutator,
+                    variant,
+                    index,
+                    model=entry.model,
+                    feeds=entry.feeds,
+                    invented=entry.invented,
+                    firings=entry.firings,
+                )
+            _remove(self._left, name, firing, index)
+        return None
+
+    def _draw(self, table: _Table) -> tuple[str, Firing, int] | None:
+        if not table:
+            return None
+        name = self._random.choice(list(table))
+        weights = [1 / (1 + self._state.firings[f]) for f in table[name]]
+        (firing,) = self._random.choices(list(table[name]), weights)
+        return name, firing, self._random.choice(table[name][firing])
+
+    def _unspent(self, index: int) -> list[int]:
+        """Mutators that have variants left."""
+        if len(self._state.entries[index].model) > _SMALL_BYTES:
+            return []
+        done = self._state.edited.setdefault(index, [])
+        done += [0] * (len(self._weights) - len(done))
+        counts = enumerate(zip(done, self._weights, strict=False))
+        return [m for m, (n, weight) in counts if SPENT < n < EDITS * weight]
+
+
+def _table(entries: Sequence[CorpusEntry]) -> _Table:
+    """Indices of the entries by pass, and by what it did."""
+    table: _Table = {}
+    for index, entry in enumerate(entries):
+        for firing in entry.firings:
+            table.setdefault(firing[0], {}).setdefault(firing, []).append(index)
+    # Of an optimizer that names its passes, what the whole pipeline did says less.
+    if len(table) > 1:
+        table.pop(ANY, None)
+    return table
+
+
+def _remove(table: _Table, name: str, firing: Firing, index: int) -> None:
+    table[name][firing].remove(index)
+    if not table[name][firing]:
+        del table[name][firing]
+    if not table[name]:
+        del table[name]
+
+
+def in_batches(
+    recipes: Sequence[CandidateRecipe], size: int
+) -> Iterator[tuple[int, tuple[CandidateRecipe, ...]]]:
+    """The recipes in batches of ``size``, each with the index of its first."""
+    for start in range(0, len(recipes), size):
+        yield start, tuple(recipes[start : start + size])

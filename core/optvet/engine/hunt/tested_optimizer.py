@@ -1,0 +1,55 @@
+"""What a hunt tries: the optimizer, as it is called in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel
+
+from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.spec.protocols import Optimizer, ReportsChanges
+from optvet.spec.symptoms import Symptom
+
+
+@dataclass(frozen=True)
+class TestedOptimizer:
+    """The optimizer as it is tried.
+
+    Attributes:
+        optimizer: Configured by ``options``.
+        options: Its options.
+        base: Passes that are always applied.
+        each: Passes that are tried one at a time; empty if a pass alone says little.
+        whole: The pipeline that is tried if no pass alone looks wrong.
+        candidate: What runs optimized models.
+        reference: What runs the originals.
+        excused: Symptoms that a pass declares to show on purpose, by its name.
+        together: Of ``each``, groups that seldom change a model: if one does not change it in a
+            single call, its passes are not tried one at a time.
+    """
+
+    optimizer: Optimizer
+    options: BaseModel
+    base: tuple[str, ...]
+    each: tuple[str, ...]
+    whole: tuple[str, ...]
+    candidate: RuntimeConfig
+    reference: RuntimeConfig
+    excused: Mapping[str, frozenset[Symptom]] = field(default_factory=dict)
+    together: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def takes_sets(self) -> bool:
+        """Whether its passes wait for each other, so that one alone says little, but any set does.
+
+        Then it is found out in the same process which ones cure a model by being left out.
+        """
+        traits = self.optimizer.traits
+        reports = isinstance(self.optimizer, ReportsChanges)
+        return reports and not (traits.ordered or traits.single) and len(self.whole) > 1
+
+    @property
+    def lowers(self) -> bool:
+        """Whether all passes are compared with the empty pipeline; see ``Traits.reference``."""
+        return self.optimizer.traits.reference == "empty pipeline"

@@ -1,0 +1,259 @@
+"""One run of a source beside one of its converted model: what is known, and what is missing.
+
+Runs in worker processes. A model that cannot be run as a whole is run as far as it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from optvet.engine.convert.align import (
+    Known,
+    SuspectRegion,
+    Tolerances,
+    broken_region,
+    equal_up_to_layout,
+    known_values,
+)
+from optvet.engine.convert.match_interface import fed_to
+from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.graph.interface import graph_inputs
+from optvet.graph.walk import reads
+from optvet.graph.weights import constants_of
+from optvet.spec.converters import SourceInside, SourceOperand, SourceValue
+from optvet.spec.types import Artifact, Sample
+
+_MISSING = 48
+"""Missing values of the source, the first in order, that an edit may explain."""
+_FIRST, _LAST = 16, 8
+"""So many of one part of the source: a recurrent layer computes many, and gives the last."""
+
+
+@dataclass(frozen=True)
+class Donor:
+    """Another model of the same source, and its values on the same input; no weights."""
+
+    name: str
+    model: ModelProto
+    values: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class AlignedRun:
+    """A source and a converted model on one input.
+
+    Attributes:
+        donors: Other models of the source, whose regions may take the place of a wrong one.
+        inputs: Inputs of the model by the source's names.
+        values: Values of the converted model by name, its inputs included; no weights.
+        output: The first output that is wrong, and where it is among the values of the source.
+    """
+
+    model: ModelProto
+    inside: SourceInside
+    allowed: Tolerances
+    values: Mapping[str, np.ndarray]
+    known: Known
+    region: SuspectRegion
+    output: str
+    place: int
+    donors: tuple[Donor, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def constants(self) -> dict[str, np.ndarray]:
+        """Initializers and ``Constant`` nodes."""
+        found = {n: numpy_helper.to_array(t) for n, t in constants_of(self.model).items()}
+        return {name: value for name, value in found.items() if value.dtype != object}
+
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """Places of values of the source that the converted model lacks, the first few."""
+        constant = [self.inside.values[i].constant for i in self.region.operators]
+        kept = [i for i, c in zip(self.region.operators, constant, strict=True) if not c]
+        by_part: dict[str, list[int]] = {}
+        for i in kept:
+            by_part.setdefault(self.inside.values[i].module, []).append(i)
+        ends = {i for part in by_part.values() for i in (*part[:_FIRST], *part[-_LAST:])}
+        return tuple(sorted(ends)[:_MISSING])
+
+    @cached_property
+    def uses(self) -> dict[str, int]:
+        """How often a value is read."""
+        found: dict[str, int] = {}
+        for node in self.model.graph.node:
+            for name in reads(node):
+                found[name] = found.get(name, 0) + 1
+        return found
+
+    def operators(self, number: int) -> Iterator[SourceValue]:
+        """The first operators of the source whose values are missing."""
+        for i in self.missing[:number]:
+            yield self.inside.values[i]
+
+    def names_of(self, operand: SourceOperand, *, turned: bool = False) -> list[str]:
+        """Values of the converted model that are this operand, in its own layout.
+
+        With ``turned``, then those that are it in another layout.
+        """
+        if operand.given:
+            wanted, allowed = self._given(operand.given), 0.0
+        elif operand.place is not None:
+            wanted = self.inside.values[operand.place].value
+            allowed = self.allowed.values[operand.place]
+        else:
+            return []
+        if wanted is None:
+            return []
+        found, others = [], []
+        for name, value in self.values.items():
+            if value.dtype.kind != wanted.dtype.kind:
+                continue
+            if value.shape == wanted.shape:
+                with np.errstate(invalid="ignore"):
+                    off = np.abs(value.astype(np.float64) - wanted.astype(np.float64))
+                if bool(np.all((off <= allowed) | (value == wanted))):
+                    found.append(name)
+                    continue
+            if turned and value.size > 1 and equal_up_to_layout(wanted, value, allowed):
+                others.append(name)
+        return found + others
+
+    def _given(self, name: str) -> np.ndarray | None:
+        return self.values.get(self.inputs.get(name, ""))
+
+    def array_of(self, operand: SourceOperand) -> np.ndarray | None:
+        """The value of an operand that no input changes; None for others."""
+        if operand.parameter:
+            return self.inside.parameters.get(operand.parameter)
+        if operand.place is not None:
+            value = self.inside.values[operand.place]
+            return value.value if value.constant else None
+        if isinstance(operand.constant, (bool, int, float)):
+            return np.asarray(operand.constant)
+        return None
+
+    def explained(self, name: str, value: np.ndarray) -> Iterator[int]:
+        """Places of missing values of the source that ``value``, which is ``name``, is."""
+        for i in self.missing:
+            wanted = self.inside.values[i].value
+            if value.size != wanted.size or value.dtype.kind != wanted.dtype.kind:
+                continue
+            if name == self.output and value.shape != self.inside.values[self.place].value.shape:
+                continue
+            if equal_up_to_layout(wanted, value, self.allowed.values[i]):
+                yield i
+
+    def node_of(self, index: int) -> NodeProto:
+        """A node by its index."""
+        nodes: Sequence[NodeProto] = self.model.graph.node
+        return nodes[index]
+
+
+def scene_of(
+    recorded: Sequence[SourceInside],
+    config: RuntimeConfig,
+    model: ModelProto,
+    sample: Sample,
+    donors: Mapping[str, bytes] | None = None,
+) -> AlignedRun | None:
+    """The two sides on ``sample``; None where the outputs of the source are not known inside it.
+
+    ``recorded`` is what ``source_inside`` gave, ``donors`` are other models of the source by name.
+    """
+    if not recorded:
+        return None
+    inside, *moved = recorded
+    artifact = Artifact("onnx", model.SerializeToString())
+    fed = fed_to(artifact, sample.feeds)
+    every = {**fed, **_values(model, fed, config)}
+    values = {name: value for name, value in every.items() if value.dtype != object}
+    allowed = Tolerances.of(inside, moved)
+    wrong = _wrong(model, inside, allowed, values)
+    if wrong is None:
+        return None
+    known = known_values(model, values, inside, allowed)
+    region = broken_region(model, inside, known, *wrong)
+    lent = (_donor(name, data, config, sample) for name, data in (donors or {}).items())
+    inputs = _inputs(model, sample)
+    return AlignedRun(model, inside, allowed, values, known, region, *wrong, tuple(lent), inputs)
+
+
+def _inputs(model: ModelProto, sample: Sample) -> dict[str, str]:
+    """Inputs of the model by the source's names: by name, or else by place."""
+    names = [info.name for info in graph_inputs(model)]
+    places = dict(zip(sample.feeds, names, strict=True)) if len(names) == len(sample.feeds) else {}
+    return {name: name if name in names else places.get(name, "") for name in sample.feeds}
+
+
+def _donor(name: str, data: bytes, config: RuntimeConfig, sample: Sample) -> Donor:
+    model = onnx.load_from_string(data)
+    fed = fed_to(Artifact("onnx", data), sample.feeds)
+    values = {**fed, **_values(model, fed, config)}
+    return Donor(name, model, {n: v for n, v in values.items() if v.dtype != object})
+
+
+def _wrong(
+    model: ModelProto,
+    inside: SourceInside,
+    allowed: Tolerances,
+    values: Mapping[str, np.ndarray],
+) -> tuple[str, int] | None:
+    """The first output that is not the source's, or else the first of all; with its place."""
+    pairs = [
+        (o.name, place)
+        for o, place in zip(model.graph.output, inside.outputs, strict=False)
+        if place is not None
+    ]
+    for name, place in pairs:
+        value, wanted = values.get(name), inside.values[place].value
+        if value is None or value.shape != wanted.shape or value.dtype != wanted.dtype:
+            return name, place
+        with np.errstate(invalid="ignore"):
+            off = np.abs(value.astype(np.float64) - wanted.astype(np.float64))
+        same = (off <= allowed.values[place]) | (value == wanted)
+        if not bool(np.all(same | (np.isnan(off) & np.isnan(value) & np.isnan(wanted)))):
+            return name, place
+    return pairs[0] if pairs else None
+
+
+def _values(
+    model: ModelProto, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
+) -> dict[str, np.ndarray]:
+    """Values of the model; of one that does not run, of its longest beginning that does."""
+    found = _attempt(model, len(model.graph.node), feeds, config)
+    if found is not None:
+        return found
+    best: dict[str, np.ndarray] = {}
+    low, high = 0, len(model.graph.node)
+    while high - low > 1:
+        middle = (low + high) // 2
+        values = _attempt(model, middle, feeds, config)
+        if values is None:
+            high = middle
+        else:
+            low, best = middle, values
+    return best
+
+
+def _attempt(
+    model: ModelProto, nodes: int, feeds: Mapping[str, np.ndarray], config: RuntimeConfig
+) -> dict[str, np.ndarray] | None:
+    part = ModelProto()
+    part.CopyFrom(model)
+    if nodes < len(model.graph.node):
+        del part.graph.node[nodes:]
+        del part.graph.output[:]
+        made = [o for node in part.graph.node for o in node.output if o]
+        part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    try:
+        return record_values(part.SerializeToString(), feeds, config)
+    except Exception:  # whatever a runtime raises: a shorter beginning is tried
+        return None

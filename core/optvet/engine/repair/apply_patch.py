@@ -1,0 +1,73 @@
+"""Makes the edits of a patch on a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from onnx import ModelProto
+from pydantic import ValidationError
+
+from optvet.engine.repair.edits import edited
+from optvet.engine.work.trials.checking import check
+from optvet.spec.errors import InputError, UsageError
+from optvet.spec.files import write_file
+from optvet.spec.foreign import load_model, read_file
+from optvet.spec.records.repair import Patch
+from optvet.spec.repair import RepairRequest
+
+NAME = "repaired.onnx"
+_MOST_BYTES = 256 << 20
+
+
+def apply_patch(request: RepairRequest) -> str:
+    """Write the edited model in the folder of the request; returns the name of the file.
+
+    Raises:
+        UsageError: Model or patch cannot be read, or do not fit.
+    """
+    assert request.apply is not None
+    if request.via or request.converted is not None:
+        raise UsageError("--apply takes a model in ONNX alone; leave out --via and --converted")
+    patch, model = read_patch(request.apply), _read(Path(request.model))
+    result = edited(model, patch.edits).SerializeToString()
+    try:
+        check(result, full=True)
+    except Exception as error:
+        raise InputError(
+            f"{request.apply} makes {request.model} invalid: {error}; give the model the patch is "
+            "for"
+        ) from error
+    os.makedirs(request.out, exist_ok=True)
+    write_file(request.out / NAME, result, advice="make room, or choose another folder with --out")
+    return NAME
+
+
+def read_patch(path: Path) -> Patch:
+    """The patch in a file.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        return Patch.model_validate_json(read_file(path, _MOST_BYTES))
+    except OSError as error:
+        raise InputError(
+            f"--apply {path}: {error.strerror}; give a patch.json that optvet repair wrote"
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{path} is no patch: {where}: {first['msg']}; give a patch.json that optvet repair "
+            "wrote"
+        ) from error
+
+
+def _read(path: Path) -> ModelProto:
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file; check the path")
+    try:
+        return load_model(path)
+    except Exception as error:
+        raise InputError(f"{path} cannot be read as an ONNX model: {error}") from error

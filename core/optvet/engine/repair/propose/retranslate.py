@@ -1,0 +1,185 @@
+"""Operators of the source translated anew, in place of a node or beside it; and affine changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from optvet.engine.repair.aligned_run import AlignedRun
+from optvet.engine.repair.candidates import RepairCandidate, inserted, proposed
+from optvet.engine.repair.edits import BEFORE, fresh_name, tensor_of
+from optvet.spec.converters import SourceOperand, SourceValue
+from optvet.spec.records.repair import InsertNode, Operation, ReplaceNode, SetWeight
+
+_OPERATORS = 6
+_NODES = 4
+_NAMES = 2
+_DIGITS = 6
+_POINTWISE = frozenset(
+    "Abs Ceil Cos Elu Erf Exp Floor Gelu HardSwish LeakyRelu Log Neg Reciprocal Relu Round Selu "
+    "Sigmoid Sign Sin Softplus Softsign Sqrt Tanh".split()
+)
+"""Operators that do the same in every layout."""
+
+
+def operators(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+    """The first missing operators as ONNX's own: replacing a node, or inserted before one."""
+    for operator in scene.operators(_OPERATORS):
+        if operator.alike and operator.inputs:
+            for inputs, weights in _translated(scene, operator):
+                yield from _placed(scene, nodes, operator, inputs, weights)
+
+
+def _translated(
+    scene: AlignedRun, operator: SourceValue
+) -> Iterator[tuple[list[str], list[Operation]]]:
+    """Inputs of the operator by name, and weights to be made for them, in a few ways."""
+    by_name = {o.name: o for o in operator.operands}
+    weights: list[Operation] = []
+    ways: list[list[str]] = []
+    for name in operator.inputs:
+        operand = by_name.get(name)
+        constant = None if operand is None else scene.array_of(operand)
+        if operand is None or _is_absent(operand):
+            ways.append([""])
+        elif constant is not None:
+            label = fresh_name(scene.model, f"{operator.alike}_{name}".replace(".", "_"))
+            kind = operator.value.dtype if constant.ndim == 0 else constant.dtype
+            weights.append(SetWeight(name=label, tensor=tensor_of(constant.astype(kind))))
+            ways.append([label])
+        else:
+            anyhow = operator.alike in _POINTWISE
+            ways.append(scene.names_of(operand, turned=anyhow)[:_NAMES])
+    for inputs in itertools.product(*ways):
+        kept = list(inputs)
+        while kept and not kept[-1]:
+            kept.pop()
+        yield kept, weights
+
+
+def _is_absent(operand: SourceOperand) -> bool:
+    named = operand.given or operand.parameter
+    return operand.place is None and not named and operand.constant is None
+
+
+def _placed(
+    scene: AlignedRun,
+    nodes: tuple[int, ...],
+    operator: SourceValue,
+    inputs: list[str],
+    weights: list[Operation],
+) -> Iterator[RepairCandidate]:
+    attributes = {
+        name: list(v) if isinstance(v, (list, tuple)) else v
+        for name, v in operator.attributes.items()
+        if v is not None
+    }
+    what = f"{operator.alike} ({operator.operator})"
+    for index in nodes[:_NODES]:
+        node = scene.node_of(index)
+        for output in node.output[:1]:
+            replacement = ReplaceNode(
+                node=output, operator=operator.alike, inputs=inputs, attributes=attributes
+            )
+            about = f"{node.op_type} {output} replaced by {what}"
+            yield proposed("operator", about, *weights, replacement)
+    for index in nodes[:_NODES]:
+        node = scene.node_of(index)
+        for place, name in enumerate(node.input):
+            if name in inputs and name not in scene.constants:
+                output = fresh_name(scene.model, f"{name}_{operator.alike}")
+                insertion = InsertNode(
+                    node=node.output[0],
+                    index=place,
+                    operator=operator.alike,
+                    inputs=[BEFORE if n == name else n for n in inputs],
+                    output=output,
+                    attributes=attributes,
+                )
+                about = f"{what} inserted before input {place} of {node.output[0]}"
+                yield proposed("operator", about, *weights, insertion)
+    for name in dict.fromkeys((*inputs, scene.output)):
+        if name and (name in scene.values) and name not in scene.constants:
+            yield _behind(scene, operator, name, inputs, weights, attributes)
+
+
+def _behind(
+    scene: AlignedRun,
+    operator: SourceValue,
+    name: str,
+    inputs: list[str],
+    weights: list[Operation],
+    attributes: dict[str, object],
+) -> RepairCandidate:
+    """The operator inserted behind a value, for all that read it."""
+    insertion = InsertNode(
+        node=name,
+        operator=operator.alike,
+        inputs=[BEFORE if n == name else n for n in inputs],
+        output=fresh_name(scene.model, f"{name}_{operator.alike}"),
+        attributes=attributes,
+    )
+    about = f"{operator.alike} ({operator.operator}) inserted behind {name}"
+    return proposed("operator", about, *weights, insertion)
+
+
+def affine(scene: AlignedRun, nodes: tuple[int, ...]) -> Iterator[RepairCandidate]:
+    """A factor and a shift, of all or of each channel, where they explain a value exactly."""
+    for index in nodes[:_NODES]:
+        node = scene.node_of(index)
+        for place, name in enumerate(node.input):
+            value = scene.values.get(name)
+            if value is None or name in scene.constants or value.dtype.kind != "f":
+                continue
+            for i in scene.missing[:_OPERATORS]:
+                wanted = scene.inside.values[i].value
+                if wanted.shape != value.shape or not value.size:
+                    continue
+                for factor, shift in _fits(value, wanted, scene.allowed.values[i]):
+                    yield _scaled(scene, node.output[0], place, factor, shift)
+
+
+def _fits(
+    value: np.ndarray, wanted: np.ndarray, allowed: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Factor and shift of all, then of each slice along the second axis."""
+    axes = [tuple(range(value.ndim))]
+    if value.ndim > 1:
+        axes.append(tuple(a for a in range(value.ndim) if a != 1))
+    x, y = value.astype(np.float64), wanted.astype(np.float64)
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return
+    for over in axes:
+        if x.size // max(np.prod([x.shape[a] for a in over]), 1) > x.size // 8:
+            continue
+        mean_x, mean_y = x.mean(over, keepdims=True), y.mean(over, keepdims=True)
+        spread = ((x - mean_x) ** 2).sum(over, keepdims=True)
+        if np.any(spread <= 0):
+            continue
+        factor = ((x - mean_x) * (y - mean_y)).sum(over, keepdims=True) / spread
+        factor = _rounded(factor)
+        shift = _rounded(mean_y - factor * mean_x)
+        if np.max(np.abs(factor * x + shift - y)) <= allowed:
+            yield factor, shift
+            return
+
+
+def _rounded(value: np.ndarray) -> np.ndarray:
+    """To few digits: what people write."""
+    return np.asarray([float(f"{v:.{_DIGITS}g}") for v in value.reshape(-1)]).reshape(value.shape)
+
+
+def _scaled(
+    scene: AlignedRun, node: str, place: int, factor: np.ndarray, shift: np.ndarray
+) -> RepairCandidate:
+    maker = next(n for n in scene.model.graph.node if node in n.output)
+    kind = scene.values[maker.input[place]].dtype
+    operations: list[Operation] = []
+    if np.any(factor != 1):
+        operations += inserted(scene, node, place, "Mul", [("factor", factor.astype(kind))])
+    if np.any(shift != 0):
+        operations += inserted(scene, node, place, "Add", [("shift", shift.astype(kind))])
+    about = f"a factor and a shift before input {place} of {node}"
+    return proposed("affine", about, *operations)

@@ -1,0 +1,71 @@
+"""Other models of the same source, whose regions may take the place of a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+
+from optvet.engine import contract
+from optvet.engine.convert.chain import Link
+from optvet.engine.convert.conversion_inputs import ConversionInput
+from optvet.engine.convert.session import Conversion
+from optvet.engine.options import parse_options
+from optvet.graph.walk import ONNX_DOMAIN, opset_versions
+from optvet.spec.converters import ConversionStage, Converter
+from optvet.spec.errors import OptvetError
+
+_FIRST = 100
+"""Numbers of folders of donors begin here, behind those of the chain."""
+
+
+def donors_of(
+    conversion: Conversion, converted: bytes, drawn: Sequence[ConversionInput]
+) -> Mapping[str, bytes]:
+    """What other converters make of the source, by their names.
+
+    What a converter refuses, or fails at, is left out. Of a source in ONNX there is none: to put
+    that itself in the place of what was made of it would repair nothing.
+    """
+    source = conversion.source.artifact
+    if source.format == "onnx":
+        return {}
+    versions = opset_versions(onnx.load_from_string(converted))
+    usual = [d.sample.feeds for d in drawn if d.origin not in ("edge", "size")]
+    found = {}
+    for number, link in enumerate(_links(conversion, versions.get(ONNX_DOMAIN)), _FIRST):
+        known = len(conversion.warnings)
+        try:
+            made = conversion.convert(link, source, number, usual)
+        except OptvetError:
+            continue
+        finally:
+            del conversion.warnings[known:]
+        if made.failure is None and made.artifacts and made.artifacts[-1].data:
+            found[link.converter.name] = made.artifacts[-1].data
+    return found
+
+
+def _links(conversion: Conversion, opset: int | None) -> Iterator[Link]:
+    """Converters of the source that lie where work is done already, at the model's operator set."""
+    used = {link.converter.name for link in conversion.links}
+    plugins = conversion.plugins
+    for converter in map(plugins.converter, plugins.names("converter")):
+        fits = conversion.source.artifact.format in converter.consumes
+        home = plugins.home_of(converter)
+        if converter.name in used or not fits or converter.produces != "onnx":
+            continue
+        if not home or home in conversion.abroad:
+            link = _link(converter, opset)
+            if all(stage.kind != "lossy" for stage in link.stages):
+                yield link
+
+
+def _link(converter: Converter, opset: int | None) -> Link:
+    fields = type(converter.options).model_fields
+    given = {"opset": opset} if opset and "opset" in fields else {}
+    options = parse_options(f"converter {converter.name!r}", converter.options, given)
+    stages = contract.listed(
+        "converter", converter, "stages", lambda: converter.stages(options), ConversionStage
+    )
+    return Link(converter, options, tuple(stages))

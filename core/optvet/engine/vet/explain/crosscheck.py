@@ -1,0 +1,139 @@
+"""Testing findings on other runtimes: is a fault in the model, or in one runtime?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optvet.engine.judge.thresholds import OTHER_KERNELS
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.trial_results import Trial
+from optvet.graph import structure
+from optvet.spec.errors import Unsupported
+from optvet.spec.records import CrossCheck, Finding
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Failure, Sample
+
+
+def cross_check(session: VetSession, samples: Sequence[Sample]) -> None:
+    """Test every finding on the runtimes of the request."""
+    if not session.request.cross_check:
+        return
+    by_id = {s.id: s for s in samples}
+    for i, finding in enumerate(session.ledger.findings):
+        foreign = finding.symptom == Symptom.PORTABILITY
+        sample = by_id.get(finding.witness.sample) if finding.witness else None
+        if foreign and samples:
+            sample = samples[0]
+        elif finding.severity != "fault" or finding.stage == "build":
+            continue
+        if sample is None:
+            continue
+        answers = [_answer(session, name, finding, sample) for name in session.request.cross_check]
+        if foreign:
+            # For a portability note only, wrong results of the runtime do not matter.
+            session.ledger.amend(i, {"cross_check": [_as_portability(a) for a in answers]})
+        else:
+            where = _location(session.case.candidate.runtime.name, answers)
+            session.ledger.amend(i, {"cross_check": answers, "location": where})
+
+
+def _answer(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
+    """What another runtime shows; one that refuses such a model says nothing of the fault."""
+    try:
+        return _ask(session, name, finding, sample)
+    except Unsupported as error:
+        return _unable(name, f"takes no such model: {error}")
+
+
+def _ask(session: VetSession, name: str, finding: Finding, sample: Sample) -> CrossCheck:
+    """The result of a finding on another runtime."""
+    case, runtime = session.case, session.plugins.runtime(name)
+    produces = case.optimizer.traits.produces
+    if produces not in runtime.accepts or "onnx" not in runtime.accepts:
+        return _unable(name, f"cannot run {produces}")
+    other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(
+        full=False, ignored_complaint=""
+    )
+    lab = session.lab.on(other)
+    reference = lab.reference([sample])
+    run = reference.runs.get(sample.id)
+    if run is None or isinstance(run, Failure):
+        why = run or reference.build.failure
+        return _unable(name, f"cannot run the original: {describe(why) if why else 'no answer'}")
+    same = _agrees(session, reference, sample)
+    examiner = Examiner(lab, [sample], tolerance=case.passes.tolerance)
+    examiner.learn_reference(reference)
+    culprit = finding.culprit
+    passes = case.passes.complete(culprit) if culprit else case.passes.base
+    trial = lab.trial(passes, [sample], "confirm")
+    failed = trial.runs.get(sample.id)
+    if isinstance(failed, Failure) and _has_foreign(reference, trial):
+        # The runtime lacks operators; this is not evidence about the fault.
+        return _unable(name, f"cannot run the optimized model: {describe(failed)}")
+    seen = examiner.examine(trial, [sample]).observation
+    return CrossCheck(
+        runtime=name,
+        outcome="no-fault" if seen is None else "fault",
+        symptom=None if seen is None else seen.symptom,
+        same_original=same,
+    )
+
+
+def _agrees(session: VetSession, reference: Trial, sample: Sample) -> bool:
+    """Whether another runtime's trial of the original gives what the vet's own reference does."""
+    case = session.case
+    gate = Examiner(
+        session.lab.on(case.run_by(case.reference).under(ignored_complaint="")),
+        [sample],
+        thresholds=OTHER_KERNELS,
+    )
+    gate.learn_reference(gate.lab.reference([sample]))
+    return gate.examine(reference, [sample]).observation is None
+
+
+def _unable(name: str, why: str) -> CrossCheck:
+    return CrossCheck(runtime=name, outcome="not-judged", detail=why)
+
+
+def _has_foreign(reference: Trial, trial: Trial) -> bool:
+    """Whether ``trial`` brought operators that ONNX does not define."""
+    before, after = reference.build.facts, trial.build.facts
+    return (
+        before is not None and after is not None and bool(structure.gained_operators(before, after))
+    )
+
+
+def _as_portability(answer: CrossCheck) -> CrossCheck:
+    """The answer to whether a runtime has the operators of the optimized model."""
+    if answer.outcome == "not-judged":
+        return answer.model_copy(update={"outcome": "does-not-run"})
+    return CrossCheck(runtime=answer.runtime, outcome="runs")
+
+
+def _location(runtime: str, answers: Sequence[CrossCheck]) -> str:
+    """The location of a fault, in words, as far as other runtimes show it.
+
+    A runtime whose outputs differ for the original too is used only if there is no other one.
+    """
+    judgements = {a.runtime: a for a in answers if a.outcome != "not-judged"}
+    if not judgements:
+        return "no other runtime could judge it"
+    fellows = sorted(n for n, a in judgements.items() if a.same_original)
+    faultless = [n for n in fellows if judgements[n].outcome == "no-fault"]
+    if not fellows:
+        others = ", ".join(sorted(judgements))
+        if all(a.outcome == "no-fault" for a in judgements.values()):
+            return (
+                f"only in {runtime}'s reading, unless {others} misread the original: no fault there"
+            )
+        return (
+            f"unclear where: {others} compute{'s' * (len(judgements) == 1)} the original otherwise"
+        )
+    if not faultless:
+        return f"in the model: {', '.join(fellows)} agree{'' if len(fellows) > 1 else 's'}"
+    if faultless == fellows:
+        return f"only in {runtime}'s reading: no fault on {', '.join(faultless)}"
+    return f"depends on the runtime: no fault on {', '.join(faultless)}"

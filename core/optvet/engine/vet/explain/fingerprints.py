@@ -1,0 +1,64 @@
+"""What makes two findings the same one: a digest for every finding, without reducing it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import onnx
+
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.from_file import graph_of
+from optvet.engine.work.trials.trial import BuildSubject, normalized_message, read_model
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.graph.identity import structure_of
+from optvet.spec.records import Finding
+
+
+def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> str:
+    """16 hexadecimal digits, equal for one optimizer, culprit, symptom and structure.
+
+    Of requirements, the same one: several may be broken in one place.
+    """
+    asked = finding.symptom.info.severity == "requirement"
+    required = [finding.requirement] if asked else []
+    about = [optimizer, list(finding.culprit), str(finding.symptom), [*required, *structure]]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+
+
+def fingerprint_in_place(lab: TrialRunner, finding: Finding) -> str:
+    """The fingerprint of a finding that is not reduced: of the place that was rewritten wrongly.
+
+    Where there is no such place, what was said counts: of changed metadata which, of a failure its
+    words without names and numbers. Else it is the structure of the whole model.
+    """
+    return fingerprint(lab.case.optimizer.name, finding, _structure(lab, finding))
+
+
+def _structure(lab: TrialRunner, finding: Finding) -> list[str]:
+    identity = finding.symptom.info.identity
+    if identity == "metadata":
+        return [changed_metadata(finding.message)]
+    if finding.divergence is not None and finding.divergence.form:
+        return [finding.divergence.form]
+    if identity == "culprit":
+        return []
+    failed = finding.stage != "compare" and finding.message
+    if identity == "words" or failed:
+        return [normalized_message(finding.message)]
+    return lab.sandbox.call(_structure_of, lab.subject(None), role="referee").value or []
+
+
+def changed_metadata(message: str) -> str:
+    """Which metadata changed, of the message that says how."""
+    names = (part.partition(": ")[0] for part in message.split("; ") if " became " in part)
+    return "; ".join(sorted(names))
+
+
+def _structure_of(subject: BuildSubject) -> list[str]:
+    """Called in a worker."""
+    enter("load")
+    if subject.scratch is not None:
+        return structure_of(graph_of(subject.blob))
+    return structure_of(onnx.load_from_string(read_model(subject.blob, subject.digest)))

@@ -1,0 +1,70 @@
+"""Notes: changes that a user may want to know of but that are not faults."""
+
+from __future__ import annotations
+
+from optvet.engine.vet.find.confirm import note
+from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.properties import (
+    Bloat,
+    LostInputs,
+    LostMetadata,
+    OtherShapes,
+    Portability,
+    Sensitivity,
+)
+from optvet.engine.vet.session import VetSession
+from optvet.graph import structure
+from optvet.graph.interface import lost_inputs, shape_changes
+from optvet.graph.structure import Facts
+
+
+def take_notes(session: VetSession, detected: Detected) -> None:
+    """Add a note for each such change that the whole pipeline makes."""
+    lab, samples, table = session.lab, detected.samples, session.case.passes
+    original = lab.reference(samples).build.facts
+    result = lab.trial(table.pipeline, samples, "detect").build.facts
+    if original is not None and result is not None:
+        _note_metadata(session, original, result)
+        _note_interface(session, original, result)
+        for domain, operators in structure.gained_operators(original, result).items():
+            note(session, Portability(original, domain, operators, table.passes))
+        if structure.is_bloated(original, result):
+            note(session, Bloat(original))
+    seen: set[str] = set()
+    for sample, judgement in detected.found.sensitive:
+        if judgement.output not in seen:
+            seen.add(judgement.output)
+            note(session, Sensitivity(detected.examiner, sample, judgement))
+
+
+def _note_interface(session: VetSession, original: Facts, result: Facts) -> None:
+    """Notes on changed declared shapes, and on weights that can no longer be fed."""
+    passes = session.case.passes
+    if "names" in passes.interface(passes.pipeline):
+        return
+    changes = shape_changes(original, result)
+    moved = any(changes.values())
+    # The empty pipeline is built only if there is something that it may have done.
+    empty = session.lab.trial(passes.base, (), "control").build.facts if moved else None
+    inherited = shape_changes(original, empty) if empty else {}
+    for direction, shapes in changes.items():
+        known = {k: v for k, v in shapes.items() if k in inherited.get(direction, {})}
+        for changed in ({k: v for k, v in shapes.items() if k not in known}, known):
+            if changed:
+                note(session, OtherShapes(original, direction, changed))
+    lost = lost_inputs(original, result) if original.lists_weights else ()
+    if lost:
+        note(session, LostInputs(original, lost))
+
+
+def _note_metadata(session: VetSession, original: Facts, result: Facts) -> None:
+    """One note on metadata that passes change, and one on what import and export alone change."""
+    lost = structure.lost_metadata(original, result)
+    if not lost:
+        return
+    empty = session.lab.trial(session.case.passes.base, (), "control").build.facts
+    inherited = structure.lost_metadata(original, empty) if empty else {}
+    by_passes = {k: v for k, v in lost.items() if k not in inherited}
+    for changed in (by_passes, inherited):
+        if changed:
+            note(session, LostMetadata(original, changed))

@@ -1,0 +1,1 @@
+"""Finding what is wrong: samples are compared, passes searched, culprits confirmed."""

@@ -1,0 +1,115 @@
+"""Which passes are to blame for a property: one loop for all of them.
+
+::
+
+    the empty pipeline shows it ── yes ─→ import and export are to blame
+             └ no ─→ search the passes ─→ a minimal sequence that shows it
+"""
+
+from __future__ import annotations
+
+from optvet.engine.vet.find import localize
+from optvet.engine.vet.find.localize import Answer, Test
+from optvet.engine.vet.properties import Property
+from optvet.engine.work.trials.trial_results import Purpose, Trial, hangs
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.spec.request import Strategy
+
+SHORT_WAITS_S = 20.0
+"""Total time for hanging trials in the search for a hang; at least the time limit."""
+
+
+def blame(
+    lab: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+) -> tuple[str, ...]:
+    """The minimal pass sequence that shows ``wanted``; empty for import and export alone.
+
+    Args:
+        lab: Makes the trials.
+        pipeline: A pipeline that shows it.
+        wanted: The property to search for.
+        strategy: Strategy of the search; "auto" chooses by the optimizer's traits, and with "none"
+            all optional passes of the pipeline are the answer.
+    """
+    base = lab.trial(lab.case.passes.base, wanted.samples, "control")
+    if wanted.inherited(base) is not None:
+        return ()
+    return search(lab, pipeline, wanted, strategy)
+
+
+def search(
+    lab: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+) -> tuple[str, ...]:
+    """A minimal sequence of passes from ``pipeline`` that shows ``wanted``.
+
+    The pipeline shows it, and the empty one does not.
+    """
+    traits, required = lab.case.optimizer.traits, lab.case.passes.required
+    if strategy == "none":
+        return tuple(name for name in pipeline if name not in required)
+    trials = _TrialMemo(lab, wanted)
+    alone = trials.test(wanted, "localize")
+    for name in wanted.likely(lab.trial(pipeline, (), "walk")) if strategy == "auto" else ():
+        if name not in required and alone(lab.case.passes.complete((name,))) == "fails":
+            return (name,)
+    walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
+    if not walks:
+        test = trials.test(wanted.as_observed_in(pipeline), "localize")
+        suspects = _suspects(lab, pipeline, test)
+        return localize.minimal_set(suspects, test, required=required)
+    reported = lab.trial(pipeline, (), "walk").build.changing_passes
+    coarse = trials.test(wanted, "walk")
+    length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=reported)
+    prefix = localize.with_required(pipeline, length, required)
+    fine = trials.test(wanted.as_observed_in(prefix), "localize")
+    return localize.minimal_sequence(prefix, fine, required=required)
+
+
+class _TrialMemo:
+    """The trials of one search, each made once, while there is time for those that hang."""
+
+    def __init__(self, lab: TrialRunner, wanted: Property) -> None:
+        self._lab, self._samples = lab, wanted.samples
+        self._known: dict[tuple[str, ...], Trial] = {}
+        # What may be spent on trials that hang, beside the first and its confirmation.
+        self._left_s = max(lab.sandbox.limits.timeout_s, SHORT_WAITS_S)
+
+    def test(self, wanted: Property, purpose: Purpose) -> Test:
+        """Whether passes show ``wanted``; not tried is no evidence for or against them."""
+
+        def answer(passes: tuple[str, ...]) -> Answer:
+            trial = self._of(passes, purpose)
+            return "unresolved" if trial is None else wanted.answer(trial)
+
+        return answer
+
+    def _of(self, passes: tuple[str, ...], purpose: Purpose) -> Trial | None:
+        if passes not in self._known:
+            if self._left_s <= 0:
+                return None
+            trial = self._known[passes] = self._lab.trial(passes, self._samples, purpose)
+            if hangs(trial):
+                limit = self._lab.case.checks.timeout_s
+                self._left_s -= limit or self._lab.sandbox.limits.timeout_s
+        return self._known[passes]
+
+
+def _suspects(lab: TrialRunner, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...]:
+    """The passes that the optimizer reports as changing the model, if they show the property.
+
+    The report is a hint, not evidence: if these passes do not show the property, the whole pipeline
+    is searched.
+    """
+    changing_passes = lab.changing_passes(pipeline)
+    if changing_passes is None:
+        return pipeline
+    few = tuple(n for n in pipeline if n in changing_passes or n in lab.case.passes.required)
+    return few if len(few) < len(pipeline) and test(few) == "fails" else pipeline
+
+
+def search_timeout(limit_s: float, empty_s: float) -> float:
+    """Time limit of trials in the search for a hang: far more than the empty pipeline took.
+
+    The confirmation uses the full limit, so that a slow pass is not reported as hanging.
+    """
+    return min(limit_s, max(2.0, 20 * empty_s))

@@ -1,0 +1,124 @@
+"""Adds findings to the ledger: of a note, or of a fault that a fresh process confirms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from optvet.engine.vet.find.blame import blame
+from optvet.engine.vet.find.limits import passes_with_more, was_denied
+from optvet.engine.vet.observe.observation import same_fault
+from optvet.engine.vet.properties import Fault, Property
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.trial_results import Trial
+from optvet.spec.records import Finding
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Failure, Sample
+
+
+def note(session: VetSession, noted: Property) -> None:
+    """Find the passes that cause the property ``noted``, and add the note."""
+    passes = session.case.passes
+    culprit = blame(session.lab, passes.pipeline, noted, session.request.strategy)
+    applied = passes.complete(culprit) if culprit else passes.base
+    trial = session.lab.trial(applied, noted.samples, "localize")
+    finding = noted.describe(trial, culprit)
+    if finding is not None:
+        sample = next(iter(noted.samples), None)
+        witness = session.witness(sample)
+        session.ledger.add(finding.model_copy(update={"witness": witness}))
+
+
+def report_fault(
+    session: VetSession,
+    fault: Fault,
+    culprit: Sequence[str],
+    *,
+    as_deployed: bool = False,
+    undecided: bool = True,
+) -> Finding:
+    """Repeat a fault in a fresh process, and add it to the ledger if it shows again.
+
+    Symptom and values are those of the trial of ``culprit`` alone.
+
+    Args:
+        session: Where trials are made and findings are added.
+        fault: The fault under search.
+        culprit: The passes that cause it; empty for import and export.
+        as_deployed: Whether the runtime's own graph optimizations are on.
+        undecided: Whether a fault that does not show again is recorded as undecided.
+
+    Returns:
+        The finding; if ``confirmed`` is False, it is not in the ledger.
+    """
+    table, lab = session.case.passes, session.lab
+    passes = table.complete(culprit) if culprit else table.base
+    trial = lab.trial(passes, fault.samples, "confirm")
+    shown = fault.shown(trial)
+    severity, limit = _severity(session, shown.symptom, culprit)
+    finding = fault.describe(trial, culprit).model_copy(
+        update={
+            "confirmed": _shows_again(session, shown, passes),
+            "severity": severity,
+            "known_limit": limit,
+            "witness": session.witness(fault.observation.sample),
+            "as_deployed": as_deployed,
+        }
+    )
+    if finding.confirmed:
+        words = _ended_by_a_limit(session, finding.symptom, trial, fault.samples)
+        if words:
+            finding = finding.model_copy(update={"severity": "note", "known_limit": words})
+            session.ledger.undecided(f"{' then '.join(culprit) or 'import and export'}: {words}")
+    if finding.confirmed:
+        session.ledger.add(finding)
+    elif undecided:
+        session.ledger.undecided(unrepeated(finding))
+    return finding
+
+
+def _ended_by_a_limit(
+    session: VetSession, symptom: Symptom, trial: Trial, samples: Sequence[Sample]
+) -> str:
+    """The limit of the sandbox, in words, that may make ``trial`` fail; empty if none does."""
+    if symptom.info.limit == "memory":
+        return passes_with_more(session, trial.passes, samples)
+    return "" if symptom.info.limit else was_denied(session, trial)
+
+
+def unrepeated(finding: Finding) -> str:
+    """The reason why a fault that does not show again is undecided."""
+    culprit = " then ".join(finding.culprit) or "import and export"
+    return (
+        f"{culprit} showed {finding.symptom} once and not again in a fresh process: what the "
+        "optimizer makes is not the same each time, or depends on what its process did before "
+        f"({finding.message})"
+    )
+
+
+def _shows_again(session: VetSession, fault: Fault, passes: tuple[str, ...]) -> bool:
+    """Whether fresh processes show it too, and repeat the reference's outputs."""
+    lab, examiner, samples = session.lab, fault.examiner, fault.samples
+    again = examiner.examine(lab.fresh(passes, samples), samples).observation
+    if again is None or not same_fault(again, fault.observation):
+        return False
+    if fault.observation.stage != "compare":
+        return True
+    reference = lab.fresh(examiner.base, samples)
+    return all(
+        not isinstance(run := reference.runs.get(s.id), Failure)
+        and run is not None
+        and examiner.agrees(s, run)
+        for s in samples
+    )
+
+
+def _severity(
+    session: VetSession, symptom: Symptom, culprit: Sequence[str]
+) -> tuple[Literal["fault", "note"], str | None]:
+    """The severity, and the documented limit of a pass that explains the symptom, if any."""
+    for name in culprit:
+        for limit in session.case.passes.limits(name):
+            if symptom in limit.symptoms:
+                return "note", f"documented limit of {name}: {limit.reason}"
+    return ("note" if symptom.info.severity == "note" else "fault"), None

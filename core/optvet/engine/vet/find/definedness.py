@@ -1,0 +1,111 @@
+"""Whether a wrong value arises where the ONNX standard has no answer for the original."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optvet.engine.judge.thresholds import OTHER_KERNELS
+from optvet.engine.models.opening import open_model
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import finite
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.undefined_values import undefined_between, with_answers
+from optvet.spec.records import Finding
+from optvet.spec.scratch import temporary_folder
+from optvet.spec.types import Sample
+
+
+def leave_open_what_is_undefined(
+    session: VetSession, examiner: Examiner, samples: Sequence[Sample]
+) -> None:
+    """Make faults undecided that arise at an operation which the standard leaves open.
+
+    Kernels may answer it as they like, so that an optimizer which moves or folds it does nothing
+    wrong. Elsewhere in the graph such an operation excuses nothing: where the first value that
+    differs is known, only what lies between it and the last ones that agree counts. Nor does it on
+    other samples: a fault that shows on one for which there is an answer stays a fault.
+    """
+    by_id = {sample.id: sample for sample in samples}
+    ledger = session.ledger
+    for i, finding in enumerate(ledger.findings):
+        if finding.severity != "fault" or not finding.symptom.info.of_values:
+            continue
+        sample = by_id.get(finding.witness.sample) if finding.witness else None
+        words = _open_on(session, finding, sample) if sample is not None else ""
+        if not words:
+            continue
+        shown = _shown_elsewhere(session, examiner, finding, samples)
+        if shown:
+            ledger.amend(i, shown)
+            continue
+        why = f"undefined by the ONNX standard: {words}"
+        ledger.amend(i, {"severity": "note", "known_limit": why})
+        ledger.control("definedness", "limited", why)
+        ledger.undecided(f"an output differs, and the original is {why}")
+
+
+def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
+    """What is undefined on a sample where the finding arises; empty if nothing is."""
+    found, lab = finding.divergence, session.lab
+    begins, ends = [], list(finding.outputs)
+    if found is not None and found.value is not None:
+        begins, ends = list(found.agreeing), [found.value]
+    about = (lab.subject(None), dict(sample.feeds), session.case.reference)
+    words = lab.sandbox.call(undefined_between, *about, begins, ends, role="referee").value or ""
+    return "" if words and _shows_with_answers(session, finding, sample) else words
+
+
+def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -> bool:
+    """Whether the fault shows too where the model is given what the standard leaves open.
+
+    Then it does not arise there: the passes make the same fault of a model that has an answer.
+    """
+    lab, case = session.lab, session.case
+    about = (lab.subject(None), dict(sample.feeds), case.reference)
+    answered = lab.sandbox.call(with_answers, *about, role="referee").value
+    if answered is None:
+        return False
+    data, feeds = answered
+    with temporary_folder("optvet-answered-") as folder:
+        path = Path(folder) / "answered.onnx"
+        path.write_bytes(data)
+        other = lab.on(case.on(open_model(path, case.model.source, Path(folder))))
+        given, table = [replace(sample, feeds=feeds)], case.passes
+        lowered = case.lowers and not finding.culprit
+        if lowered:
+            examiner = Examiner(other, given, thresholds=OTHER_KERNELS)
+        else:
+            examiner = Examiner(other, given, tolerance=table.tolerance)
+        examiner.learn_reference(other.reference(given))
+        if case.lowers and not lowered:
+            examiner.learn_reference(other.trial(table.base, given, "control"))
+        passes = table.complete(finding.culprit) if finding.culprit else table.base
+        seen = examiner.examine(other.trial(passes, given, "confirm"), given).observation
+    if seen is None or seen.symptom != finding.symptom:
+        return False
+    return bool({*seen.outputs} & {*finding.outputs})
+
+
+def _shown_elsewhere(
+    session: VetSession, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
+) -> dict[str, Any]:
+    """What changes of a finding that is told by a sample with an answer; empty if none shows it."""
+    table, lab = session.case.passes, session.lab
+    passes = table.complete(finding.culprit) if finding.culprit else table.base
+    trial = lab.trial(passes, samples, "confirm")
+    for sample in samples:
+        seen = examiner.examine(trial, [sample]).observation
+        if seen is None or seen.symptom != finding.symptom:
+            continue
+        if set(seen.outputs) & {*finding.outputs} and not _open_on(session, finding, sample):
+            return {
+                "witness": session.witness(sample),
+                "message": seen.message,
+                "outputs": list(seen.outputs),
+                "error": finite(seen.error),
+                "noise_floor": finite(seen.noise),
+            }
+    return {}

@@ -1,0 +1,160 @@
+"""Removes one culprit after another from a pipeline until the remaining passes show no fault."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from optvet.engine.vet.find.blame import blame, search_timeout
+from optvet.engine.vet.find.confirm import report_fault, unrepeated
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import Examination
+from optvet.engine.vet.properties import Fault
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.trial import normalized_message
+from optvet.engine.work.trials.trial_runner import TrialRunner, isolated
+from optvet.spec.records import Finding
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
+
+MAX_ROUNDS = 24
+Rest = Callable[[VetSession, tuple[str, ...]], Examination]
+"""Tries a pipeline on the samples after the first chunk."""
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """The result of ``clear``.
+
+    Attributes:
+        passes: The remaining passes.
+        lab: The lab, which ignores the checker's message that import and export alone cause.
+        found: The examination of the remaining passes; None if they were not tried.
+    """
+
+    passes: tuple[str, ...]
+    lab: TrialRunner
+    found: Examination | None = None
+
+
+def clear(
+    session: VetSession,
+    examiner: Examiner,
+    samples: Sequence[Sample],
+    pipeline: tuple[str, ...],
+    found: Examination,
+    *,
+    rest: Rest | None = None,
+    as_deployed: bool = False,
+) -> Cleared:
+    """Report every fault of ``pipeline`` with its culprit; the remaining passes are safe.
+
+    Args:
+        session: Where trials are made and findings are added.
+        examiner: Judges the trials.
+        samples: Inputs of the trials.
+        pipeline: Passes in order.
+        found: The examination of the pipeline.
+        rest: Tries a pipeline without fault on further samples.
+        as_deployed: Whether the runtime's own graph optimizations are on.
+    """
+    ledger, lab, table = session.ledger, session.lab, session.case.passes
+    rounds, intact = 0, True
+    while found.observation is not None:
+        rounds += 1
+        fault = Fault(examiner, found.observation)
+        if ledger.is_unexplained(fault.observation) or ledger.ends_search(fault.observation):
+            return Cleared(table.required_of(pipeline), lab)
+        lab.progress(f"localizing {fault.symptom}", rounds, None)
+        inherited, searching = _control(session.at(lab), fault)
+        if inherited is not None:
+            seen = inherited.observation
+            # The finding of the malformed model covers the faults that follow from it.
+            covered = lab.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
+            if ledger.is_unexplained(seen) or covered:
+                return Cleared((), lab)
+            finding = report_fault(
+                searching, inherited, (), as_deployed=as_deployed, undecided=lab.isolated
+            )
+            if not finding.confirmed:
+                if lab.isolated:
+                    return Cleared((), lab)
+                lab, found = _alone(session.at(lab), fault, finding, pipeline, samples)
+                continue
+            if seen.symptom == Symptom.INVALID_MODEL:
+                lab = _excusing(lab)
+            elif not (seen.outputs or seen.lost):
+                return Cleared((), lab)
+            examiner.ignored_outputs |= {*seen.outputs, *seen.lost}
+            intact = intact and not seen.lost
+        else:
+            culprit = blame(searching.lab, pipeline, fault, session.request.strategy)
+            finding = report_fault(
+                searching, fault, culprit, as_deployed=as_deployed, undecided=lab.isolated
+            )
+            if not finding.confirmed:
+                if lab.isolated:
+                    return Cleared(table.required_of(pipeline), lab)
+                lab, found = _alone(session.at(lab), fault, finding, pipeline, samples)
+                continue
+            optional = [n for n in culprit if n not in table.required]
+            if not optional or rounds >= MAX_ROUNDS or session.request.strategy == "none":
+                ledger.reasons.append(f"no safe pipeline was found in {rounds} rounds")
+                return Cleared(table.required_of(pipeline), lab)
+            pipeline = tuple(n for n in pipeline if n != optional[-1])
+        found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+        if found.observation is None and rest is not None:
+            found = rest(session.at(lab), pipeline)
+    intact = intact and not lab.case.checks.ignored_complaint
+    return Cleared(pipeline if intact else (), lab, found)
+
+
+def _alone(
+    session: VetSession,
+    fault: Fault,
+    finding: Finding,
+    pipeline: tuple[str, ...],
+    samples: Sequence[Sample],
+) -> tuple[TrialRunner, Examination]:
+    """Try the pipeline again with a process for each trial, since trials of one process interact.
+
+    If no fault shows then, ``finding`` is recorded as undecided.
+    """
+    lab, controls = isolated(session.lab), session.ledger.controls
+    if "empty pipeline" in controls and controls["empty pipeline"].state == "failed":
+        del controls["empty pipeline"]
+    session.ledger.control("isolation", "limited", "each trial in a process of its own")
+    found = fault.examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+    if found.observation is None:
+        session.ledger.undecided(unrepeated(finding))
+    return lab, found
+
+
+def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSession]:
+    """The fault of import and export alone, if any, and the session in which to search the culprit.
+
+    The culprit of a timeout is searched with a shorter time limit.
+    """
+    lab, ledger = session.lab, session.ledger
+    started = time.perf_counter()
+    base = lab.trial(session.case.passes.base, fault.samples, "control")
+    inherited = fault.inherited(base)
+    if "empty pipeline" not in ledger.controls:
+        if inherited is None:
+            ledger.control("empty pipeline", "passed", "shows no fault")
+        else:
+            ledger.control("empty pipeline", "failed", f"shows {inherited.symptom}")
+    if fault.symptom.info.limit == "time":
+        empty_s = time.perf_counter() - started
+        lab = lab.under(timeout_s=search_timeout(session.request.timeout, empty_s))
+    return inherited, session.at(lab)
+
+
+def _excusing(lab: TrialRunner) -> TrialRunner:
+    """A lab that ignores the checker's message on import and export alone, to find other faults."""
+    failure = lab.trial(lab.case.passes.base, (), "control").build.failure
+    return lab.under(
+        ignored_complaint=normalized_message(failure.message if failure is not None else "")
+        or "nothing"
+    )

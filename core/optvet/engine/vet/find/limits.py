@@ -1,0 +1,71 @@
+"""Whether what fails under a limit of the sandbox may fail because of that limit alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from optvet.engine.models.large import available_bytes
+from optvet.engine.vet.find.model_files import files_of
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.cache.disk import Cache
+from optvet.engine.work.sandbox import Sandbox, landlock
+from optvet.engine.work.trials.preload import preload_for
+from optvet.engine.work.trials.trial_results import Trial
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.spec.types import Failure, Sample
+
+_MORE = 4
+"""How many times the limit is tried; what needs more is taken to grow without bound."""
+
+
+def passes_with_more(
+    session: VetSession, passes: tuple[str, ...], samples: Sequence[Sample]
+) -> str:
+    """What is said where ``passes`` run with more memory; empty where they do not, or none is left.
+
+    At most half of the memory that is free is tried, so that nothing else on the machine suffers.
+    """
+    limits = session.lab.sandbox.limits
+    more = min(_MORE * limits.memory_bytes, (available_bytes() or 0) // 2)
+    if more <= limits.memory_bytes:
+        return ""
+    case, cache = session.case, Cache(None)
+    preload = preload_for(case.optimizer, case.candidate.runtime)
+    try:
+        with Sandbox(jobs=1, limits=replace(limits, memory_bytes=more), preload=preload) as box:
+            trial = TrialRunner(case, box, cache).trial(passes, samples, "confirm")
+    finally:
+        cache.close()
+    if trial.build.failure is not None:
+        return ""
+    if any(isinstance(run, Failure) for run in trial.runs.values()):
+        return ""
+    was, now = (f"{size / (1 << 20):.0f}M" for size in (limits.memory_bytes, more))
+    return f"it needs more than --memory {was}, and passes with {now}: the limit ends it"
+
+
+def was_denied(session: VetSession, trial: Trial) -> str:
+    """What is said where confinement may be why ``trial`` fails; empty where it cannot be.
+
+    It is not tried without: a pass may do harm there. One that was kept from changing the files of
+    the model itself is at fault.
+    """
+    if session.lab.sandbox.limits.writable is None or not landlock.is_active():
+        return ""
+    failures = [trial.build.failure, *trial.runs.values()]
+    found = [f for f in failures if isinstance(f, Failure)]
+    words = "\n".join(f"{f.error_type} {f.message}" for f in found)
+    if not landlock.DENIED.search(words) or _names_the_model(session, words):
+        return ""
+    return (
+        "workers may not write outside of their folder for temporary files, nor connect, which may "
+        f"be why it fails; {landlock.VARIABLE}=off allows it, or name the folders there"
+    )
+
+
+def _names_the_model(session: VetSession, words: str) -> bool:
+    """Whether words are about a file in which the model is, or what is declared of it."""
+    files = files_of(session.case.model)
+    spelled = (str(s) for f in files for s in (f, f.absolute(), f.resolve()))
+    return any(place in words for place in spelled)

@@ -1,0 +1,260 @@
+"""Tries every pass alone, ordered pairs of passes, and the safe pipeline twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optvet.engine.judge.outputs import judge
+from optvet.engine.pipelines import names_passes
+from optvet.engine.vet.find.blame import search
+from optvet.engine.vet.find.confirm import report_fault, unrepeated
+from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.observe.observation import Observation, same_fault
+from optvet.engine.vet.properties import Bloat, Fault
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.trial_results import Trial
+from optvet.engine.work.trials.trial_runner import isolated
+from optvet.spec.records import Finding, PassRecord
+from optvet.spec.records.vet import Effect
+from optvet.spec.types import Failure, Sample
+
+PAIR_BYTES = 64 << 20
+PAIR_NODES = 200_000
+"""Without ``--pairs``, pairs are tried if trials x model size, and trials x nodes, are below."""
+STOPPED = "a second one runs into the time limit"
+
+
+@dataclass
+class _Alone:
+    """The results of every pass alone; ``changed`` lists passes that change it soundly, or may."""
+
+    records: list[PassRecord] = field(default_factory=list)
+    seen: dict[str, Observation | None] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+
+def is_wanted(session: VetSession) -> bool:
+    """Whether every pass is to be tried alone."""
+    request = session.request
+    every = request.strategy == "auto" and request.pipeline == "all"
+    return request.strategy == "each" or (every and session.case.optimizer.traits.single)
+
+
+def study(session: VetSession, detected: Detected, safe: tuple[str, ...]) -> list[PassRecord]:
+    """Try every pass alone, and pairs if there are not too many; one record per pass."""
+    examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
+    empty = session.lab.trial(session.case.passes.base, samples, "control")
+    inherited = examiner.examine(empty, samples).observation
+    if inherited is not None and inherited.symptom.info.limit == "time":
+        words = "import and export alone run into the time limit, so no pass was tried"
+        ledger.control("every pass alone", "limited", words)
+        return []
+    alone = _each(session, detected, empty, inherited)
+    if alone.stopped:
+        return alone.records
+    share = detected.share(samples)
+    if share:
+        ledger.control("every pass alone", "limited", f"tried{share}")
+    if inherited is None and _study_pairs(session, detected, alone):
+        _study_twice(session, detected, safe)
+    return alone.records
+
+
+def _each(
+    session: VetSession, detected: Detected, empty: Trial, inherited: Observation | None
+) -> _Alone:
+    examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
+    table = session.case.passes
+    original = session.lab.reference(samples).build.facts
+    names = [n for n in table.passes if n not in table.required]
+    sequences = [table.complete((n,)) for n in names]
+    # If import and export alone fail, the effect of a pass is unknown.
+    judgeable = inherited is None or bool(inherited.outputs or inherited.lost)
+    alone = _Alone()
+    for name, trial in zip(names, session.lab.trials(sequences, samples, "each"), strict=True):
+        observation = examiner.examine(trial, samples).observation
+        if observation is not None and inherited is not None and same_fault(observation, inherited):
+            observation = None
+        known = any(f.culprit == [name] for f in ledger.findings)
+        if observation is not None and not known and ledger.ends_search(observation):
+            words = f"stopped after {len(alone.records)} of {len(names)}: {STOPPED}"
+            ledger.control("every pass alone", "limited", words)
+            alone.stopped = True
+            break
+        alone.seen[name] = observation
+        explained = observation is not None and not ledger.is_unexplained(observation)
+        effect = "failed" if observation else _effect(session, detected, trial, empty)
+        alone.records.append(_record(session, name, effect, observation, explained=explained))
+        if effect in ("changed", "unknown"):
+            alone.changed.append(name)
+        if observation is not None and explained and judgeable and _counts(session, name):
+            finding = _reported(session, examiner, observation, name, samples)
+            if finding.confirmed:
+                symptom = {"symptom": finding.symptom}  # another one, where it was isolated
+                alone.records[-1] = alone.records[-1].model_copy(update=symptom)
+            else:
+                alone.seen[name] = None
+                effect = _effect(session, detected, trial, empty)
+                alone.records[-1] = _record(session, name, effect, None, explained=False)
+        if original is not None:
+            grown = Bloat(original).describe(trial, (name,))
+            if grown is not None:
+                ledger.add(grown)
+    return alone
+
+
+def _effect(session: VetSession, detected: Detected, trial: Trial, empty: Trial) -> Effect:
+    """What a pass without a fault did to the model, as far as it can be seen.
+
+    An artifact that a runtime optimizes as it loads it differs by the instruction alone. Other
+    outputs tell of a change then, or the optimizer's own report; else nothing is known.
+    """
+    if trial.build.canonical == empty.build.canonical:
+        return "none"
+    case = session.case
+    if not case.optimizer.traits.optimizes_on_load or _moves(detected, trial, empty):
+        return "changed"
+    reported = session.lab.changing_passes(trial.passes)
+    if reported is None:
+        return "unknown"
+    return "changed" if set(reported) - set(case.passes.base) else "none"
+
+
+def _moves(detected: Detected, trial: Trial, empty: Trial) -> bool:
+    """Whether some bit of an output differs that two runs of one model have in common."""
+    examiner = detected.examiner
+    skipped = examiner.random | examiner.flaky
+    for sample, before in empty.runs.items():
+        after = trial.runs.get(sample)
+        if isinstance(before, Failure) or after is None or isinstance(after, Failure):
+            continue
+        kept = {name: value for name, value in before.items() if name not in skipped}
+        if any(j.call != "same" for j in judge(kept, after)):
+            return True
+    return False
+
+
+def _reported(
+    session: VetSession,
+    examiner: Examiner,
+    observation: Observation,
+    name: str,
+    samples: Sequence[Sample],
+) -> Finding:
+    """Report the fault of one pass; one that is not confirmed is looked for in isolation.
+
+    An earlier pass may have spoilt the process in which it showed, and hidden another fault.
+    """
+    fault = Fault(examiner, observation)
+    finding = report_fault(session, fault, (name,), undecided=session.lab.isolated)
+    if finding.confirmed or session.lab.isolated:
+        return finding
+    session.ledger.control("isolation", "limited", "unconfirmed suspicions tried in own processes")
+    alone = session.at(isolated(session.lab))
+    trial = alone.lab.trial(session.case.passes.complete((name,)), samples, "verify")
+    again = examiner.examine(trial, samples).observation
+    if again is None:
+        session.ledger.undecided(unrepeated(finding))
+        return finding
+    return report_fault(alone, Fault(examiner, again), (name,))
+
+
+def _record(
+    session: VetSession,
+    name: str,
+    effect: Effect,
+    observation: Observation | None,
+    *,
+    explained: bool,
+) -> PassRecord:
+    limits = session.case.passes.limits(name)
+    return PassRecord(
+        name=name,
+        effect=effect,
+        symptom=observation.symptom if observation and explained else None,
+        known_limit=limits[0].reason if limits else None,
+    )
+
+
+def _counts(session: VetSession, name: str) -> bool:
+    """Whether a fault of pass ``name`` is reported.
+
+    If the pass is documented not to make a standard model, only when the request names it.
+    """
+    table = session.case.passes
+    if not table.limits(name):
+        return True
+    return names_passes(session.request.pipeline, session.case.optimizer) and (
+        name in table.pipeline
+    )
+
+
+def _study_pairs(session: VetSession, detected: Detected, alone: _Alone) -> bool:
+    """Try pairs whose first pass changes the model; False if not all pairs were tried."""
+    examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
+    table, model = session.case.passes, session.case.model
+    pairs = _pairs(session, alone.changed, alone.seen)
+    small = len(pairs) * model.size_bytes <= PAIR_BYTES
+    small = small and len(pairs) * model.nodes <= PAIR_NODES
+    if not (session.request.pairs if session.request.pairs is not None else small):
+        if pairs:
+            words = f"{len(pairs)} ordered pairs not tried; add --pairs"
+            ledger.control("pairs", "limited", words)
+        return False
+    ledger.control("pairs", "passed", f"{len(pairs)} ordered pairs tried")
+    blamed: dict[tuple[str, tuple[str, str]], int] = {}
+    sequences = [table.complete(pair) for pair in pairs]
+    for pair, trial in zip(pairs, session.lab.trials(sequences, samples, "each"), strict=True):
+        observation = examiner.examine(trial, samples).observation
+        if observation is None or ledger.is_unexplained(observation):
+            continue
+        if ledger.ends_search(observation):
+            ledger.control("pairs", "limited", f"stopped: {STOPPED}")
+            return False
+        # A pass that fails in the same way with many partners is one defect.
+        defect = (pair[0], observation.signature)
+        mirrored = (pair[1], observation.signature)
+        if defect in blamed or mirrored in blamed:
+            _add_partner(session, blamed.get(defect, blamed.get(mirrored, 0)), pair)
+            continue
+        if report_fault(session, Fault(examiner, observation), pair).confirmed:
+            found = enumerate(ledger.findings)
+            blamed[defect] = next(i for i, f in found if f.culprit == list(pair))
+    return True
+
+
+def _pairs(
+    session: VetSession, changed: Sequence[str], alone: Mapping[str, Observation | None]
+) -> list[tuple[str, str]]:
+    """Ordered pairs of passes that are sound alone; those whose second is a default pass first."""
+    traits = session.case.optimizer.traits
+    sound = [n for n, o in alone.items() if o is None and _counts(session, n)]
+    pairs = [
+        (a, b)
+        for a in changed
+        for b in sound
+        if a in sound and (a != b or traits.repeatable) and traits.ordered
+    ]
+    return sorted(pairs, key=lambda pair: not session.case.passes.passes[pair[1]].default)
+
+
+def _add_partner(session: VetSession, index: int, pair: tuple[str, str]) -> None:
+    finding = session.ledger.findings[index]
+    if finding.culprit != list(pair):
+        session.ledger.amend(index, {"partners": [*finding.partners, list(pair)]})
+
+
+def _study_twice(session: VetSession, detected: Detected, safe: tuple[str, ...]) -> None:
+    """Try the safe pipeline twice in a row, since users run optimizers on optimized models."""
+    twice, samples = (*safe, *safe), detected.samples
+    if not session.case.optimizer.traits.repeatable or not twice:
+        return
+    found = detected.examiner.examine(session.lab.trial(twice, samples, "each"), samples)
+    if found.observation is None or session.ledger.is_unexplained(found.observation):
+        return
+    fault = Fault(detected.examiner, found.observation)
+    culprit = search(session.lab, twice, fault, session.request.strategy)
+    report_fault(session, fault, culprit)

@@ -1,0 +1,152 @@
+"""The effect of the pipeline's differences on the model's task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.options import parse_options
+from optvet.engine.vet.impact.comparator_options import calibrated, comparator_options
+from optvet.engine.vet.impact.decoding import Decoder
+from optvet.engine.vet.impact.fixed_tolerances import FixedTolerances
+from optvet.engine.vet.impact.impact import Answers, Assessment, choose, fallback
+from optvet.engine.vet.impact.requirements import candidates, fitting, required_of
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.trials.inputs import Inputs
+from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.spec.errors import ContractError, InputError
+from optvet.spec.protocols import Decodes
+from optvet.spec.records import Impact
+from optvet.spec.request import VetRequest
+from optvet.spec.requirement import Requirement
+from optvet.spec.types import Failure, Model, Sample
+
+
+class Assessor:
+    """Adds up what a comparator says, a chunk of samples at a time.
+
+    Attributes:
+        fixed: What fixed tolerances would say.
+    """
+
+    def __init__(self, session: VetSession, inputs: Inputs) -> None:
+        self._session, self._inputs = session, inputs
+        self._request, self._plugins = session.request, session.plugins
+        self._ledger = session.ledger
+        self._assessment: Assessment | None = None
+        self.fixed = FixedTolerances()
+
+    def add(self, examiner: Examiner, samples: Sequence[Sample]) -> None:
+        """Compare the outputs of original and candidate on ``samples``."""
+        lab = examiner.lab
+        trial = lab.trial(lab.case.passes.pipeline, samples, "detect")
+        unsteady = examiner.random | examiner.flaky
+        runs, reference = (_steady(r, unsteady) for r in (trial.runs, examiner.reference))
+        self.fixed.add(_steady(lab.reference(samples).runs, unsteady), runs)
+        first = next((s for s in samples if s.id in reference and s.id in runs), None)
+        if unsteady:
+            names = ", ".join(sorted(unsteady))
+            words = f"not compared, since no two runs of the original need to agree: {names}"
+            self._ledger.control("comparator", "limited", words)
+        if first is None:
+            return
+        if self._assessment is None:
+            outputs = reference[first.id]
+            self._assessment = begin(self._request, self._plugins, lab.model, outputs)
+        if unsteady and isinstance(self._assessment.choice.comparator, Decodes):
+            return
+        try:
+            if not self._assessment.begun:
+                self._calibrate(self._assessment, lab, samples)
+            _add(self._assessment, examiner, samples, reference, runs)
+        except (InputError, ContractError) as error:
+            if self._request.comparator is not None and not unsteady:
+                raise
+            # The comparator claimed the model by its score, but cannot compare its outputs.
+            self._ledger.control("comparator", "limited", str(error))
+            plain = fallback(self._plugins)
+            if self._assessment.begun or plain is None:
+                return
+            self._assessment = Assessment(plain, plain.comparator.options, lab.model)
+            _add(self._assessment, examiner, samples, reference, runs)
+
+    def _calibrate(self, to: Assessment, lab: TrialRunner, samples: Sequence[Sample]) -> None:
+        """Settle what is one for all samples, which are made twice where they are many."""
+        several = self._inputs.several
+        chunks = self._session.inputs().chunks() if several else iter([samples])
+        to.options = calibrated(lab, chunks, to.choice.comparator, to.options)
+
+    def impact(self) -> Impact | None:
+        """The impact, if anything differs; it also becomes the finding's ``consequence``."""
+        if self._assessment is None:
+            return None
+        try:
+            impact = self._assessment.impact()
+        except (InputError, ContractError) as error:
+            if self._request.comparator is not None:
+                raise
+            self._ledger.control("comparator", "limited", str(error))
+            return None
+        # The impact can be attributed to a finding only if there is one finding of wrong output.
+        findings = self._ledger.findings
+        wrong = [i for i, f in enumerate(findings) if f.symptom.info.of_values]
+        if len(wrong) == 1 and impact.changed:
+            self._ledger.amend(wrong[0], {"consequence": impact.headline})
+        return impact
+
+
+def begin(request: VetRequest, plugins: Plugins, model: Model, outputs: Outputs) -> Assessment:
+    """An assessment by the comparator that is chosen for ``outputs``, the reference's.
+
+    Raises:
+        UsageError: An option does not fit the comparator, or a metric is required that it lacks.
+    """
+    choice = choose(plugins, model, outputs, request.comparator)
+    comparator = choice.comparator
+    given = comparator_options(comparator, model, request)
+    options = parse_options(f"comparator {comparator.name}", comparator.options, given)
+    begun = Assessment(choice, options, model)
+    for required in required_of(request, model):
+        if isinstance(required, Requirement):
+            fitting(required, candidates(begun, request, plugins, model))
+    return begun
+
+
+def _steady(runs: Mapping[str, Outputs | Failure], unsteady: Collection[str]) -> dict[str, Outputs]:
+    """Outputs without those that differ between runs of one model; no failures, nothing empty."""
+    found = {}
+    for sample, run in runs.items():
+        if not isinstance(run, Failure):
+            found[sample] = {n: v for n, v in run.items() if n not in unsteady}
+    return {sample: outputs for sample, outputs in found.items() if outputs}
+
+
+def _add(
+    assessment: Assessment,
+    examiner: Examiner,
+    samples: Sequence[Sample],
+    reference: Mapping[str, Outputs],
+    runs: Mapping[str, Outputs],
+) -> None:
+    lab = examiner.lab
+    usable = [s for s in samples if s.id in reference and s.id in runs]
+    answers = decoded(lab, lab.case.passes.pipeline, usable, assessment)
+    assessment.add(samples, reference, runs, examiner.levels(runs), answers)
+
+
+def decoded(
+    lab: TrialRunner,
+    passes: Sequence[str] | None,
+    samples: Sequence[Sample],
+    assessment: Assessment,
+) -> Answers | None:
+    """What a comparator that decodes makes of the original, and of the model after ``passes``."""
+    comparator = assessment.choice.comparator
+    if not isinstance(comparator, Decodes):
+        return None
+    lab.progress("decoding", 0, None)
+    decoder = Decoder(lab, comparator, assessment.options)
+    original, optimized = decoder.answers((None, passes), samples)
+    return original, optimized

@@ -1,0 +1,101 @@
+"""Options of comparators, and the names of their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from optvet.engine import contract
+from optvet.engine.options import parse_options
+from optvet.engine.trust import options_from
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.spec.protocols import Calibrates, Comparator, TellsMetrics
+from optvet.spec.request import VetRequest
+from optvet.spec.types import Failure, Model, Sample
+
+
+def comparator_options(comparator: Comparator, model: Model, request: VetRequest) -> dict[str, Any]:
+    """Options of the request, with those of the model's record where the request sets none."""
+    config, given = model.config, dict(request.comparator_options)
+    if comparator.name != config.comparator:
+        return given
+    more = {k: v for k, v in config.comparator_options.items() if k not in given}
+    return given | options_from(
+        config.origin,
+        "comparator_options",
+        comparator.options,
+        more,
+        folder=Path(config.origin).parent,
+        trust=request.trust,
+    )
+
+
+def options_for(comparator: Comparator, model: Model, request: VetRequest) -> BaseModel:
+    """The options of ``comparator``; defaults if the given ones are those of another comparator."""
+    wanted = request.comparator or model.config.comparator
+    given = comparator_options(comparator, model, request)
+    if comparator.name != wanted:
+        fields = type(comparator.options).model_fields
+        given = given if given.keys() <= fields.keys() else {}
+    return parse_options(f"comparator {comparator.name}", comparator.options, given)
+
+
+def metrics_of(comparator: Comparator, options: BaseModel) -> list[str] | None:
+    """Names of its metrics; None if it is not ``TellsMetrics``."""
+    if not isinstance(comparator, TellsMetrics):
+        return None
+    call = lambda: comparator.metrics(options)  # noqa: E731  # one expression, of one type
+    return contract.listed("comparator", comparator, "metrics", call, str)
+
+
+def in_declared_order(
+    comparator: Comparator, options: BaseModel, metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """``metrics`` in the order in which the comparator declares them; others after these."""
+    declared = metrics_of(comparator, options) or []
+
+    def place(name: str) -> int:
+        places = (i for i, pattern in enumerate(declared) if has_metric(name, [pattern]))
+        return next(places, len(declared))
+
+    return {name: metrics[name] for name in sorted(metrics, key=place)}
+
+
+def calibrated(
+    lab: TrialRunner,
+    chunks: Iterable[Sequence[Sample]],
+    comparator: Comparator,
+    options: BaseModel,
+    output: str | None = None,
+) -> BaseModel:
+    """``options`` with the scale that all samples share, if ``comparator`` is ``Calibrates``.
+
+    Args:
+        lab: Runs the original.
+        chunks: All samples.
+        comparator: The comparator.
+        options: Its options as the user set them.
+        output: The only output that is compared; None for all.
+    """
+    if not isinstance(comparator, Calibrates):
+        return options
+
+    def references() -> Iterator[Mapping[str, np.ndarray]]:
+        for samples in chunks:
+            for run in lab.reference(samples).runs.values():
+                if not isinstance(run, Failure):
+                    yield {n: v for n, v in run.items() if output in (None, n)}
+
+    call = partial(comparator.calibrated, lab.model, references(), options)
+    return contract.calibrated(comparator, call, options)
+
+
+def has_metric(metric: str, names: Iterable[str]) -> bool:
+    """Whether ``metric`` matches one of ``names``, in which ``*`` stands for any text."""
+    return any(metric == n or ("*" in n and fnmatchcase(metric, n)) for n in names)

@@ -1,0 +1,128 @@
+"""The user's requirements on the optimized model, and the comparators that measure them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+
+from pydantic import BaseModel
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.vet.impact.comparator_options import has_metric, metrics_of, options_for
+from optvet.engine.vet.impact.impact import Assessment
+from optvet.spec.errors import UnknownName, UsageError
+from optvet.spec.protocols import Comparator
+from optvet.spec.request import VetRequest
+from optvet.spec.requirement import (
+    Required,
+    Requirement,
+    parse_requirement,
+    tolerances_of,
+)
+from optvet.spec.types import Model
+
+FEW = 2
+"""Messages list all metrics only if at most this many comparators have any."""
+COUNTS = ("samples_changed", "samples_undecided")
+"""Metrics of every comparator: numbers of samples that changed, and that are undecided."""
+
+
+def required_of(request: VetRequest, model: Model) -> tuple[Required, ...]:
+    """The requirements of the request, and those of the model's record that it does not replace.
+
+    Raises:
+        UsageError: A requirement names an output that the model does not have.
+    """
+    asked = [parse_requirement(text) for text in request.require]
+    config = model.config
+    known = {(r.metric, r.output) for r in asked}
+    asked += [
+        r
+        for text in config.require
+        if ((r := parse_requirement(text, config.origin)).metric, r.output) not in known
+    ]
+    typed = bool(request.rtol or request.atol)
+    source = request if typed else config
+    words = "--rtol, --atol" if typed else config.origin
+    found: tuple[Required, ...] = (*asked, *tolerances_of(source.rtol, source.atol, words))
+    for required in found:
+        names = [o.name for o in model.outputs]
+        if required.output is not None and not belongs_to(required.output, names):
+            raise UnknownName("output", required.output, names, f"(in {required.origin})")
+    return found
+
+
+def belongs_to(name: str, outputs: Collection[str]) -> bool:
+    """Whether ``name`` is one of ``outputs``, or an item of an output of type sequence or map."""
+    return name in outputs or any(name.startswith((f"{o}[", f"{o}.")) for o in outputs)
+
+
+def check_metrics(
+    required: Iterable[Required], model: Model, request: VetRequest, plugins: Plugins
+) -> None:
+    """Check, before any trial, that a comparator has each required metric.
+
+    Raises:
+        UsageError: No comparator that may be chosen has it; the message lists the known metrics.
+    """
+    wanted = request.comparator or model.config.comparator
+    every = plugins.names("comparator")
+    names = {wanted, plugins.default("comparator")} if wanted in every else set(every)
+    comparators = [plugins.comparator(str(name)) for name in sorted(map(str, names))]
+    known = [(c, metrics_of(c, options_for(c, model, request))) for c in comparators]
+    for requirement in required:
+        if isinstance(requirement, Requirement) and requirement.metric not in COUNTS:
+            if any(names is None or has_metric(requirement.metric, names) for _, names in known):
+                continue
+            raise unknown_metric(requirement, known)
+
+
+Candidate = tuple[Comparator, BaseModel]
+"""A comparator with its options."""
+
+
+def candidates(
+    begun: Assessment, request: VetRequest, plugins: Plugins, model: Model
+) -> list[Candidate]:
+    """The comparators that may measure a requirement: the chosen one, then the default."""
+    chosen, default = begun.choice.comparator, plugins.default("comparator")
+    if default == chosen.name or default not in plugins.names("comparator"):
+        return [(chosen, begun.options)]
+    other = plugins.comparator(default)
+    return [(chosen, begun.options), (other, options_for(other, model, request))]
+
+
+def fitting(requirement: Requirement, among: Sequence[Candidate]) -> list[Candidate]:
+    """The comparators that may have the metric, in the given order.
+
+    Raises:
+        UsageError: None of them has it.
+    """
+    known = [metrics_of(c, options) for c, options in among]
+    found = [
+        candidate
+        for candidate, names in zip(among, known, strict=True)
+        if names is None or requirement.metric in COUNTS or has_metric(requirement.metric, names)
+    ]
+    if not found:
+        pairs = ((c, names) for (c, _), names in zip(among, known, strict=True))
+        raise unknown_metric(requirement, pairs)
+    return found
+
+
+def unknown_metric(
+    requirement: Requirement, among: Iterable[tuple[Comparator, Sequence[str] | None]]
+) -> UsageError:
+    """An error that names the metrics with the most similar names, or lists all known ones."""
+    known = {c.name: sorted(names) for c, names in among if names is not None}
+    every = {metric for metrics in known.values() for metric in metrics}
+    near = difflib.get_close_matches(requirement.metric, sorted(every), n=3, cutoff=0.6)
+    if near:
+        advice = f"did you mean {' or '.join(map(repr, near))}?"
+    elif len(known) > FEW:
+        advice = "'optvet plugins show COMPARATOR' lists those of a comparator"
+    else:
+        listed = [f"{name} has {', '.join(metrics)}" for name, metrics in known.items()]
+        advice = "; ".join([*listed, f"all have {' and '.join(COUNTS)}"])
+    where = f"{requirement.origin} {str(requirement)!r}"
+    return UsageError(f"{where}: there is no metric {requirement.metric!r}; {advice}")

@@ -1,0 +1,1 @@
+"""What a trial shows on its samples: the judge is asked, and noise measured where it matters."""

@@ -1,0 +1,461 @@
+"""Examining a trial: what is wrong with it?
+
+An ``Examiner`` compares trials with the reference's. It measures noise only if outputs differ by
+more than a few roundoffs, runs the controls that a finding needs, and caches both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from optvet.engine.judge.dependence import Runs
+from optvet.engine.judge.failures import OPTIMIZER, OPTIMIZER_ON_LOAD
+from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.known_noise import Noise, uncertainty
+from optvet.engine.judge.outputs import judge
+from optvet.engine.judge.sample import (
+    InterfaceProblem,
+    Review,
+    SampleVerdict,
+    Setting,
+    judge_failure,
+    judge_outputs,
+    judge_sample,
+    refine,
+    unlike,
+)
+from optvet.engine.judge.sizes import largest_difference
+from optvet.engine.judge.thresholds import THRESHOLDS, Thresholds
+from optvet.engine.numerics.floats import is_float
+from optvet.engine.vet.observe.layers import Layers
+from optvet.engine.vet.observe.observation import (
+    Examination,
+    Observation,
+    finite,
+    keep_worst,
+    observation_of,
+)
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials import noise_floor as measuring
+from optvet.engine.work.trials.draws import ModelPair
+from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.trial_results import Trial
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.graph.interface import misdeclared
+from optvet.spec.records import OutputRecord
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Failure, Sample
+
+_LISTED_INPUTS = 4
+GROSS = 1e-3
+"""Relative difference beyond which the reference is first compared with itself."""
+
+
+class Examiner:
+    """Compares trials with the reference on the same samples."""
+
+    def __init__(
+        self,
+        lab: TrialRunner,
+        samples: Sequence[Sample],
+        *,
+        tolerance: Callable[[Sequence[str]], float | None] = lambda passes: None,
+        thresholds: Thresholds = THRESHOLDS,
+    ) -> None:
+        self.lab = lab
+        self.base: tuple[str, ...] | None = None
+        self.samples = list(samples)
+        self.reference: dict[str, Outputs] = {}
+        self.random: set[str] = set()
+        self.flaky: set[str] = set()
+        self.undecided: dict[str, str] = {}
+        self.ignored_outputs: set[str] = set()
+        self.tolerance, self.thresholds = tolerance, thresholds
+        self.self_checked: set[str] = set()
+        self._names: dict[str, None] = {}
+        self._numbers: set[bool] = set()
+        self._noise: dict[str, Noise] = {}
+        self._measured: set[str] = set()
+        self._refining: dict[str, Iterator[Noise]] = {}
+        self._late: dict[frozenset[tuple[str, tuple[int, ...]]], str] = {}
+        self._draws = self._lists_weights = False
+        self._moved: set[str] = set()
+        self._drawn: dict[str, Runs] = {}
+        self.layers = Layers(lab)
+
+    def learn_reference(self, trial: Trial) -> None:
+        """Take the reference outputs from a trial: of the original, or of the required passes."""
+        self.base = trial.passes if trial.of_optimizer else None
+        facts = trial.build.facts
+        if facts is not None and not trial.of_optimizer:
+            self._draws, self._lists_weights = facts.random, facts.lists_weights
+        for sample, run in trial.runs.items():
+            if not isinstance(run, Failure):
+                self.reference[sample] = run
+                self._names |= dict.fromkeys(run)
+                self._numbers |= {_is_nan(v) for v in run.values() if v.size}
+
+    def forget(self, samples: Sequence[Sample]) -> None:
+        """Drop the data of ``samples``; conclusions for other samples are kept."""
+        for sample in samples:
+            self.reference.pop(sample.id, None)
+            self._noise.pop(sample.id, None)
+            self._measured.discard(sample.id)
+            self._refining.pop(sample.id, None)
+            self._moved.discard(sample.id)
+
+    # --- one trial ---------------------------------------------------------------------------
+
+    def examine(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
+        """What is wrong with ``trial``, which was run on ``samples``."""
+        first = samples[0] if samples else None
+        failed = self._failed(trial, samples)
+        if failed is not None:
+            return Examination(failed)
+        if trial.alignment is not None and trial.alignment.problem:
+            problem = InterfaceProblem(trial.alignment.problem)
+            return Examination(observation_of(judge_sample({}, problem), first))
+        found = self._compare(trial, samples)
+        if found.observation is None:
+            found.observation = self._lost(trial, samples) or misdeclared_in(trial, samples)
+        return found
+
+    def _failed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+        """The first step that failed: of the build, or of a sample."""
+        on_load = self.lab.case.optimizer.traits.optimizes_on_load
+        maker = OPTIMIZER_ON_LOAD if on_load else OPTIMIZER
+        if trial.build.failure is not None:
+            first = samples[0] if samples else None
+            return observation_of(judge_failure(trial.build.failure, maker), first)
+        gone = self._lost_but_fed(trial, samples)
+        if gone is not None:
+            return gone
+        for sample in samples:
+            run = trial.runs.get(sample.id)
+            if isinstance(run, Failure):
+                return observation_of(judge_failure(run, maker), sample)
+        return None
+
+    def _lost_but_fed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+        """That a sample feeds an optional input which is gone: nothing can be run on it."""
+        lost = trial.alignment.lost if trial.alignment is not None else ()
+        for sample in samples:
+            fed = [name for name in lost if name in sample.feeds]
+            if fed:
+                problem = InterfaceProblem(f"{_inputs_words(fed)} gone, which the sample feeds")
+                return observation_of(judge_sample({}, problem), sample)
+        return None
+
+    def _lost(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+        """That optional inputs are gone; of weights that are listed by habit, a note tells."""
+        if trial.alignment is None or self._lists_weights:
+            return None
+        lost = tuple(n for n in trial.alignment.lost if n not in self.ignored_outputs)
+        if not lost:
+            return None
+        words = f"{_inputs_words(lost)} gone: a caller can no longer replace the default"
+        first = samples[0] if samples else None
+        return observation_of(judge_sample({}, InterfaceProblem(words)), first, lost)
+
+    def _compare(self, trial: Trial, samples: Sequence[Sample]) -> Examination:
+        if self._draws:
+            for sample in samples:
+                self._know_random(sample)
+        self._settle(trial, samples)
+        found = Examination()
+        worst: tuple[SampleVerdict, Sample] | None = None
+        for sample in samples:
+            verdict = self._verdict(trial, sample)
+            for j in verdict.judgements:
+                keep_worst(found.judgements, j)
+            found.sensitive += [(sample, j) for j in verdict.judgements if j.call == "sensitivity"]
+            if not verdict.right and (worst is None or verdict.exceeds > worst[0].exceeds):
+                worst = (verdict, sample)
+        if worst is not None:
+            found.observation = observation_of(*worst)
+        elif self.random:
+            # Many runs of one sample: asked again for others, the answer is remembered.
+            first = self.samples[0] if self.samples else samples[0]
+            judged = self._compare_random(trial, first)
+            found.judgements |= {j.output: j for j in judged}
+            found.observation = _other_distribution(first, judged)
+        return found
+
+    def _judge(self, trial: Trial, sample: Sample) -> list[Judgement]:
+        """The judgements of a sample, with what is known of its noise."""
+        asked = self._asked(trial, sample)
+        return [] if asked is None else judge_outputs(*asked, review=self._review(trial, sample))
+
+    def _verdict(self, trial: Trial, sample: Sample) -> SampleVerdict:
+        asked = self._asked(trial, sample)
+        if asked is None:
+            return SampleVerdict("same")
+        return judge_sample(*asked, review=self._review(trial, sample))
+
+    def _asked(
+        self, trial: Trial, sample: Sample
+    ) -> tuple[Outputs, Outputs, Noise | None, Setting] | None:
+        """What the judge is asked about a sample; None if there is nothing to compare."""
+        reference, run = self.reference.get(sample.id), trial.runs.get(sample.id)
+        if reference is None or run is None or isinstance(run, Failure):
+            return None
+        skipped = self.random | self.flaky | self.ignored_outputs
+        expected = {n: v for n, v in reference.items() if n not in skipped}
+        setting = Setting(self.thresholds, tolerance=self.tolerance(trial.passes))
+        return expected, run, self._noise.get(sample.id), setting
+
+    def _review(self, trial: Trial, sample: Sample) -> Review:
+        """What the layers of a quantized model tell, unless a tolerance is declared."""
+        if self.tolerance(trial.passes) is not None:
+            return lambda judgement: judgement
+        return partial(self.layers.judged, trial.passes, sample.id)
+
+    # --- noise, where it is needed ------------------------------------------------------------
+
+    def _settle(self, trial: Trial, samples: Sequence[Sample]) -> None:
+        """Measure noise until no judgement is open, largest difference first.
+
+        It ends at a confirmed fault, since one failing sample is enough. What is measured on one
+        sample says nothing of another: a sample near a decision or a pole may have a thousand times
+        the noise of the next, so each that differs is measured itself.
+        """
+        settled: set[str] = set()
+        for sample in samples:
+            # The graph alone settles much: what cannot round, and what sums in another order may.
+            if sample.id not in self._noise and self._doubtful(trial, sample):
+                self._noise[sample.id] = measuring.known(self.lab, sample)
+        if self.tolerance(trial.passes) is None:
+            doubtful = [(-self._size(trial, s), s) for s in samples if self._doubtful(trial, s)]
+            self.layers.inspect(trial, doubtful)
+        while True:
+            doubts = [s for s in samples if s.id not in settled and self._doubtful(trial, s)]
+            if not doubts:
+                return
+            sample = min(doubts, key=lambda s: self._size(trial, s))
+            if not settled and self._gross(trial, sample):
+                # A reference that differs from itself has no noise to measure.
+                self._check_self(sample)
+            # The one that differs most is mostly a fault, or none is: then all the others at once.
+            self._measure(trial, doubts if settled else [sample])
+            settled.add(sample.id)
+            judged = self._judge(trial, sample)
+            if any(j.call in ("fault", "sensitivity", "unsure") for j in judged):
+                self._check_self(sample)
+                if not self._certain(trial, sample):
+                    self._refine(trial, sample)
+                judged = self._judge(trial, sample)
+            if any(j.call == "fault" for j in judged):
+                return
+
+    def _doubtful(self, trial: Trial, sample: Sample) -> bool:
+        return any(j.call in ("unsure", "fault") for j in self._judge(trial, sample))
+
+    def _faulty(self, trial: Trial, sample: Sample) -> bool:
+        return any(j.call == "fault" for j in self._judge(trial, sample))
+
+    def _size(self, trial: Trial, sample: Sample) -> float:
+        """Sort key: samples with the largest differences that are in doubt first."""
+        judged = [j for j in self._judge(trial, sample) if j.call in ("unsure", "fault")]
+        structural = any(j.structural for j in judged)
+        return -max((j.error or 0.0 for j in judged), default=0.0) - (math.inf if structural else 0)
+
+    def _gross(self, trial: Trial, sample: Sample) -> bool:
+        return any(
+            j.call in ("unsure", "fault") and (j.error is None or j.error > GROSS)
+            for j in self._judge(trial, sample)
+        )
+
+    def _measure(self, trial: Trial, samples: Sequence[Sample]) -> None:
+        """Measure jitter on those of which the size of a difference matters, as the graph shows."""
+        wanted = []
+        for sample in samples:
+            self._noise.setdefault(sample.id, measuring.known(self.lab, sample))
+            if sample.id not in self._measured and not self._certain(trial, sample):
+                wanted.append(sample)
+        self._measured.update(s.id for s in wanted)
+        self._noise.update(measuring.measure(self.lab, wanted) if wanted else {})
+        for sample in wanted:
+            self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id])
+
+    def _certain(self, trial: Trial, sample: Sample) -> bool:
+        """Whether some output is wrong in a way that no noise explains."""
+        discontinuous = measuring.analysis(self.lab).discontinuous
+        return any(
+            j.call == "fault"
+            and (j.layered or (j.structural and _base(j.output) not in discontinuous))
+            for j in self._judge(trial, sample)
+        )
+
+    def _refine(self, trial: Trial, sample: Sample) -> None:
+        """Before a fault is reported: measure more noise, until nothing is open."""
+        if self.layers.applies() and sample.id not in self._moved:
+            self._moved.add(sample.id)
+            self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id], more=True)
+            if not self._doubtful(trial, sample):
+                return
+        shapes = frozenset((name, value.shape) for name, value in sample.feeds.items())
+        stages = self._refining.get(sample.id)
+        if stages is None:
+            stages = self._refining[sample.id] = measuring.refinements(
+                self.lab,
+                sample,
+                self._noise[sample.id],
+                other_kernels=self.thresholds.other_kernels,
+                missing=self._late.get(shapes, ""),
+            )
+        elif not self._doubtful(trial, sample):
+            return
+
+        def take(noise: Noise) -> bool:
+            self._noise[sample.id] = noise
+            if noise.missing:
+                self._late.setdefault(shapes, noise.missing)
+            return self._doubtful(trial, sample)
+
+        refine(stages, take)
+        if self._doubtful(trial, sample) and not self._faulty(trial, sample):
+            # Gross differences that more draws decide; a fault is none by fewer of them already.
+            self._noise[sample.id] = measuring.draw_more(self.lab, sample, self._noise[sample.id])
+
+    # --- controls ----------------------------------------------------------------------------
+
+    def _know_random(self, sample: Sample) -> None:
+        if sample.id not in self.reference:
+            return
+        # Workers forked from one server may share a runtime's seed, so agreement between two runs
+        # would prove nothing: what depends on a random operator is random.
+        drawn = measuring.analysis(self.lab).random
+        self.random |= {n for n in self.reference[sample.id] if _base(n) in drawn}
+
+    def _check_self(self, sample: Sample) -> None:
+        """Check that two runs of the reference agree, before a difference is reported."""
+        if sample.id in self.self_checked:
+            return
+        self.self_checked.add(sample.id)
+        again = self.lab.fresh(self.base, [sample], "control").runs.get(sample.id)
+        if isinstance(again, Failure) or again is None:
+            words = describe(again) if again is not None else "no answer"
+            self.undecided[sample.id] = f"the reference ran once, then failed: {words}"
+            return
+        self.flaky |= unlike(self.reference[sample.id], again) - self.random
+
+    def _compare_random(self, trial: Trial, sample: Sample) -> list[Judgement]:
+        """Random outputs are compared by many draws of both models."""
+        names = sorted(self.random - self.ignored_outputs - self.flaky)
+        if not names:
+            return []
+        pair = ModelPair(self.lab, self.base, trial.passes, sample, self._drawn)
+        return list(pair.judgements(names).values())
+
+    def agrees(self, sample: Sample, again: Outputs) -> bool:
+        """Whether a second run of the reference agrees with the first, except random outputs."""
+        skipped = self.random | self.flaky
+        judged = {n: v for n, v in self.reference[sample.id].items() if n not in skipped}
+        return not unlike(judged, again)
+
+    def tells_nothing(self) -> bool:
+        """Whether the reference is NaN wherever it could be compared numerically."""
+        return self._numbers == {True}
+
+    def levels(self, runs: Mapping[str, Outputs]) -> dict[str, dict[str, float]]:
+        """Absolute uncertainty per sample and output, where anything is known of it.
+
+        No less than a difference in ``runs``, the candidate's outputs, that is called drift: the
+        exact results may have settled what the spread of the reference does not.
+        """
+        levels: dict[str, dict[str, float]] = {}
+        for sample, outputs in self.reference.items():
+            noise, run = self._noise.get(sample), runs.get(sample)
+            for name, value in outputs.items():
+                level = uncertainty(name, value, noise) if noise is not None else None
+                if run is not None and is_float(value.dtype):
+                    (j,) = judge({name: value}, run, noise, self.thresholds)
+                    if self._settled_by_layers(sample, j).call == "drift":
+                        level = max(level or 0.0, largest_difference(value, run[name]))
+                if level is not None:
+                    levels.setdefault(sample, {})[name] = level
+        return levels
+
+    def _settled_by_layers(self, sample: str, j: Judgement) -> Judgement:
+        """What the layers of the whole pipeline say in place of ``j``."""
+        return self.layers.judged(self.lab.case.passes.pipeline, sample, j)
+
+    # --- summary -----------------------------------------------------------------------------
+
+    def outputs(self, judgements: Mapping[str, Judgement]) -> list[OutputRecord]:
+        """One verdict per output over all samples that were examined."""
+        records = []
+        for name in self._names:
+            if name in self.flaky:
+                records.append(OutputRecord(name=name, verdict="flaky"))
+            elif name in judgements:
+                j = judgements[name]
+                call = "undecided" if j.call == "unsure" else j.call
+                records.append(
+                    OutputRecord.model_validate(
+                        {
+                            "name": name,
+                            "verdict": call,
+                            "error": finite(j.error),
+                            "noise_floor": finite(j.noise),
+                            "detail": j.detail,
+                        }
+                    )
+                )
+            else:
+                records.append(OutputRecord(name=name, verdict="not-judged"))
+        return records
+
+
+def misdeclared_in(trial: Trial, samples: Sequence[Sample]) -> Observation | None:
+    """That the candidate declares shapes which contradict the reference's, and not what it gives.
+
+    Where it gives what it declares, the declaration of the original was wrong.
+    """
+    if trial.alignment is None or not trial.alignment.disputed:
+        return None
+    for sample in samples:
+        run = trial.runs.get(sample.id)
+        if isinstance(run, Failure):
+            continue
+        words = misdeclared(trial.alignment, run or {})
+        if words:
+            return observation_of(judge_sample({}, InterfaceProblem(words)), sample)
+    return None
+
+
+def _is_nan(value: np.ndarray) -> bool:
+    return is_float(value.dtype) and bool(np.all(value != value))
+
+
+def _base(name: str) -> str:
+    """Graph output that a flattened sequence or map entry came from."""
+    suffixes = _SUFFIXES_BACKWARDS.match(name[::-1])
+    return name[: len(name) - suffixes.end()] if suffixes else name
+
+
+# From the end: a search for suffixes from the start takes quadratic time on "[0][0][0]…x".
+_SUFFIXES_BACKWARDS = re.compile(r"(?:\]\d+\[|syek\.|htgnel\.|enon_si\.)+")
+
+
+def _inputs_words(names: Sequence[str]) -> str:
+    """The beginning of a sentence: optional inputs 'a', 'b' are."""
+    listed = ", ".join(repr(name) for name in names[:_LISTED_INPUTS])
+    more = f" and {len(names) - _LISTED_INPUTS} more" if len(names) > _LISTED_INPUTS else ""
+    several = len(names) > 1
+    return f"optional input{'s' * several} {listed}{more} {'are' if several else 'is'}"
+
+
+def _other_distribution(sample: Sample, judged: Sequence[Judgement]) -> Observation | None:
+    """What is wrong with random outputs; None if nothing is."""
+    faults = [j for j in judged if j.call == "fault"]
+    if not faults:
+        return None
+    message = f"random output {faults[0].output!r}: {faults[0].detail}"
+    names = tuple(j.output for j in faults)
+    return Observation("fault", Symptom.WRONG_OUTPUT, "compare", message, names, sample=sample)

@@ -1,0 +1,383 @@
+"""Measures requirements on all samples, after any pass sequence.
+
+The optimized model is compared with the original as the user gave it, not with the result of the
+empty pipeline: a requirement includes the effects of import and lowering.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from pydantic import BaseModel
+
+from optvet.engine.numerics.tolerance import excess
+from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.impact.assess import begin, decoded
+from optvet.engine.vet.impact.comparator_options import calibrated, metrics_of
+from optvet.engine.vet.impact.impact import Answers, Assessment, ComparatorChoice
+from optvet.engine.vet.impact.requirements import (
+    Candidate,
+    belongs_to,
+    candidates,
+    fitting,
+    required_of,
+    unknown_metric,
+)
+from optvet.engine.vet.observe.examine import Examiner
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials import noise_floor
+from optvet.engine.work.trials.inputs import Inputs
+from optvet.engine.work.trials.trial import Outputs
+from optvet.engine.work.trials.trial_results import Trial
+from optvet.spec.errors import ContractError, InputError
+from optvet.spec.requirement import Required, Requirement, Tolerance
+from optvet.spec.types import Failure, Model, Sample
+
+Runs = Mapping[str, Outputs]
+Passes = tuple[str, ...] | None
+"""A pass sequence; None is the original model."""
+
+
+@dataclass(frozen=True)
+class RequirementReading:
+    """The measurement of one requirement.
+
+    Attributes:
+        met: Whether the requirement is met; None if it cannot be measured.
+        value: The measured value; None if there is none.
+        words: The value, or why there is none, as text.
+        comparator: Name of the comparator; None for a tolerance.
+        witness: The sample that is furthest from the requirement, without its feeds.
+        outputs: Outputs that are beyond a tolerance.
+        shortfalls: How far each sample is on the wrong side of a metric's bound, by its id.
+    """
+
+    met: bool | None
+    value: float | None = None
+    words: str = ""
+    comparator: str | None = None
+    witness: Sample | None = None
+    outputs: tuple[str, ...] = ()
+    shortfalls: Mapping[str, float] = field(default_factory=dict)
+
+
+class RequirementMeter:
+    """Measures requirements after pass sequences; each sequence is measured once.
+
+    Attributes:
+        required: The requirements.
+        samples: All samples if they are in memory; else empty, and samples are loaded again.
+    """
+
+    def __init__(self, session: VetSession, detected: Detected, inputs: Inputs) -> None:
+        self.required = required_of(session.request, session.case.model)
+        self.samples: Sequence[Sample] = () if inputs.several else detected.samples
+        self._session, self._detected, self._inputs = session, detected, inputs
+        self._known: dict[tuple[Passes, bool], Mapping[Required, RequirementReading]] = {}
+        self._among: list[Candidate] = []
+        self._scales: dict[tuple[str, str | None], BaseModel] = {}
+
+    def read(
+        self, required: Required, passes: Passes, *, fresh: bool = False
+    ) -> RequirementReading:
+        """``required`` after ``passes``; ``fresh`` repeats all runs in new processes."""
+        key = (passes, fresh)
+        if key not in self._known:
+            self._known[key] = self._measure(passes, fresh)
+        return self._known[key][required]
+
+    def _measure(self, passes: Passes, fresh: bool) -> Mapping[Required, RequirementReading]:
+        lab = self._session.lab
+        gauges: list[Gauge] = []
+        for samples in self._chunks():
+            reference = runs_of(lab.reference(samples))
+            usable = [s for s in samples if s.id in reference]
+            if not usable:
+                continue
+            if not gauges:
+                gauges = self._gauges(reference[usable[0].id])
+            made = lab.trial(passes, usable, "verify") if passes is not None else None
+            # Decoding needs a build that exists, so the plain trial comes first.
+            trial = lab.fresh(passes, usable) if fresh or made is None else made
+            if (failed := unmeasured(trial, usable)) is not None:
+                return dict.fromkeys(self.required, failed)
+            examiner, runs = self._detected.examiner, runs_of(trial)
+            chunk = chunk_of(examiner, self.required, passes, usable, reference, runs)
+            for gauge in gauges:
+                gauge.add(chunk)
+            if not self.samples:
+                held = {s.id for s in self._detected.samples}
+                lab.forget([s for s in usable if s.id not in held])
+        return {gauge.required: gauge.reading() for gauge in gauges}
+
+    def _chunks(self, *, again: bool = False) -> Iterator[Sequence[Sample]]:
+        """All samples, in chunks; ``again`` if an iteration over them is running already."""
+        if self.samples:
+            yield self.samples
+            return
+        refused = self._detected.refused
+        inputs = self._session.inputs() if again else self._inputs
+        for chunk in inputs.chunks():
+            yield [s for s in chunk if s.id not in refused]
+
+    def _gauges(self, outputs: Outputs) -> list[Gauge]:
+        if not self._among:
+            session = self._session
+            about = (session.request, session.plugins, session.case.model)
+            self._among = candidates(begin(*about, outputs), *about)
+        return [
+            gauge_of(r, self._scaled(r.output, fitting(r, self._among)))
+            if isinstance(r, Requirement)
+            else gauge_of(r)
+            for r in self.required
+        ]
+
+    def _scaled(self, output: str | None, among: Sequence[Candidate]) -> list[Candidate]:
+        """The comparators with calibrated options; see ``calibrated``."""
+        found = []
+        for comparator, options in among:
+            key = (comparator.name, output)
+            if key not in self._scales:
+                lab, chunks = self._session.lab, self._chunks(again=True)
+                self._scales[key] = calibrated(lab, chunks, comparator, options, output)
+            found.append((comparator, self._scales[key]))
+        return found
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Samples with the outputs of both models.
+
+    Attributes:
+        model: The original.
+        samples: The samples.
+        reference: Outputs of the original.
+        candidate: Outputs of the optimized model.
+        unsteady: Outputs that differ between runs of one model: random or flaky ones.
+        levels: Absolute noise of the reference's outputs by sample id and output, where measured.
+        decode: What a comparator that decodes makes of both models; None for others.
+    """
+
+    model: Model
+    samples: Sequence[Sample]
+    reference: Runs
+    candidate: Runs
+    unsteady: frozenset[str] = frozenset()
+    levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    decode: Callable[[Assessment], Answers | None] = lambda assessment: None
+
+
+def chunk_of(
+    examiner: Examiner,
+    required: Iterable[Required],
+    passes: Passes,
+    samples: Sequence[Sample],
+    reference: Runs,
+    candidate: Runs,
+) -> Chunk:
+    """A chunk with what ``examiner`` knows of the outputs; ``passes`` gave the candidate's."""
+    lab = examiner.lab
+    drawn = noise_floor.analysis(lab).random
+    names = {n for run in reference.values() for n in run}
+    random = {n for n in names if belongs_to(n, drawn)}
+    has_metric = any(isinstance(r, Requirement) for r in required)
+    return Chunk(
+        lab.model,
+        samples,
+        reference,
+        candidate,
+        frozenset(examiner.flaky | random),
+        examiner.levels(candidate) if has_metric else {},
+        partial(decoded, lab, passes, samples),
+    )
+
+
+class Gauge:
+    """Measures one requirement, a chunk of samples at a time."""
+
+    required: Required
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a chunk of samples."""
+        raise NotImplementedError
+
+    def reading(self) -> RequirementReading:
+        """The measurement over all added samples."""
+        raise NotImplementedError
+
+
+@dataclass
+class _MetricGauge(Gauge):
+    """Measures a metric, by the first comparator that has it and accepts the outputs."""
+
+    required: Requirement
+    among: list[Candidate]
+    _assessment: Assessment | None = None
+    _reason: str = ""
+    _unsteady: set[str] = field(default_factory=set)
+    _origins: dict[str, str] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk) -> None:
+        """Compare by the first comparator that accepts the outputs; later chunks by the same."""
+        output = self.required.output
+        self._unsteady |= {n for n in chunk.unsteady if output in (None, n)}
+        self._origins |= {s.id: s.origin for s in chunk.samples}
+        while self.among:
+            comparator, options = self.among[0]
+            if self._assessment is None:
+                choice = ComparatorChoice(comparator, "--require")
+                self._assessment = Assessment(choice, options, chunk.model)
+            try:
+                self._add(self._assessment, chunk)
+            except (InputError, ContractError) as error:
+                self._reason = str(error)
+                if self._assessment.begun or len(self.among) == 1:
+                    return
+                self.among, self._assessment = self.among[1:], None
+            else:
+                return
+
+    def _add(self, assessment: Assessment, chunk: Chunk) -> None:
+        output = self.required.output
+        sides = [_only(output, runs) for runs in (chunk.reference, chunk.candidate)]
+        answers = chunk.decode(assessment) if output is None else None
+        assessment.add(chunk.samples, sides[0], sides[1], chunk.levels, answers)
+
+    def reading(self) -> RequirementReading:
+        """The metric over all samples."""
+        assessment, required = self._assessment, self.required
+        if self._unsteady:
+            return _not_compared(self._unsteady)
+        if assessment is None or not assessment.begun:
+            return RequirementReading(
+                None, words=self._reason or "no sample has outputs on both sides"
+            )
+        name = assessment.choice.comparator.name
+        if assessment.unlike:
+            return RequirementReading(False, words=assessment.unlike, comparator=name)
+        try:
+            metrics = assessment.metrics()
+        except (InputError, ContractError) as error:
+            return RequirementReading(None, words=str(error), comparator=name)
+        comparator, options = self.among[0]
+        if required.metric not in metrics and metrics_of(comparator, options) is None:
+            raise unknown_metric(required, [(comparator, sorted(metrics))])
+        if assessment.gaps or required.metric not in metrics:
+            there = ", ".join(sorted(metrics))
+            lacks = f"comparator {name!r} gave no {required.metric!r} of these samples, but {there}"
+            return RequirementReading(None, words=assessment.gaps or lacks, comparator=name)
+        value = float(metrics[required.metric])
+        met, shown = required.is_met(value), f"{value:.6g}"
+        if required.is_met(float(shown)) is not met:
+            shown = repr(value)
+        words = f"{required.metric} is {shown}"
+        values = assessment.by_sample(required.metric)
+        shortfalls = {sample: required.shortfall(value) for sample, value in values.items()}
+        worst = max(shortfalls, key=shortfalls.__getitem__, default=None)
+        witness = None if worst is None else Sample(worst, {}, origin=self._origins.get(worst, ""))
+        return RequirementReading(met, value, words, name, witness, shortfalls=shortfalls)
+
+
+@dataclass
+class _ToleranceGauge(Gauge):
+    """Measures the largest ``|candidate - original| / (atol + rtol * |original|)``; no unit."""
+
+    required: Tolerance
+    _worst: float = 0.0
+    _words: str = ""
+    _witness: Sample | None = None
+    _left_out: set[str] = field(default_factory=set)
+    _beyond: dict[str, None] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk) -> None:
+        """Compare every output that the tolerance covers, except random and flaky ones."""
+        for sample in chunk.samples:
+            ours, theirs = chunk.reference[sample.id], chunk.candidate.get(sample.id, {})
+            for name, value in ours.items():
+                if not self.required.covers(name):
+                    continue
+                if name in chunk.unsteady:
+                    self._left_out.add(name)
+                    continue
+                self._take(sample, name, value, theirs)
+
+    def _take(self, sample: Sample, name: str, value: np.ndarray, theirs: Outputs) -> None:
+        if name not in theirs:
+            self._worst, self._words = math.inf, f"there is no output {name!r}"
+            return
+        found = excess(value, theirs[name], rtol=self.required.rtol, atol=self.required.atol)
+        if found.beyond:
+            self._beyond[name] = None
+        if self._witness is None or found.ratio > self._worst:
+            self._worst, self._witness = found.ratio, replace(sample, feeds={})
+            self._words = (
+                f"output {name!r}: {found.beyond:,} of {found.elements:,} elements beyond it, "
+                + (
+                    f"by up to {found.ratio:.3g} times"
+                    if math.isfinite(found.ratio)
+                    else "where nothing is allowed"
+                )
+            )
+
+    def reading(self) -> RequirementReading:
+        """Whether all elements of all samples are within the tolerance."""
+        if self._left_out and (self._witness is None or self._worst <= 1):
+            return _not_compared(self._left_out)
+        met = self._worst <= 1
+        words = self._words
+        if met:
+            words = f"the largest difference is {self._worst:.3g} of what is allowed"
+            words = words if self._worst else "nothing differs"
+        return RequirementReading(met, self._worst, words, None, self._witness, tuple(self._beyond))
+
+
+def _not_compared(outputs: Collection[str]) -> RequirementReading:
+    names = ", ".join(map(repr, sorted(outputs)))
+    return RequirementReading(None, words=f"no two runs of the original need to agree on {names}")
+
+
+def _only(output: str | None, runs: Runs) -> Runs:
+    """``runs`` with only this output; unchanged for None."""
+    if output is None:
+        return runs
+    return {
+        sample: {n: v for n, v in values.items() if n == output} for sample, values in runs.items()
+    }
+
+
+def gauge_of(required: Required, among: Sequence[Candidate] = ()) -> Gauge:
+    """What measures ``required``: a metric by the first of ``among`` that accepts the outputs."""
+    if isinstance(required, Requirement):
+        return _MetricGauge(required, list(among))
+    return _ToleranceGauge(required)
+
+
+def runs_of(trial: Trial) -> Runs:
+    """Outputs by sample id, of the samples that ran."""
+    return {i: run for i, run in trial.runs.items() if not isinstance(run, Failure)}
+
+
+def unmeasured(trial: Trial, samples: Sequence[Sample]) -> RequirementReading | None:
+    """A reading that says why outputs of ``samples`` are missing; None if none are."""
+    failure = _failure(trial, samples)
+    if failure is None:
+        return None
+    return RequirementReading(
+        None, words=f"the optimized model cannot be measured: {describe(failure)}"
+    )
+
+
+def _failure(trial: Trial, samples: Sequence[Sample]) -> Failure | None:
+    """The failure because of which outputs of ``samples`` are missing; None if none are."""
+    if trial.build.failure is not None:
+        return trial.build.failure
+    failed = next((r for r in trial.runs.values() if isinstance(r, Failure)), None)
+    if failed is None and not all(s.id in trial.runs for s in samples):
+        words = trial.alignment.problem if trial.alignment is not None else ""
+        return Failure("error", "run", words or "it was not run on all samples")
+    return failed

@@ -1,0 +1,1 @@
+"""Whether the verified pipeline makes the model slower, and which passes do."""

@@ -1,0 +1,135 @@
+"""Timings of a case, and what they say as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from optvet.engine.judge.failures import symptom_of
+from optvet.engine.models import large
+from optvet.engine.numerics import time_ratio
+from optvet.engine.options import parse_options
+from optvet.engine.vet.session import VetSession
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.timing.stopwatch import Stopwatch, Timed
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.trial import RuntimeConfig
+from optvet.engine.work.trials.trial_runner import Progress
+from optvet.spec.records.bench import StepFailure
+from optvet.spec.records.timing import TimedSide, Timing
+from optvet.spec.scratch import temporary_folder
+from optvet.spec.symptoms import Symptom
+from optvet.spec.types import Sample
+
+
+def deployed(case: Case, options: Mapping[str, Any]) -> Case:
+    """``case`` under the runtime's own defaults, but for the user's ``options``.
+
+    Raises:
+        UsageError: The runtime does not take an option.
+    """
+    runtime = case.candidate.runtime
+    return case.run_by(
+        RuntimeConfig(runtime, parse_options(runtime.name, runtime.deployed, options))
+    )
+
+
+@contextmanager
+def stopwatch(
+    session: VetSession,
+    case: Case,
+    samples: tuple[Sample, ...],
+    *,
+    threshold: float,
+    repeats: int,
+    progress: Progress,
+) -> Iterator[Stopwatch]:
+    """A stopwatch for ``case`` that uses the sandbox of ``session``."""
+    is_large = large.is_large(case.model)
+    # Results of large models are kept beside those of trials, which have room on a disk.
+    place = session.lab.scratch if is_large else None
+    with temporary_folder("optvet-timing-", place) as folder:
+        yield Stopwatch(
+            case,
+            session.lab.sandbox,
+            samples,
+            Path(folder),
+            threshold,
+            repeats,
+            is_large,
+            progress,
+        )
+
+
+def failure_record(timed: Timed) -> StepFailure | None:
+    """Why a pass sequence could not be timed; None if it was."""
+    failure = timed.failure
+    if failure is not None:
+        return StepFailure(
+            symptom=symptom_of(failure), stage=failure.stage, message=describe(failure)
+        )
+    if timed.interface_problem:
+        problem = timed.interface_problem
+        return StepFailure(symptom=Symptom.INTERFACE_CHANGE, stage="check", message=problem)
+    return None
+
+
+def timing_record(watch: Stopwatch, timed: Timed, *, memory: bool = True) -> Timing:
+    """A timing without failure as a record; with peak memory, which takes a process per side."""
+    repeats, interval = timed.repeats, timed.interval
+    about: dict[str, Any] = {}
+    if interval is not None:
+        sizes = (watch.memory(watch.base), watch.memory(timed.passes)) if memory else (None, None)
+        sides = [_side(timed, i, sizes[i]) for i in (0, 1)]
+        differences = [r.difference for r in repeats]
+        known = [d for d in differences if d is not None]
+        about = {
+            "ratio": interval.ratio,
+            "low": interval.low,
+            "high": interval.high,
+            "rounds": round(median(len(r.log_ratios) for r in repeats)),
+            "redone": sum(r.redone for r in repeats),
+            "spread": time_ratio.spread_of([r.log_ratios for r in repeats]),
+            "reference": sides[0],
+            "candidate": sides[1],
+            "ratios": [time_ratio.ratio_of(r.log_ratios) for r in repeats],
+            "difference": max(known) if len(known) == len(differences) else None,
+        }
+    return Timing(
+        verdict=timed.call,
+        detail=_detail(watch, timed),
+        baseline="original" if watch.base is None else "empty pipeline",
+        identical=timed.identical,
+        confidence=timed.confidence,
+        threshold=watch.threshold,
+        repeats=len(repeats),
+        **about,
+    )
+
+
+def _side(timed: Timed, index: int, memory_bytes: int | None) -> TimedSide:
+    latency_s = median(median(r.latencies[index]) for r in timed.repeats)
+    return TimedSide(
+        latency_s=latency_s,
+        throughput=1 / latency_s,
+        load_s=median(r.load_s[index] for r in timed.repeats),
+        memory_bytes=memory_bytes,
+    )
+
+
+def _detail(watch: Stopwatch, timed: Timed) -> str:
+    """Why there is no answer, or none was needed."""
+    if timed.identical:
+        return "the same bytes as the original, which were not timed"
+    found = timed.interval
+    if found is None or timed.call != "undecided":
+        return ""
+    spread = time_ratio.spread_of([r.log_ratios for r in timed.repeats])
+    return (
+        f"the interval from {found.low:.2f} to {found.high:.2f} is too wide to tell faster from "
+        f"slower at a threshold of {watch.threshold:.0%}; the ratio varies by {spread:.0%} from "
+        "process to process: use a quieter machine or more repeats"
+    )

@@ -1,0 +1,108 @@
+"""Whether the pipeline that is safe makes the model slower, and which passes do (``--measure``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optvet.engine.vet.find.detect import Detected
+from optvet.engine.vet.require.demand import Clear
+from optvet.engine.vet.session import VetSession
+from optvet.engine.vet.speed.slowdown import Blamed, inquire
+from optvet.engine.vet.speed.timings import deployed, failure_record, stopwatch, timing_record
+from optvet.engine.work.timing.stopwatch import Passes
+from optvet.spec.errors import NothingTested
+from optvet.spec.records.timing import Timing
+from optvet.spec.records.vet import ControlState, Finding
+from optvet.spec.symptoms import Symptom
+
+REPEATS = 10
+_CONTROL = "timing"
+_STATES: Mapping[str, ControlState] = {
+    "faster": "passed",
+    "no-difference": "passed",
+    "undecided": "limited",
+    "slower": "failed",
+}
+
+
+def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Clear) -> Passes:
+    """Time the ``safe`` pipeline, and report passes that make it slower.
+
+    A timing that is undecided is a control that says so; no verdict depends on it.
+
+    Args:
+        session: What was asked; the timing and findings are added to its ledger.
+        detected: The first look, with the samples.
+        safe: The passes that show no fault.
+        clear: Vets a shorter pipeline, since removing a pass may cause a fault.
+
+    Returns:
+        The passes of ``safe`` without those that make it slower.
+    """
+    ledger, request = session.ledger, session.request
+    if not set(safe) - session.case.passes.required:
+        ledger.control(_CONTROL, "limited", "not timed: no pass is left without a fault")
+        return safe
+    case = deployed(session.case, request.runtime_options)
+    samples = tuple(detected.samples[:1])
+    with stopwatch(
+        session,
+        case,
+        samples,
+        threshold=request.slower_than,
+        repeats=REPEATS,
+        progress=session.lab.progress,
+    ) as watch:
+        try:
+            timed = watch.time(safe)
+        except NothingTested as error:
+            ledger.control(_CONTROL, "limited", str(error))
+            return safe
+        failure = failure_record(timed)
+        if failure is not None:
+            words = f"{failure.symptom} under the runtime's own defaults: {failure.message}"
+            ledger.control(_CONTROL, "limited", words)
+            return safe
+        record = ledger.timing = timing_record(watch, timed)
+        state, words = _STATES[record.verdict], record.detail or record.verdict
+        if record.verdict != "slower":
+            ledger.control(_CONTROL, state, words)
+            return safe
+        session.lab.progress("localizing the slowdown", 0, None)
+        found = inquire(session.lab, watch, safe, request.strategy)
+        for blamed in found.blamed:
+            finding = _finding(blamed, request.slower_than)
+            ledger.add(finding.model_copy(update={"witness": session.witness(samples[0])}))
+        if not found.blamed:
+            # It is slower all the same; only whose fault that is remains open.
+            why = f"which of the passes is to blame is undecided: {found.undecided}"
+            ledger.add(_slower(record, safe, request.slower_than, why))
+        ledger.control(_CONTROL, state, found.undecided or words)
+    left = found.safe
+    shorter = left is not None and any(b.culprit for b in found.blamed)
+    return clear(left) if shorter and left is not None else safe
+
+
+def _finding(blamed: Blamed, threshold: float) -> Finding:
+    record = timing_record(blamed.watch, blamed.timed, memory=False)
+    return _slower(record, blamed.culprit, threshold, "; ".join(blamed.reasons))
+
+
+def _slower(record: Timing, culprit: Passes, threshold: float, why: str) -> Finding:
+    assert record.reference is not None
+    assert record.candidate is not None
+    took = [f"{side.latency_s * 1e3:.3g}" for side in (record.reference, record.candidate)]
+    message = (
+        f"{record.ratio:.2f} times the time of the {record.baseline} (99 %: {record.low:.2f} to "
+        f"{record.high:.2f}), {took[1]} ms where it took {took[0]} ms"
+    )
+    return Finding(
+        symptom=Symptom.SLOWDOWN,
+        severity="requirement",
+        stage="run",
+        culprit=list(culprit),
+        confirmed=True,
+        message="; ".join([message, why] if why else [message]),
+        requirement=f"latency ratio <= {1 + threshold:g}",
+        measured=record.ratio,
+    )

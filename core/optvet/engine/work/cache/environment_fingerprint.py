@@ -1,0 +1,106 @@
+"""What an answer rests on beside what was asked: the versions and builds of all that takes part.
+
+A remembered answer is of these very versions; with another of any of them it is worked out anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from optvet.engine.work.cache.modified_installs import edits, owners_of
+from optvet.engine.work.sandbox import landlock
+from optvet.spec.protocols import Optimizer, Runtime, UsesLibraries
+
+CODE_VERSION = 11
+"""Raised when the meaning of a cached fact changes."""
+_LIBRARIES = ("onnx", "numpy", "scipy", "protobuf", "ml_dtypes")
+"""They read, check and evaluate models for everybody."""
+
+
+@cache
+def basis() -> tuple[object, ...]:
+    """Of what every answer depends on: this code, Python, and the libraries that all share."""
+    versions = (installed(name) for name in _LIBRARIES)
+    confined = landlock.setting()
+    where = (confined,) if confined else ()
+    return CODE_VERSION, *sys.version_info[:3], *versions, edits("onnx"), *where
+
+
+def about_plugin(plugin: Optimizer | Runtime) -> tuple[object, ...]:
+    """Of a plugin and the libraries that it uses; hashable."""
+    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
+    modules = modules_of(plugin)
+    return (
+        plugin.name,
+        plugin.version(),
+        _source(type(plugin)),
+        _builds(modules, tuple(sorted(libraries))),
+        edits(*modules),
+    )
+
+
+def modules_of(plugin: Optimizer | Runtime) -> tuple[str, ...]:
+    """Top-level modules of the libraries that a plugin uses, without optvet's own; sorted."""
+    libraries = plugin.libraries if isinstance(plugin, UsesLibraries) else {}
+    names = (*plugin.preload, *libraries.values())
+    return tuple(sorted({name.partition(".")[0] for name in names} - {"optvet"}))
+
+
+@cache
+def installed(distribution: str) -> str:
+    """Version of a distribution, and a digest of what was installed; empty if it is not there.
+
+    Two builds of one version, such as a nightly one, differ in their lists of files.
+    """
+    try:
+        found = metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+    record = found.read_text("RECORD") or ""
+    return f"{found.version} {hashlib.sha256(record.encode()).hexdigest()[:16]}"
+
+
+@cache
+def _builds(modules: tuple[str, ...], named: tuple[str, ...]) -> tuple[str, ...]:
+    names = {name for module in modules for name in owners_of(module)}
+    return tuple(f"{name} {installed(name)}" for name in sorted({*names, *named}))
+
+
+@cache
+def _registered() -> Mapping[str, str]:
+    """The distribution of each module that is registered as a plugin.
+
+    What is installed from a checkout lists no modules, but what it registers.
+    """
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        # Most distributions register nothing; parsing what they do register takes longer.
+        if "[optvet]" in (distribution.read_text("entry_points.txt") or ""):
+            name = distribution.name
+            for point in distribution.entry_points.select(group="optvet"):
+                found.setdefault(point.value.partition(":")[0].partition(".")[0], name)
+    return found
+
+
+@cache
+def _source(plugin: type) -> str:
+    """The distribution of a plugin, and a digest of the files that its class is written in."""
+    roots = {kind.__module__.partition(".")[0] for kind in plugin.__mro__}
+    registered = _registered()
+    names = {registered[root] for root in roots & registered.keys()}
+    unknown = roots - registered.keys() - sys.stdlib_module_names - {"optvet"}
+    names |= {name for root in unknown for name in owners_of(root)}
+    digest = hashlib.sha256()
+    for kind in plugin.__mro__:
+        module = sys.modules.get(kind.__module__)
+        file = None if module is None else getattr(module, "__file__", None)
+        if file is not None and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            digest.update(Path(file).read_bytes())
+    return " ".join(
+        (*(f"{name} {installed(name)}" for name in sorted(names)), digest.hexdigest()[:16])
+    )

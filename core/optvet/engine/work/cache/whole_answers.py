@@ -1,0 +1,201 @@
+"""Whole answers, kept: a question that was asked before needs no plugin and no library.
+
+The parts of an answer are kept by what they depend on (``Cache``), but to put them together takes
+every plugin and most of optvet. So an answer that was put together of kept parts alone, without any
+process, is kept as a whole too, under everything that it can depend on: the request, the model's
+bytes, the code of optvet and of its plugins, and what is installed. Where that is not known, as
+with the plugin of a third party, with data that is read from files, or with a model that has a
+record beside it, nothing is kept, and the answer is put together anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Collection, Iterator
+from importlib.machinery import PathFinder
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optvet.engine.work.cache.disk import Cache, key
+from optvet.engine.work.cache.modified_installs import written
+from optvet.spec.files import file_sha256
+from optvet.spec.records.base import Record
+from optvet.spec.records.vet import VetResult
+from optvet.spec.request import VetRequest
+
+if TYPE_CHECKING:
+    from optvet.engine.discovery import Plugins
+    from optvet.spec.types import Model
+
+SELF = "optvet"
+CONFINE = "OPTVET_CONFINE"
+"""As in ``sandbox.landlock``, which an answer that is kept does not wait for."""
+_INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
+
+
+class _KeptAnswer(Record):
+    """An answer, and what else it depends on.
+
+    Attributes:
+        file: The model's.
+        absent: Files that would have changed the answer if they had been there.
+        modules: Those whose code took part, beside optvet's and its plugins'.
+        code: A digest of when their files were written.
+        result: The answer.
+    """
+
+    file: str
+    absent: list[str]
+    modules: list[str]
+    code: str
+    result: VetResult
+
+
+def recall(request: VetRequest, root: Path) -> VetResult | None:
+    """The answer to ``request`` that is kept in the cache ``root``; None if there is none.
+
+    Its ``cost`` tells the time that this took.
+    """
+    started = time.perf_counter()
+    if not _is_plain(request) or (name := _key_of(request)) is None:
+        return None
+    with Cache(root) as cache:
+        kept = cache.read(name, _KeptAnswer.model_validate_json, _encoded)
+    if kept is None or not _is_current(kept, request):
+        return None
+    cost = kept.result.cost.model_copy(update={"wall_s": time.perf_counter() - started})
+    return kept.result.model_copy(update={"cost": cost})
+
+
+def keep(
+    request: VetRequest,
+    result: VetResult,
+    model: Model,
+    plugins: Plugins,
+    cache: Cache,
+    *,
+    modules: Collection[str] = (),
+) -> None:
+    """Keep ``result``, which no process took part in, if all that it depends on is known.
+
+    ``modules`` are the top-level modules of libraries that took part.
+    """
+    from optvet.engine.models.sidecar import places_of
+
+    if not (plugins.installed and _is_plain(request) and _is_stable(request, model, plugins)):
+        return
+    absent = [str(path) for path in places_of(model.path)]
+    worked = result.cost.applications or result.cost.inferences
+    names = sorted({"onnx", *modules})
+    kept = _KeptAnswer(
+        file=str(model.path.absolute()),
+        absent=absent,
+        modules=names,
+        code=written(*names),
+        result=result,
+    )
+    if not worked and _is_current(kept, request) and (name := _key_of(request)) is not None:
+        cache.put(name, "answer", _encoded(kept))
+
+
+def _encoded(kept: _KeptAnswer) -> bytes:
+    return kept.model_dump_json(by_alias=True).encode()
+
+
+def _is_plain(request: VetRequest) -> bool:
+    """Whether nothing in ``request`` can name data, devices or files, but for the model."""
+    named = (*request.plugin_options, _arguments(request))
+    # Timings are never answered from the cache.
+    return request.cache and not request.measure and not any(named)
+
+
+def _arguments(request: VetRequest) -> list[str]:
+    return [name for name in request.dataset if ":" in name]
+
+
+def _is_stable(request: VetRequest, model: Model, plugins: Plugins) -> bool:
+    """Whether the reference means one file, which holds the whole model, at any time."""
+    from optvet.spec.protocols import NeedsNetwork, Pins
+
+    scheme, colon, _ = request.model.partition(":")
+    if colon and scheme in plugins.names("model source"):
+        source = plugins.model_source(scheme)
+        if isinstance(source, Pins) or (isinstance(source, NeedsNetwork) and source.needs_network):
+            return False
+    elif not Path(request.model).expanduser().is_file():
+        return False
+    return model.blob == model.path and model.path.stat().st_size == model.size_bytes
+
+
+def _is_current(kept: _KeptAnswer, request: VetRequest) -> bool:
+    """Whether model and libraries are as they were, and the model still has no record."""
+    named = Path(request.model).expanduser()
+    with contextlib.suppress(OSError):
+        if named.exists() and str(named.absolute()) != kept.file:
+            return False
+        if any(os.path.lexists(path) for path in kept.absent):
+            return False
+        if written(*kept.modules) != kept.code:
+            return False
+        return file_sha256(Path(kept.file)) == kept.result.model.digest
+    return False
+
+
+# --- what an answer depends on --------------------------------------------------------------------
+
+
+def _key_of(request: VetRequest) -> str | None:
+    """The key of the answer; None if a third party's plugin is installed."""
+    points = entry_points(group=SELF)
+    if any(d is None or d.name != SELF for d in {point.dist for point in points}):
+        return None
+    modules = sorted({point.value.partition(":")[0].partition(".")[0] for point in points})
+    code = [*_files_of(SELF), *(file for module in modules for file in _files_of(module))]
+    asked = request.model_dump(mode="json", exclude={"cache_dir"})
+    confined = os.environ.get(CONFINE, "")
+    where = str(Path(request.model).expanduser().absolute())
+    return key("answer", sys.version, sys.path, list(_installed()), code, asked, where, confined)
+
+
+def _files_of(module: str) -> list[tuple[str, int, int]]:
+    """Path, size and time of the files of a module or package, which is not imported."""
+    spec = PathFinder.find_spec(module)
+    if spec is None:
+        return []
+    roots = spec.submodule_search_locations
+    if not roots:
+        return [_about(spec.origin or "")]
+    names = (
+        os.path.join(folder, name)
+        for root in roots
+        for folder, _, files in os.walk(root)
+        for name in files
+        if not name.endswith(".pyc")
+    )
+    return sorted(map(_about, names))
+
+
+def _installed() -> Iterator[tuple[str, int, int]]:
+    """Each folder of modules, and what was installed there: names have versions in them."""
+    for folder in sys.path:
+        try:
+            with os.scandir(folder or ".") as entries:
+                names = sorted(e.path for e in entries if e.name.endswith(_INSTALLED))
+        except OSError:  # a folder that does not exist, an archive
+            yield _about(folder)
+            continue
+        for name in names:
+            record = os.path.join(name, "RECORD")
+            yield _about(record if os.path.exists(record) else name)
+
+
+def _about(path: str) -> tuple[str, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, -1, -1
+    return path, found.st_size, found.st_mtime_ns

@@ -1,0 +1,312 @@
+"""Timing in a worker: two sessions in one process, run in turn.
+
+A *round* is ``A B B A``: blocks of runs of the reference (A) and of the candidate (B), so that a
+machine that becomes steadily faster or slower favours neither. Each block begins with a run that is
+not timed: threads of the other session spin for a moment after its last run, and its data is in the
+processor's caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from optvet.engine import contract
+from optvet.engine.numerics.time_ratio import outliers
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.trial import (
+    BuildSubject,
+    Outputs,
+    RuntimeConfig,
+    build,
+    failure_of,
+    fed,
+    flatten,
+    graph_and_size,
+    load,
+)
+from optvet.graph import structure
+from optvet.graph.interface import Alignment
+from optvet.graph.outline import digest_of
+from optvet.spec.foreign import read_file
+from optvet.spec.protocols import Feeds, Session
+from optvet.spec.types import Artifact, Failure, Sample
+
+LEAST_ROUNDS, MOST_ROUNDS = 5, 25
+_BLOCK_S, _LONGEST = 0.005, 3
+_WARM_UPS, _WARM_UP_S = 2, 0.05
+_SHARE = 0.25  # Of the time limit; warm-up, loading and rounds that are redone take the rest.
+
+
+@dataclass(frozen=True)
+class Product:
+    """What was made of a subject, ready to be loaded in any process.
+
+    ``path`` holds its bytes. It is None for the original, which is read from its own file, and for
+    an artifact that cannot leave its process, which is built again where it is timed. ``build_s``
+    is what building took, with reading the model.
+    """
+
+    subject: BuildSubject
+    digest: str
+    format: str
+    path: Path | None
+    fingerprint: str | None = None
+    build_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TimedModel:
+    """One of two models to be timed: what is loaded, how it is run, and how it is fed."""
+
+    product: Product
+    config: RuntimeConfig
+    alignment: Alignment | None = None
+
+
+@dataclass(frozen=True)
+class RepeatSpec:
+    """What one repeat does.
+
+    Attributes:
+        reference: The model A.
+        candidate: The model B.
+        samples: Inputs; a block runs all of them, once or more.
+        seconds: Time for the rounds; there are at least five, unless that takes too long.
+        candidate_first: Load B first and run ``B A A B``; alternates from repeat to repeat.
+        timeout_s: Limit of the task.
+    """
+
+    reference: TimedModel
+    candidate: TimedModel
+    samples: tuple[Sample, ...]
+    seconds: float
+    candidate_first: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """What one repeat measured; of each pair, the first is the reference's.
+
+    Attributes:
+        latencies: Per round the median time of one run, seconds.
+        load_s: Time to create the session.
+        redone: Rounds that were measured again, since they took unusually long or short.
+        difference: Largest difference of an output, relative to the reference's largest magnitude;
+            None where the outputs cannot be compared element by element.
+    """
+
+    latencies: tuple[tuple[float, ...], tuple[float, ...]]
+    load_s: tuple[float, float]
+    redone: int
+    difference: float | None
+
+    @property
+    def log_ratios(self) -> tuple[float, ...]:
+        """Per round the logarithm of the candidate's time over the reference's."""
+        return tuple(math.log(b / a) for a, b in zip(*self.latencies, strict=True))
+
+
+@dataclass(frozen=True)
+class SideFailure:
+    """A step that failed, and whose: the reference's or the candidate's."""
+
+    of_candidate: bool
+    failure: Failure
+
+
+# In a worker --------------------------------------------------------------------------------------
+
+
+def make(subject: BuildSubject, target: Path) -> Product | Failure:
+    """Build ``subject`` once, and keep what it made at ``target`` if that can leave the process."""
+    enter("build")
+    started = time.perf_counter()
+    try:
+        artifact = build(subject)
+    except Exception as error:
+        return failure_of(error)
+    build_s = time.perf_counter() - started
+    product = Product(subject, "", artifact.format, None, artifact.fingerprint, build_s)
+    if artifact.handle is not None:
+        name = f"{subject.digest}|{artifact.format}|{artifact.fingerprint}|{subject.passes}"
+        return replace(product, digest=hashlib.sha256(name.encode()).hexdigest())
+    if artifact.path is not None:
+        return replace(product, digest=digest_of(artifact.path), path=artifact.path)
+    target.write_bytes(artifact.data)
+    return replace(product, digest=hashlib.sha256(artifact.data).hexdigest(), path=target)
+
+
+def facts_of(product: Product) -> structure.Facts | None:
+    """The structure of an ONNX product; None for other formats."""
+    enter("check")
+    if product.format != "onnx":
+        return None
+    return structure.facts(*graph_and_size(_artifact(product)))
+
+
+def repeat(spec: RepeatSpec) -> Repeat | SideFailure:
+    """Load both models and time them in turn."""
+    sides = (spec.reference, spec.candidate)
+    order = (1, 0) if spec.candidate_first else (0, 1)
+    runs: dict[int, Callable[[Feeds], object]] = {}
+    load_s, outputs = [0.0, 0.0], list[list[Outputs]]([[], []])
+    # Made once, so that no copy is timed.
+    feeds_of = [[fed(s.feeds, side.alignment) for s in spec.samples] for side in sides]
+    for i in order:
+        try:
+            session, load_s[i] = _loaded(sides[i])
+            enter("run")
+            runs[i] = session.run
+            for feeds in feeds_of[i]:
+                named = contract.outputs(sides[i].config.runtime, session.run(feeds))
+                outputs[i].append(_named(named, sides[i].alignment))
+        except Exception as error:
+            return SideFailure(bool(i), failure_of(error))
+    latencies, redone = _rounds(spec, (runs[0], runs[1]), feeds_of)
+    return Repeat(latencies, (load_s[0], load_s[1]), redone, _difference(*outputs))
+
+
+def footprint(side: TimedModel, samples: tuple[Sample, ...]) -> int:
+    """Peak memory in bytes that loading and running one model adds to a process."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Resets VmHWM to what is in use now.
+    before = _status("VmRSS")
+    session, _ = _loaded(side)
+    enter("run")
+    for sample in samples:
+        session.run(fed(sample.feeds, side.alignment))
+    return max(0, _status("VmHWM") - before)
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _artifact(product: Product) -> Artifact:
+    if product.path is None:
+        enter("build")
+        return build(product.subject)
+    if product.subject.scratch is not None:
+        return Artifact(product.format, fingerprint=product.fingerprint, path=product.path)
+    return Artifact(product.format, read_file(product.path), None, product.fingerprint)
+
+
+def _loaded(side: TimedModel) -> tuple[Session, float]:
+    """A session, and the seconds that creating it took; reading the file is no part of them."""
+    artifact = _artifact(side.product)
+    enter("load")
+    started = time.perf_counter()
+    session = load(side.config, artifact)
+    return session, time.perf_counter() - started
+
+
+def _named(outputs: Mapping[str, object], alignment: Alignment | None) -> Outputs:
+    names = alignment.outputs if alignment else {}
+    return flatten({names.get(name, name): value for name, value in outputs.items()})
+
+
+Runs = tuple[Callable[[Feeds], object], Callable[[Feeds], object]]
+Latencies = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def _rounds(
+    spec: RepeatSpec, runs: Runs, inputs: Sequence[Sequence[Feeds]]
+) -> tuple[Latencies, int]:
+    """Median times per round and side, and how many rounds were redone.
+
+    A round is redone because of its whole duration, never of its ratio, so that redoing favours
+    neither side. At most as many are redone as there are rounds.
+    """
+    times = max(1, math.ceil(_BLOCK_S / max(_warm_up(runs, inputs), 1e-9)))
+    order = (1, 0, 0, 1) if spec.candidate_first else (0, 1, 1, 0)
+
+    def once() -> tuple[float, tuple[float, float]]:
+        started = time.perf_counter()
+        taken = list[list[float]]([[], []])
+        for i in order:
+            taken[i] += _block(runs[i], inputs[i], times)
+        medians = float(np.median(taken[0])), float(np.median(taken[1]))
+        return time.perf_counter() - started, medians
+
+    seconds = min(spec.seconds, _SHARE * spec.timeout_s)
+    rounds, spent = [once()], 0.0
+    # Runs may take so long that more rounds would exceed the time limit of the task.
+    least = LEAST_ROUNDS if rounds[0][0] * LEAST_ROUNDS < _SHARE * spec.timeout_s else 1
+    while len(rounds) < least or (len(rounds) < MOST_ROUNDS and spent < seconds):
+        rounds.append(once())
+        spent = sum(duration for duration, _ in rounds)
+    redone = 0
+    while redone < len(rounds) and (odd := outliers([duration for duration, _ in rounds])):
+        rounds[odd[0]] = once()
+        redone += 1
+    medians = [m for _, m in rounds]
+    return (tuple(a for a, _ in medians), tuple(b for _, b in medians)), redone
+
+
+def _warm_up(runs: Runs, inputs: Sequence[Sequence[Feeds]]) -> float:
+    """Run both until memory and threads are in place; seconds in which the faster one runs all."""
+    fastest, started, done = math.inf, time.perf_counter(), 0
+    while done < _WARM_UPS or time.perf_counter() - started < _WARM_UP_S:
+        for run, feeds in zip(runs, inputs, strict=True):
+            fastest = min(fastest, sum(_block(run, feeds, 1)))
+        done += 1
+    return fastest
+
+
+def _block(run: Callable[[Feeds], object], inputs: Sequence[Feeds], times: int) -> list[float]:
+    """Seconds of each run of a block: ``times`` runs of each sample, or fewer if they take long.
+
+    On a machine with more to do than processors, some runs take a hundred times as long as others.
+    """
+    clock = time.perf_counter
+    begun = clock()
+    run(inputs[0])
+    taken = []
+    for _ in range(times):
+        for feeds in inputs:
+            started = clock()
+            run(feeds)
+            ended = clock()
+            taken.append(ended - started)
+        if ended - begun > _LONGEST * _BLOCK_S:
+            break
+    return taken
+
+
+def _difference(reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> float | None:
+    largest = 0.0
+    for a, b in zip(reference, candidate, strict=True):
+        if a.keys() != b.keys():
+            return None
+        for name, value in a.items():
+            found = _of_output(value, b[name])
+            if found is None:
+                return None
+            largest = max(largest, found)
+    return largest
+
+
+def _of_output(a: np.ndarray, b: np.ndarray) -> float | None:
+    if a.shape != b.shape or a.dtype.kind not in "fiub" or b.dtype.kind not in "fiub":
+        return 0.0 if a.shape == b.shape and np.array_equal(a, b) else None
+    first, second = a.astype(np.float64), b.astype(np.float64)
+    both = np.isfinite(first) & np.isfinite(second)
+    if not np.array_equal(first[~both], second[~both], equal_nan=True):
+        return None
+    if not both.any():
+        return 0.0
+    magnitude = float(np.max(np.abs(first[both])))
+    gap = float(np.max(np.abs(first[both] - second[both])))
+    return gap / magnitude if magnitude else (0.0 if gap == 0 else None)

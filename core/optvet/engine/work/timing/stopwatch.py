@@ -1,0 +1,331 @@
+"""Times pass sequences against the original, in processes of their own, while nothing else runs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from optvet.engine.numerics import time_ratio
+from optvet.engine.numerics.time_ratio import Call, RatioInterval
+from optvet.engine.work.sandbox import Outcome, Role, Sandbox
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.timing.paired_runs import (
+    Product,
+    Repeat,
+    RepeatSpec,
+    SideFailure,
+    TimedModel,
+    facts_of,
+    footprint,
+    make,
+    repeat,
+)
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.from_file import stamp_of
+from optvet.engine.work.trials.trial import BuildSubject
+from optvet.engine.work.trials.trial_runner import Progress, refuse_misuse
+from optvet.graph.interface import align
+from optvet.graph.structure import Facts
+from optvet.spec.errors import InfrastructureError, NothingTested
+from optvet.spec.types import Failure, Sample
+
+Passes = tuple[str, ...]
+MEASURES = "optvet.engine.work.timing.paired_runs"
+"""Worth preloading where anything is timed: each repeat has a process of its own."""
+_LOCK = "\0optvet-timing"
+_POLL_S = 0.2
+_REPEAT_S, _QUICK_REPEAT_S = 0.5, 0.2
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured of one pass sequence.
+
+    Attributes:
+        passes: The pass sequence.
+        failure: The step that failed, so that it could not be timed; None if none did.
+        interface_problem: How its inputs or outputs differ, so that it could not be fed as the
+            reference is; empty if they do not.
+        facts: Structure of what was made; None if that is hidden.
+        identical: Whether the candidate is the reference, byte for byte; it is not timed then.
+        build_s: Time to apply the passes.
+        repeats: The repeats.
+        interval: Of the ratio; None without repeats.
+        confidence: Of the interval.
+        call: What the interval says.
+    """
+
+    passes: Passes
+    failure: Failure | None = None
+    interface_problem: str = ""
+    facts: Facts | None = None
+    identical: bool = False
+    build_s: float | None = None
+    repeats: tuple[Repeat, ...] = ()
+    interval: RatioInterval | None = None
+    confidence: float = time_ratio.CONFIDENCE
+    call: Call = "undecided"
+
+
+@dataclass
+class Stopwatch:
+    """Times pass sequences of one case.
+
+    Sequences that make the same bytes share their timing. Timings are kept as long as this object,
+    never in the cache: they say how fast this machine was at that time.
+
+    Attributes:
+        case: Who is timed, under which runtimes; see ``deployed``.
+        sandbox: Runs the tasks.
+        samples: Inputs.
+        folder: Where products are kept while they are timed; removed by the caller.
+        threshold: Relative difference that matters.
+        repeats: Repeats at most, each in a process of its own.
+        large: Whether the model is used from its file.
+        progress: Told what is done.
+        timed: The pass sequences that were timed so far.
+    """
+
+    case: Case
+    sandbox: Sandbox
+    samples: tuple[Sample, ...]
+    folder: Path
+    threshold: float
+    repeats: int
+    large: bool = False
+    progress: Progress = lambda text, done, total: None
+    timed: set[Passes] = field(default_factory=set)
+    _base: Passes | Literal["by traits"] | None = "by traits"
+    _products: dict[Passes | None, Product | Failure] = field(default_factory=dict)
+    _footprints: dict[str, Outcome[int]] = field(default_factory=dict)
+    _facts: dict[str, Facts | None] = field(default_factory=dict)
+    _known: dict[tuple[str, str, bool], Timed] = field(default_factory=dict)
+
+    @property
+    def base(self) -> Passes | None:
+        """What candidates are timed against: None for the original, else the empty pipeline.
+
+        Where the optimization takes place in a session, or makes another format, the original is
+        what the same session, or the same lowering, does without any optional pass.
+        """
+        if self._base != "by traits":
+            return self._base
+        traits = self.case.optimizer.traits
+        own = traits.optimizes_on_load or self.case.lowers
+        return self.case.passes.base if own else None
+
+    def against(self, passes: Passes) -> Stopwatch:
+        """A stopwatch that compares with ``passes``, and shares what was built and timed."""
+        return replace(self, _base=passes)
+
+    def time(self, passes: Passes, *, sequential: bool = False) -> Timed:
+        """Time ``passes``.
+
+        Args:
+            passes: The pass sequence.
+            sequential: Stop as soon as it is clear whether it is slower by the threshold.
+
+        Raises:
+            NothingTested: The reference itself cannot be loaded or run.
+        """
+        candidate = self._made(passes)
+        if isinstance(candidate, Failure):
+            return Timed(passes, candidate)
+        reference = self._reference()
+        facts, built_s = self._facts_of(candidate), candidate.build_s
+        if (candidate.digest, candidate.format) == (reference.digest, reference.format):
+            return Timed(passes, facts=facts, identical=True, build_s=built_s, call="no-difference")
+        pair = reference.digest, candidate.digest
+        key = (*pair, sequential and (*pair, False) not in self._known)
+        if key not in self._known:
+            self._known[key] = self._timed(passes, reference, candidate, sequential)
+        return replace(self._known[key], passes=passes, build_s=built_s)
+
+    def again(self, passes: Passes) -> Timed:
+        """Time ``passes`` once more: what is built and timed anew shares nothing with before."""
+        for known in (passes, self.base):
+            product = self._products.pop(known, None)
+            if isinstance(product, Product):
+                for key in [k for k in self._known if product.digest in k]:
+                    del self._known[key]
+        return self.time(passes)
+
+    def facts(self, passes: Passes | None) -> Facts | None:
+        """The structure of what ``passes`` make, None the original; None if that is hidden."""
+        product = self._made(passes)
+        return None if isinstance(product, Failure) else self._facts_of(product)
+
+    def memory(self, passes: Passes | None) -> int | None:
+        """Peak memory in bytes that loading and running adds; None if that failed."""
+        product = self._made(passes)
+        return None if isinstance(product, Failure) else self._footprint(product).value
+
+    def _reference(self) -> Product:
+        """What candidates are timed against, after it was run alone once."""
+        product = self._made(self.base)
+        failure = product if isinstance(product, Failure) else self._footprint(product).failure
+        if failure is not None:
+            refuse_misuse(failure)
+            raise NothingTested(f"the original cannot be timed: {describe(failure)}")
+        assert isinstance(product, Product)
+        return product
+
+    def _footprint(self, product: Product) -> Outcome[int]:
+        if product.digest not in self._footprints:
+            side = self._side(product)
+            self._footprints[product.digest] = self.sandbox.call(
+                footprint, side, self.samples, fresh=True, role=_role(side), alone=True
+            )
+        return self._footprints[product.digest]
+
+    def _timed(
+        self, passes: Passes, reference: Product, candidate: Product, sequential: bool
+    ) -> Timed:
+        self.timed.add(passes)
+        facts = self._facts_of(candidate)
+        sides = self._side(reference), self._side(candidate)
+        problem = sides[1].alignment.problem if sides[1].alignment else ""
+        if problem:
+            return Timed(passes, interface_problem=problem, facts=facts)
+        looks = time_ratio.looks(self.repeats) if sequential else (self.repeats,)
+        confidence = time_ratio.confidence_of_a_look(len(looks))
+        repeats: list[Repeat] = []
+        with exclusive_timing(self.progress):
+            for number in range(self.repeats):
+                self.progress("timing", number, self.repeats)
+                measured = self._repeat(
+                    *sides, number, _QUICK_REPEAT_S if sequential else _REPEAT_S
+                )
+                if isinstance(measured, SideFailure):
+                    return Timed(passes, self._of_candidate(measured), facts=facts)
+                repeats.append(measured)
+                if number + 1 in looks and self._is_clear(repeats, confidence):
+                    break
+        interval = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
+        call = time_ratio.call_of(interval, self.threshold)
+        return Timed(
+            passes,
+            facts=facts,
+            repeats=tuple(repeats),
+            interval=interval,
+            confidence=confidence,
+            call=call,
+        )
+
+    def _is_clear(self, repeats: Sequence[Repeat], confidence: float) -> bool:
+        found = time_ratio.interval_of([r.log_ratios for r in repeats], confidence)
+        return not found.low <= 1 + self.threshold <= found.high
+
+    def _repeat(
+        self, reference: TimedModel, candidate: TimedModel, number: int, seconds: float
+    ) -> Repeat | SideFailure:
+        timeout_s = self.case.checks.timeout_s or self.sandbox.limits.timeout_s
+        spec = RepeatSpec(reference, candidate, self.samples, seconds, bool(number % 2), timeout_s)
+        outcome = self.sandbox.call(
+            repeat,
+            spec,
+            fresh=True,
+            timeout_s=timeout_s,
+            role=_role(reference, candidate),
+            alone=True,
+        )
+        if outcome.value is not None:
+            return outcome.value
+        # The reference was run alone before, so what kills the process is the candidate.
+        assert outcome.failure is not None
+        return SideFailure(True, outcome.failure)
+
+    def _of_candidate(self, found: SideFailure) -> Failure:
+        """The failure; raises if it is the reference's, or a refusal of an option."""
+        refuse_misuse(found.failure)
+        if found.failure.kind == "killed":
+            raise InfrastructureError(
+                f"a timing was killed from outside: {found.failure.message}; find out who kills "
+                "processes here and run again"
+            )
+        if not found.of_candidate:
+            raise NothingTested(f"the original cannot be timed: {describe(found.failure)}")
+        return found.failure
+
+    def _side(self, product: Product) -> TimedModel:
+        case = self.case
+        if product.subject.optimizer is None:
+            return TimedModel(product, case.reference)
+        facts, allowed = self._facts_of(product), case.passes.interface(product.subject.passes)
+        alignment = None if facts is None else align(case.model, facts, allowed)
+        return TimedModel(product, case.candidate, alignment)
+
+    def _facts_of(self, product: Product) -> Facts | None:
+        if product.digest not in self._facts:
+            outcome = self.sandbox.call(facts_of, product, role="referee")
+            self._facts[product.digest] = outcome.value
+        return self._facts[product.digest]
+
+    def _made(self, passes: Passes | None) -> Product | Failure:
+        if passes not in self._products:
+            self._products[passes] = self._build(passes)
+        return self._products[passes]
+
+    def _build(self, passes: Passes | None) -> Product | Failure:
+        case, model = self.case, self.case.model
+        scratch = Path(tempfile.mkdtemp(dir=self.folder)) if self.large else None
+        stamp = stamp_of(model.blob) if self.large else None
+        subject = BuildSubject(model.blob, model.digest, scratch=scratch, stamp=stamp)
+        if passes is None:
+            return Product(subject, model.digest, model.format, None)
+        subject = replace(subject, optimizer=case.optimizer, options=case.options, passes=passes)
+        handle, name = tempfile.mkstemp(dir=self.folder)
+        os.close(handle)
+        outcome = self.sandbox.call(make, subject, Path(name), fresh=True, alone=True)
+        failure = outcome.value if isinstance(outcome.value, Failure) else outcome.failure
+        refuse_misuse(failure)
+        if failure is not None:
+            return failure
+        assert isinstance(outcome.value, Product)
+        return outcome.value
+
+
+def _role(*sides: TimedModel) -> Role:
+    """A process in which an optimizer runs is a "subject"'s, and never serves a referee."""
+    built = any(s.product.path is None and s.product.subject.optimizer is not None for s in sides)
+    return "subject" if built else "referee"
+
+
+@contextmanager
+def exclusive_timing(progress: Progress) -> Iterator[None]:
+    """Within the block no other optvet process of this machine times anything.
+
+    The lock is a name of a socket that has no file: it ends with its process, users share it, and
+    nothing is left behind.
+
+    Raises:
+        InfrastructureError: There are no such sockets.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+        waits = False
+        while not _taken(lock):
+            if not waits:
+                progress("waiting: another process is timing", 0, None)
+            waits = True
+            time.sleep(_POLL_S)
+        yield
+
+
+def _taken(lock: socket.socket) -> bool:
+    try:
+        lock.bind(_LOCK)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise InfrastructureError(
+            f"cannot make a socket by which timings wait for each other: {error.strerror}"
+        ) from error
+    return True

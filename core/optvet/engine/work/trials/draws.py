@@ -1,0 +1,185 @@
+"""Runs of models with random outputs: both models many times, from known seeds if possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+
+from optvet.engine.judge import random_outputs
+from optvet.engine.judge.dependence import Runs
+from optvet.engine.judge.judgement import Judgement
+from optvet.engine.judge.random_outputs import FEWEST_RUNS, Side
+from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache.environment_fingerprint import basis
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.trials.noise_floor import pack_runs, unpack_runs
+from optvet.engine.work.trials.trial import (
+    Outputs,
+    TrialSpec,
+    alignment_of,
+    infer,
+    load,
+    read_model,
+)
+from optvet.engine.work.trials.trial_results import is_circumstantial
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.graph.randomness import SeedBy, seeded
+from optvet.spec.types import Artifact, Sample
+
+_KEPT_ELEMENTS = 1 << 14
+"""Elements that are kept of a larger output, evenly spaced."""
+_KNOWN_BYTES = 256 << 20
+"""Bytes of draws that are kept in memory; beyond, the oldest go."""
+_LOADED_BYTES = 2 << 30
+"""Each seed needs a new session; this limits the bytes of models that are loaded for them."""
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """The two models that are compared: pass sequences of the lab, None for the original.
+
+    ``known`` holds what was drawn for other pairs, by the key of the cache.
+    """
+
+    lab: TrialRunner
+    reference: tuple[str, ...] | None
+    candidate: tuple[str, ...]
+    sample: Sample
+    known: dict[str, Runs] = field(default_factory=dict)
+
+    def judgements(self, names: Sequence[str]) -> dict[str, Judgement]:
+        """A judgement on each of the random outputs ``names``."""
+        affordable = max(FEWEST_RUNS, _LOADED_BYTES // max(1, self.lab.model.size_bytes))
+        screen, proof = (
+            min(n, affordable) for n in (random_outputs.SCREEN_RUNS, random_outputs.PROOF_RUNS)
+        )
+        return random_outputs.judge_random(self, names, screen=screen, proof=proof)
+
+    def seeded(self, side: Side, numbers: range, by: SeedBy) -> Runs | None:
+        """One run for each seed; None if the model takes no seeds."""
+        return self._asked(side, _draw_seeded, list(numbers), by) or None
+
+    def in_turn(self, side: Side, session: int, runs: int) -> Runs:
+        """Runs of one session."""
+        return self._asked(side, _draw_in_turn, runs, (side, session))
+
+    def telling(
+        self, names: Set[str], shapes: Mapping[str, tuple[int, ...]], runs: int
+    ) -> list[Outputs]:
+        """Those of ``runs`` draws of the original that no draw of the optimized model equals.
+
+        Values of few elements or few possible numbers may come out equal by chance, or because a
+        runtime gives several operators nearly equal seeds, although the distributions differ.
+
+        Args:
+            names: Random outputs.
+            shapes: Their shapes; of a large output not all elements are kept, so it tells nothing.
+            runs: Draws of each model.
+        """
+        ours, theirs = (self.in_turn(side, 0, runs) for side in ("reference", "candidate"))
+        kept = ({n: draw[n] for n in names if draw[n].shape == shapes[n]} for draw in ours)
+        return [
+            draw
+            for draw in kept
+            if len(draw) == len(names) and not any(_equal(draw, other) for other in theirs)
+        ]
+
+    def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
+        """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
+        lab, passes = self.lab, self.reference if side == "reference" else self.candidate
+        subject = lab.subject(passes)
+        # Pass sequences that make one and the same model share its draws.
+        content = lab.content_key(passes, self.sample)
+        key = content and caching.key("draws", basis(), content, task.__name__, args)
+        kept = (self.known.get(key) or lab.cache.read(key, unpack_runs)) if key else None
+        if kept is None:
+            outcome = lab.submit(subject, task, lab.order(subject, [self.sample]), *args).result()
+            kept = outcome.value or []
+            lab.ledger.add("noise", int(passes is not None), len(kept))
+            if key and not is_circumstantial(outcome.failure):
+                lab.cache.put(key, "draws", pack_runs(kept))
+        if key:
+            self.known[key] = kept
+            while sum(map(_size_of, self.known.values())) > _KNOWN_BYTES:
+                self.known.pop(next(iter(self.known)))
+        return kept
+
+
+def _equal(draw: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    return all(name in other and np.array_equal(draw[name], other[name]) for name in draw)
+
+
+def _size_of(runs: Runs) -> int:
+    return sum(value.nbytes for run in runs for value in run.values())
+
+
+# --- in a worker ----------------------------------------------------------------------------------
+
+
+def _draw_seeded(
+    artifact: Artifact, order: TrialSpec, numbers: Sequence[int], by: SeedBy
+) -> list[Outputs]:
+    """One run per seed, each in a new session; empty if seeds cannot be set."""
+    assert order.config is not None
+    model = _model_in(artifact, order)
+    if model is None:
+        return []
+    (sample,) = order.samples
+    alignment = alignment_of(order, artifact)
+    runs = []
+    for number in numbers:
+        copy = seeded(model, number, by)
+        if copy is None:
+            return []
+        enter("load")
+        session = load(order.config, replace(artifact, data=copy.SerializeToString()))
+        enter("run")
+        runs.append(_thinned(infer(order.config.runtime, session, sample.feeds, alignment)))
+    return runs
+
+
+def _model_in(artifact: Artifact, order: TrialSpec) -> onnx.ModelProto | None:
+    """The graph that is run; None if it is not available, or in a file.
+
+    An artifact of another format may hold the original beside instructions for the runtime.
+    """
+    if artifact.path is not None or not artifact.data:
+        return None
+    subject = order.subject
+    if artifact.format != "onnx" and artifact.data != read_model(subject.blob, subject.digest):
+        return None
+    try:
+        return onnx.load_from_string(artifact.data)
+    except DecodeError:
+        return None
+
+
+def _draw_in_turn(
+    artifact: Artifact, order: TrialSpec, runs: int, session_of: object
+) -> list[Outputs]:
+    """Runs of one session, in which each run continues the random sequence.
+
+    ``session_of`` makes the cache keys of several sessions of one model differ.
+    """
+    assert order.config is not None
+    (sample,) = order.samples
+    alignment = alignment_of(order, artifact)
+    enter("load")
+    session = load(order.config, artifact)
+    enter("run")
+    runtime = order.config.runtime
+    return [_thinned(infer(runtime, session, sample.feeds, alignment)) for _ in range(runs)]
+
+
+def _thinned(outputs: Outputs) -> Outputs:
+    """``outputs`` with at most ``_KEPT_ELEMENTS`` elements of each."""
+    return {
+        name: value
+        if value.size <= _KEPT_ELEMENTS
+        else value.ravel()[np.linspace(0, value.size - 1, _KEPT_ELEMENTS).astype(np.int64)]
+        for name, value in outputs.items()
+    }

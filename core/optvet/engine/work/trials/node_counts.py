@@ -1,0 +1,52 @@
+"""What models are made of, before and after passes. Counted in workers: see ``graph/inventory``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.trial import BuildSubject, build, graph_and_size, saved_artifact
+from optvet.engine.work.trials.trial_runner import TrialRunner, refuse_misuse
+from optvet.graph.cost import Shapes
+from optvet.graph.inventory import inventory_of
+from optvet.spec.errors import Unsupported
+from optvet.spec.records.structure import Inventory
+from optvet.spec.types import Sample
+
+
+def take_inventory(
+    lab: TrialRunner, passes: Sequence[str] | None, sample: Sample | None = None
+) -> Inventory | str:
+    """What the model after ``passes`` is made of; or why that is not known.
+
+    Args:
+        lab: Makes the model; its results are not used, since they lack the graph.
+        passes: None is the original model.
+        sample: Its shapes stand for those that the model leaves open.
+    """
+    shapes = {name: value.shape for name, value in sample.feeds.items()} if sample else {}
+    subject = lab.subject(passes)
+    outcome = lab.sandbox.call(taken, subject, shapes)
+    if subject.optimizer is not None:
+        lab.ledger.add("control", applications=1)
+    try:
+        refuse_misuse(outcome.failure)
+    except Unsupported as error:
+        return str(error)
+    if outcome.failure is not None:
+        return describe(outcome.failure)
+    return outcome.value or "its format does not show its graph"
+
+
+def taken(subject: BuildSubject, shapes: Shapes) -> Inventory | None:
+    """The inventory of what ``build`` makes; None if its graph is hidden. Called in a worker."""
+    enter("build")
+    artifact = build(subject)
+    if artifact.format != "onnx":
+        saved = saved_artifact(subject)
+        if saved is None:
+            return None
+        artifact = saved
+    enter("check")
+    return inventory_of(*graph_and_size(artifact), shapes)

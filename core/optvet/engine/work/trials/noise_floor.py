@@ -1,0 +1,403 @@
+"""Measuring the noise floor: by jitter always, by float64 before a fault is reported.
+
+Each measurement is one task in a worker, and its result is cached by content. What does not end
+within the limits of time and memory is missing, not zero: see ``Noise.missing``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
+from onnx import numpy_helper
+from pydantic import TypeAdapter
+
+from optvet.engine.judge.known_noise import Noise
+from optvet.engine.numerics import perturb, rounding
+from optvet.engine.numerics.forced import plain
+from optvet.engine.numerics.inject import injected_bytes
+from optvet.engine.numerics.jitter_file import jitter_file
+from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache.array_bytes import dump_arrays, load_arrays
+from optvet.engine.work.cache.environment_fingerprint import basis
+from optvet.engine.work.sandbox import enter
+from optvet.engine.work.sandbox.outcome import describe
+from optvet.engine.work.trials.from_file import graph_of
+from optvet.engine.work.trials.trial import (
+    BuildSubject,
+    Outputs,
+    RuntimeConfig,
+    flatten,
+    infer,
+    load,
+    read_model,
+)
+from optvet.engine.work.trials.trial_results import is_circumstantial
+from optvet.engine.work.trials.trial_runner import TrialRunner
+from optvet.graph.cost import longest_reduction, macs
+from optvet.graph.outline import outline_in
+from optvet.graph.tidy import tidied
+from optvet.graph.walk import nodes_of
+from optvet.spec.errors import InfrastructureError
+from optvet.spec.protocols import Session
+from optvet.spec.types import Artifact, Sample
+
+JITTERS = 2
+SEEDS, MORE_SEEDS, WIDE_SEEDS = range(JITTERS, 5), range(5, 15), range(100, 106)
+"""Further draws before a fault is reported; the last two where a rounded value decides."""
+INJECTIONS = 4
+MAX_MACS = 2e10
+"""Models with more multiply-adds than this are not evaluated in float64: it takes too long."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Facts about the outputs that follow from the graph alone."""
+
+    exact: frozenset[str]
+    discontinuous: frozenset[str]
+    random: frozenset[str]
+    longest_reduction: int
+    steps: Mapping[str, float]
+    quantizers: int = 0
+    """Places of the graph at which activations are rounded to integers by fixed scales."""
+
+
+def analysis(lab: TrialRunner) -> Analysis:
+    """The analysis of the lab's model, cached."""
+    key = caching.key("analysis", 2, basis(), lab.model.digest)
+    kept = lab.cache.read(key, _analysis_from_json, _analysis_to_json)
+    if kept is None:
+        outcome = lab.sandbox.call(_analyze, lab.subject(None), role="referee")
+        if outcome.value is None:
+            raise InfrastructureError(f"cannot analyse the model: {outcome.failure}")
+        lab.cache.put(key, "analysis", _analysis_to_json(outcome.value))
+        return outcome.value
+    return kept
+
+
+_ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
+
+
+def _analysis_to_json(found: Analysis) -> bytes:
+    raw = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in asdict(found).items()}
+    return json.dumps(raw).encode()
+
+
+def _analysis_from_json(data: bytes) -> Analysis:
+    return _ANALYSIS.validate_python(json.loads(data))
+
+
+def _analyze(subject: BuildSubject) -> Analysis:
+    if subject.scratch is not None:
+        model, whole = graph_of(subject.blob), False
+    else:
+        model, whole = _graph_to_analyze(read_model(subject.blob, subject.digest))
+    model = tidied(model)
+    outputs = {o.name for o in model.graph.output}
+    # A model without its weights is a large one, or has no quantizer.
+    places = plain(model).quantizers if whole else ()
+    return Analysis(
+        frozenset(outputs - rounding.can_round(model)),
+        frozenset(rounding.discontinuous(model)),
+        frozenset(rounding.random_ops(model)),
+        longest_reduction(model),
+        quantization_steps(model),
+        len(places),
+    )
+
+
+_PARSED_BYTES = 1 << 20
+
+
+def _graph_to_analyze(data: bytes) -> tuple[onnx.ModelProto, bool]:
+    """A model, and whether it is whole: without a quantizer, large weights are not read."""
+    if len(data) >= _PARSED_BYTES:
+        with contextlib.suppress(DecodeError):
+            outline = outline_in(data)[0]
+            names = {node.op_type for node in nodes_of(outline.graph)}
+            if not outline.functions and not any("Q" in n or "quant" in n.lower() for n in names):
+                return outline, False
+    return onnx.load_from_string(data), True
+
+
+_LAYOUT = frozenset(
+    "Identity Reshape Flatten Transpose Squeeze Unsqueeze Slice Gather Concat Split Pad Relu "
+    "MaxPool Clip Dropout Expand Cast DepthToSpace SpaceToDepth Max".split()
+)
+
+
+def quantization_steps(model: onnx.ModelProto) -> dict[str, float]:
+    """Step of the outputs that lie on a quantization grid, in units of the output."""
+    graph = model.graph
+    producer = {o: n for n in graph.node for o in n.output}
+    constants = {t.name: t for t in graph.initializer}
+    steps = {}
+    for output in graph.output:
+        name, seen = output.name, 0
+        while name in producer and producer[name].op_type in _LAYOUT and seen < 64:
+            name, seen = producer[name].input[0], seen + 1
+        node = producer.get(name)
+        if node is None:
+            continue
+        if node.op_type == "DequantizeLinear" and node.input[1] in constants:
+            scale = numpy_helper.to_array(constants[node.input[1]])
+            steps[output.name] = float(np.max(np.abs(scale)))
+        elif node.op_type in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"):
+            steps[output.name] = 1.0
+    return steps
+
+
+# --- jitter ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _JitterOrder:
+    subject: BuildSubject
+    config: RuntimeConfig
+    samples: tuple[Sample, ...]
+    seeds: tuple[int, ...]
+    ulps: float
+    inside: bool = False
+    wide_sums: bool = False
+
+
+def known(lab: TrialRunner, sample: Sample) -> Noise:
+    """What is known about noise from the graph alone, without any measurement."""
+    about = analysis(lab)
+    return Noise(
+        longest_reduction=about.longest_reduction,
+        exact=about.exact,
+        discontinuous=about.discontinuous,
+        steps=about.steps,
+        finite_inputs=all(_is_finite(value) for value in sample.feeds.values()),
+        measured=False,
+    )
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    return value.dtype.kind != "f" or bool(np.isfinite(value).all())
+
+
+def measure(
+    lab: TrialRunner,
+    samples: Sequence[Sample],
+) -> dict[str, Noise]:
+    """Noise on each of ``samples`` from a few jittered runs of the reference."""
+    runs, missing = _jitter(lab, samples, range(JITTERS), 1.0)
+    return {
+        s.id: replace(
+            known(lab, s),
+            jitters=tuple(runs.get(s.id, ())),
+            measured=True,
+            checked=False,
+            missing=missing,
+        )
+        for s in samples
+    }
+
+
+def _jitter(
+    lab: TrialRunner,
+    samples: Sequence[Sample],
+    seeds: Sequence[int],
+    ulps: float,
+    *,
+    inside: bool = False,
+    wide_sums: bool = False,
+) -> tuple[dict[str, list[Outputs]], str]:
+    """Outputs of perturbed runs by sample, and why they are missing for want of time or memory."""
+    kind = ("wide " * wide_sums + "injected") if inside else "jitter"
+    runs: dict[str, list[Outputs]] = {}
+    todo, missing = [], ""
+    for sample in samples:
+        key = _key(lab, kind, sample, list(seeds), ulps)
+        kept = lab.cache.read(key, unpack_runs)
+        if kept is None:
+            todo.append(sample)
+        else:
+            runs[sample.id] = kept
+    if todo:
+        order = _JitterOrder(
+            lab.subject(None),
+            lab.case.reference,
+            tuple(todo),
+            tuple(seeds),
+            ulps,
+            inside,
+            wide_sums,
+        )
+        outcome = lab.sandbox.call(_run_jittered, order, role="referee")
+        # If the perturbed reference fails, there is no measured noise; the absolute bounds remain,
+        # and float64 is evaluated before a fault is reported.
+        measured = outcome.value or {}
+        lab.ledger.add("noise", inferences=sum(len(r) for r in measured.values()))
+        if outcome.failure is not None and is_circumstantial(outcome.failure):
+            missing = f"perturbed runs of the original gave no answer: {describe(outcome.failure)}"
+        for sample in todo:
+            runs[sample.id] = measured.get(sample.id, [])
+            if not missing:
+                key = _key(lab, kind, sample, list(seeds), ulps)
+                lab.cache.put(key, "noise", pack_runs(runs[sample.id]))
+    return runs, missing
+
+
+def _run_jittered(order: _JitterOrder) -> dict[str, list[Outputs]]:
+    runs: dict[str, list[Outputs]] = {s.id: [] for s in order.samples}
+    for seed in order.seeds:
+        session = None  # Two sessions at once would take twice the memory.
+        enter("load")
+        session = _load_jittered(order, seed)
+        enter("run")
+        for sample in order.samples:
+            feeds = perturb.jitter_feeds(sample.feeds, np.random.default_rng(seed), order.ulps)
+            try:
+                runs[sample.id].append(infer(order.config.runtime, session, feeds))
+            except Exception as error:
+                # A perturbed input may be illegal; the other ones are still measured.
+                if isinstance(error, MemoryError):
+                    raise
+    return runs
+
+
+def _load_jittered(order: _JitterOrder, seed: int) -> Session:
+    subject = order.subject
+    if subject.scratch is None:
+        data = read_model(subject.blob, subject.digest)
+        if order.inside:
+            return load(
+                order.config,
+                Artifact("onnx", injected_bytes(data, seed, wide_sums=order.wide_sums)),
+            )
+        return load(order.config, Artifact("onnx", perturb.jitter_bytes(data, seed, order.ulps)))
+    # Mapped files stay readable after their deletion, so the folder can be removed after loading.
+    with tempfile.TemporaryDirectory(dir=subject.scratch) as folder:
+        path = jitter_file(subject.blob, Path(folder), seed, order.ulps)
+        return load(order.config, Artifact("onnx", path=path))
+
+
+def refinements(
+    lab: TrialRunner, sample: Sample, noise: Noise, *, other_kernels: bool, missing: str
+) -> Iterator[Noise]:
+    """Better and better noise, each at the cost of more inferences than the one before.
+
+    In this order: a few draws more, every operator moved by its own rounding, float64, and where a
+    rounded value decides, many draws. The caller asks on only while an output is called a fault, or
+    is not decided: then nothing but more noise could change the verdict.
+
+    Args:
+        lab: Runs the original.
+        sample: What it is run on.
+        noise: What was measured before.
+        other_kernels: Whether the operators that are judged are not the reference's own.
+        missing: Why float64 gave no answer on another sample; then it is not asked again.
+    """
+    about = analysis(lab)
+    decides, drawn = bool(about.discontinuous or about.steps), len(noise.jitters) > JITTERS
+    if not drawn:
+        yield (noise := _with_jitters(lab, sample, noise, SEEDS, 1.0))
+    large = lab.subject(None).scratch is not None  # It would be written once more for each.
+    injections = range(0 if large else INJECTIONS)
+    if other_kernels and injections:
+        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True)
+        noise = replace(
+            noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
+        )
+        yield noise
+    truth, why = ({}, missing) if missing else _float64(lab, sample)
+    noise = replace(noise, truth=truth, checked=True, missing=noise.missing or why)
+    if not other_kernels and injections:
+        # The kernels are the reference's own, which sum halves as floats.
+        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True, wide_sums=True)
+        noise = replace(
+            noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
+        )
+    yield noise
+    if decides:
+        if not drawn:
+            yield (noise := draw_more(lab, sample, noise))
+        # Re-ordering a sum changes a value by more than one roundoff of its inputs does.
+        yield _with_jitters(lab, sample, noise, WIDE_SEEDS, 4.0)
+
+
+def draw_more(lab: TrialRunner, sample: Sample, noise: Noise) -> Noise:
+    """``noise`` with many draws, which tell the largest of them well; once."""
+    if len(noise.jitters) >= JITTERS + len(SEEDS) + len(MORE_SEEDS):
+        return noise
+    return _with_jitters(lab, sample, noise, MORE_SEEDS, 1.0)
+
+
+def _with_jitters(
+    lab: TrialRunner, sample: Sample, noise: Noise, seeds: Sequence[int], ulps: float
+) -> Noise:
+    runs, why = _jitter(lab, [sample], seeds, ulps)
+    jitters = (*noise.jitters, *runs.get(sample.id, ()))
+    return replace(noise, jitters=jitters, missing=noise.missing or why)
+
+
+def _float64(lab: TrialRunner, sample: Sample) -> tuple[Outputs, str]:
+    """float64 outputs, empty where there are none; and why, where that is for want of time."""
+    if lab.subject(None).scratch is not None:
+        return {}, ""  # In float64 a large model takes three times its size and more.
+    key = _key(lab, "exact", sample)
+    runs, missing = lab.cache.read(key, unpack_runs), ""
+    if runs is None:
+        outcome = lab.sandbox.call(_evaluate, lab.subject(None), sample, role="referee")
+        lab.ledger.add("noise", inferences=1)
+        runs = [outcome.value] if outcome.value is not None else []
+        failure = outcome.failure
+        if failure is not None and failure.error_type.endswith(TooCostly.__name__):
+            missing = failure.message
+        elif failure is not None and failure.kind != "error":
+            missing = f"the evaluation in float64 gave no answer: {describe(failure)}"
+        else:
+            lab.cache.put(key, "noise", pack_runs(runs))
+    return (runs[0] if runs else {}), missing
+
+
+class TooCostly(Exception):
+    """The evaluation in float64 would take too long on any machine."""
+
+
+def _evaluate(subject: BuildSubject, sample: Sample) -> Outputs:
+    """float64 outputs. Raises NotPromotable, TooCostly."""
+    # Imported here: scipy and the reference operators double the import time of a vet.
+    from optvet.engine.numerics import float64
+
+    enter("run")
+    model = tidied(onnx.load_from_string(read_model(subject.blob, subject.digest)))
+    shapes = {name: value.shape for name, value in sample.feeds.items()}
+    count = macs(model, shapes)
+    if count is not None and count > MAX_MACS:
+        raise TooCostly(f"{count:.1g} multiplications are too many for an evaluation in float64")
+    return flatten(float64.evaluate(model, dict(sample.feeds)))
+
+
+# --- storage --------------------------------------------------------------------------------------
+
+
+def _key(lab: TrialRunner, kind: str, sample: Sample, *more: object) -> str:
+    return caching.key(kind, lab.reference_identity, lab.sample_digest(sample), *more)
+
+
+def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:
+    """Outputs of several runs in their form in the cache."""
+    flat = {f"{i}/{n}": v for i, run in enumerate(runs) for n, v in run.items()}
+    return dump_arrays(flat, {"runs": len(runs)})
+
+
+def unpack_runs(data: bytes) -> list[Outputs]:
+    """Read the output of ``pack_runs``."""
+    arrays, meta = load_arrays(data)
+    runs: list[Outputs] = [{} for _ in range(meta["runs"])]
+    for name, value in arrays.items():
+        index, _, output = name.partition("/")
+        runs[int(index)][output] = value
+    return runs

@@ -1,0 +1,104 @@
+"""The participants of a vet: the optimizer under its options, and the runtimes."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from optvet.engine.discovery import Plugins
+from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache.disk import Cache
+from optvet.engine.work.cache.environment_fingerprint import about_plugin, basis
+from optvet.engine.work.sandbox import Sandbox
+from optvet.engine.work.trials.trial import RuntimeConfig, complaint
+from optvet.spec.errors import InputError, PluginError, UsageError
+from optvet.spec.protocols import (
+    ChecksOptions,
+    DependsOnOptions,
+    Optimizer,
+    Runtime,
+)
+from optvet.spec.types import Model
+
+
+def configured(optimizer: Optimizer, options: BaseModel) -> Optimizer:
+    """``optimizer`` configured by ``options``, if it depends on them."""
+    if isinstance(optimizer, DependsOnOptions):
+        return optimizer.configured(options.model_copy(deep=True))
+    return optimizer
+
+
+def require_format(optimizer: Optimizer, model: Model) -> None:
+    """Raise InputError unless ``optimizer`` takes models of the format of ``model``."""
+    if optimizer.traits.consumes != model.format:
+        raise InputError(
+            f"{model.source}: the model is of format {model.format}; optimizer "
+            f"{optimizer.name!r} takes {optimizer.traits.consumes}"
+        )
+
+
+def choose_runtime(plugins: Plugins, optimizer: Optimizer, name: str | None) -> Runtime:
+    """The runtime for the optimizer's output: the named one, or the preferred one.
+
+    Raises:
+        UsageError: The named runtime cannot run the optimizer's format.
+        PluginError: No runtime can, or the optimizer's trait ``reference`` is not possible.
+    """
+    traits = optimizer.traits
+    runtime = plugins.runtime(name) if name else plugins.reference_runtime(traits.produces)
+    if traits.produces not in runtime.accepts:
+        raise UsageError(
+            f"runtime {runtime.name!r} runs {', '.join(sorted(runtime.accepts))}; optimizer "
+            f"{optimizer.name!r} produces {traits.produces}"
+        )
+    if traits.reference == "original" and traits.consumes not in runtime.accepts:
+        raise PluginError(
+            f"optimizer {optimizer.name!r}: its traits say that the original is the reference, "
+            f"but runtime {runtime.name!r}, which runs {traits.produces}, does not run "
+            f"{traits.consumes}; say reference='empty pipeline'"
+        )
+    return runtime
+
+
+def reference_for(plugins: Plugins, optimizer: Optimizer, config: RuntimeConfig) -> RuntimeConfig:
+    """Runtime and options for the original, if ``config`` runs the optimized model.
+
+    If the optimizer converts to another format, this is another runtime, which shows faults of the
+    conversion.
+    """
+    if optimizer.traits.reference == "original":
+        return config
+    original = plugins.reference_runtime(optimizer.traits.consumes)
+    return config if original is config.runtime else RuntimeConfig(original, original.options)
+
+
+def check_options(
+    sandbox: Sandbox,
+    plugin: Optimizer | Runtime,
+    options: BaseModel,
+    cache: Cache | None = None,
+) -> None:
+    """Let ``plugin`` check ``options`` in a worker; see ``ChecksOptions``.
+
+    If all are the defaults, an approval is kept in ``cache``, so that an answer from the cache
+    needs no process. Others may name devices and files, which come and go.
+
+    Raises:
+        UsageError: The plugin refuses the options.
+        PluginError: The check itself failed.
+    """
+    if not isinstance(plugin, ChecksOptions):
+        return
+    key = None
+    given = options.model_dump(mode="json")
+    if cache is not None and given == type(options).model_construct().model_dump(mode="json"):
+        key = caching.key("options", basis(), about_plugin(plugin), given)
+        if cache.get(key) is not None:
+            return
+    outcome = sandbox.call(complaint, plugin, options)
+    if (failure := outcome.failure) is not None:
+        how = failure.signal or failure.error_type or failure.kind
+        raise PluginError(f"{plugin.name}: check_options() failed: {how}: {failure.message}")
+    if outcome.value is not None:
+        raise UsageError(outcome.value)
+    if cache is not None and key is not None:
+        cache.put(key, "options", b"approved")

@@ -1,0 +1,112 @@
+"""What the ONNX standard leaves open of a model, by the values inside of it where they matter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper
+
+from optvet.engine.judge.defined import Undefined, needs_inner_values, undefined_in
+from optvet.engine.work.trials.inner_values import record_values
+from optvet.engine.work.trials.trial import BuildSubject, RuntimeConfig, read_model
+from optvet.graph.walk import between, reads
+
+Values = Mapping[str, np.ndarray]
+
+
+def undefined_on(
+    config: RuntimeConfig, model: ModelProto, feeds: Values, outputs: Values | None = None
+) -> list[Undefined]:
+    """As ``undefined_in``; runs the model once more where a rule asks for a value inside of it.
+
+    Or where something was found: values may show that there is an answer all the same.
+
+    Called in workers. A runtime that cannot return inner values leaves it at what is known without.
+    """
+    found = undefined_in(model, feeds, outputs)
+    if not found and not needs_inner_values(model, feeds):
+        return found
+    try:
+        inner = record_values(model.SerializeToString(), feeds, config)
+    except Exception as error:  # runtimes raise what they like of a model with more outputs
+        if isinstance(error, MemoryError):
+            raise
+        return found
+    return undefined_in(model, feeds, inner)
+
+
+def undefined_kinds(data: bytes, feeds: Values, config: RuntimeConfig) -> frozenset[str]:
+    """In which ways a serialized model is undefined. Called in a worker."""
+    model = ModelProto.FromString(data)
+    return frozenset(u.kind for u in undefined_on(config, model, feeds))
+
+
+def undefined_between(
+    subject: BuildSubject,
+    feeds: Values,
+    config: RuntimeConfig,
+    begins: Collection[str],
+    ends: Collection[str],
+) -> str:
+    """What is undefined in a region of a model, in words; empty if nothing is. Called in a worker.
+
+    Args:
+        subject: The model; of one that is too large for memory nothing is told.
+        feeds: Its inputs.
+        config: What runs it.
+        begins: Values at which the region begins, which belong to it no more.
+        ends: Values that are computed in it.
+    """
+    if subject.scratch is not None:
+        return ""
+    model = ModelProto.FromString(read_model(subject.blob, subject.digest))
+    found = undefined_on(config, model, feeds)
+    region = _region(model, begins, ends) if found else set()
+    return next((u.words() for u in found if region & {*u.values}), "")
+
+
+def with_answers(
+    subject: BuildSubject, feeds: Values, config: RuntimeConfig
+) -> tuple[bytes, dict[str, np.ndarray]] | None:
+    """A model in which inputs stand for what the standard leaves open, and its feeds.
+
+    They are fed with what the runtime answered. None if there is no such model: what is open is
+    inside of a body, or nothing but open values is left. Called in a worker.
+    """
+    if subject.scratch is not None:
+        return None
+    model = ModelProto.FromString(read_model(subject.blob, subject.digest))
+    data = model.SerializeToString()
+    open_ = {v for u in undefined_on(config, model, feeds) for v in u.values}
+    outputs = [o for o in model.graph.output if o.name not in open_]
+    if not outputs:
+        return None
+    values = record_values(data, feeds, config)
+    if not open_ <= values.keys():
+        return None
+    nodes = [n for n in model.graph.node if not open_ & {*n.output}]
+    needed, kept = {o.name for o in outputs}, list[NodeProto]()
+    for node in reversed(nodes):
+        if needed & {*node.output}:
+            kept.insert(0, node)
+            needed |= {*reads(node)}
+    known = {i.name for i in model.graph.input} | {t.name for t in model.graph.initializer}
+    added = [v for v in sorted(open_ & needed) if v not in known]
+    for field, items in (("node", kept), ("output", outputs)):
+        model.graph.ClearField(field)
+        getattr(model.graph, field).extend(items)
+    for name in added:
+        kind = helper.np_dtype_to_tensor_dtype(values[name].dtype)
+        info = helper.make_tensor_value_info(name, kind, values[name].shape)
+        model.graph.input.append(info)
+    given = {**feeds, **{name: values[name] for name in added}}
+    taken = {i.name for i in model.graph.input}
+    return model.SerializeToString(), {n: v for n, v in given.items() if n in taken}
+
+
+def _region(model: ModelProto, begins: Collection[str], ends: Collection[str]) -> set[str]:
+    """Names of the values from which ``ends`` are computed, back to ``begins``."""
+    nodes = [model.graph.node[i] for end in ends for i in between(model.graph, end, begins)]
+    found = {name for node in nodes for name in (*node.output, *reads(node))}
+    return (found | {*ends}) - {*begins}
