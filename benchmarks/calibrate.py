@@ -113,29 +113,29 @@ def examine_model(
             PassTable.of(plants.PLANTS),
             Checks(full=False),
         )
-        lab = TrialRunner(case, sandbox, Cache(Path(folder)))
+        runner = TrialRunner(case, sandbox, Cache(Path(folder)))
         samples = _samples(model, plugins, limit, seed)
-        trial = lab.reference(samples)
+        trial = runner.reference(samples)
         samples = [s for s in samples if not isinstance(trial.runs.get(s.id), Failure | None)]
-        examiner = Examiner(lab, samples)
+        examiner = Examiner(runner, samples)
         examiner.learn_reference(trial)
-        levels = measuring.measure(lab, samples)
+        levels = measuring.measure(runner, samples)
         rows = []
         for plant in plants.PLANTS.passes():
             if only and plant.name not in only:
                 continue
             if plant.name.startswith(plants.QUANTIZED) != quantized or plant.kind == "unoptimized":
                 continue
-            trial = lab.trial((plant.name,), samples, "each")
+            trial = runner.trial((plant.name,), samples, "each")
             failure = trial.build.failure
             if failure is not None and "NotApplicable" in failure.error_type:
                 continue
             row = _judge(reference, plant.name, plant.kind, trial, samples, examiner, levels)
             if quantized and plant.kind == "fault" and not row.masked:
-                raw = lab.trial((plants.RAW + plant.name,), samples, "each")
+                raw = runner.trial((plants.RAW + plant.name,), samples, "each")
                 row.masked = all(_same(examiner.reference[n], r) for n, r in raw.runs.items())
             rows.append(row)
-        lab.cache.close()
+        runner.cache.close()
         return rows
 
 

@@ -189,13 +189,13 @@ class Bench:
         """The judgements of one damage, output by output, the largest errors first."""
         told: list[tuple[float, str]] = []
         with open_session(self.model, asked, self.plugins, sandbox=self.sandbox) as session:
-            examiner = Examiner(session.lab, ())
+            examiner = Examiner(session.runner, ())
             for chunk in session.inputs().chunks():
-                trial = session.lab.reference(chunk)
+                trial = session.runner.reference(chunk)
                 usable = [s for s in chunk if not isinstance(trial.runs.get(s.id), Failure | None)]
                 examiner.samples = examiner.samples or usable
                 examiner.learn_reference(trial)
-                made = session.lab.trial(session.case.passes.pipeline, usable, "detect")
+                made = session.runner.trial(session.case.passes.pipeline, usable, "detect")
                 for sample in usable:
                     found = examiner.examine(made, [sample])
                     for j in found.judgements.values():
@@ -277,7 +277,7 @@ def rows_of(
     bench = Bench(model, plugins, sandbox, request)
     with open_session(model, request, plugins, sandbox=sandbox) as session:
         given = [s for chunk in session.inputs().chunks() for s in chunk]
-        runs = session.lab.reference(given).runs
+        runs = session.runner.reference(given).runs
         samples = [s for s in given if not isinstance(runs.get(s.id), Failure | None)]
     before = run_plain(model.blob.read_bytes(), samples)
     for kind in kinds:

@@ -35,15 +35,15 @@ def changed(plugins: Plugins, name: str, reference: str) -> str:
     (model,) = resolve_model(reference, plugins, cache_root())
     settings = VetRequest(model="model", optimizer=name, cache=False)
     with open_session(model, settings, plugins) as session:
-        lab, passes = session.lab, session.case.passes
-        told = lab.trial(passes.pipeline, (), "walk").build.changing_passes or lab.changing_passes(
-            passes.pipeline
-        )
+        runner, passes = session.runner, session.case.passes
+        told = runner.trial(
+            passes.pipeline, (), "walk"
+        ).build.changing_passes or runner.changing_passes(passes.pipeline)
         if told is not None:
             return str(len(set(told)))
-        base = lab.trial(passes.base, (), "walk").build
+        base = runner.trial(passes.base, (), "walk").build
         sequences = [passes.complete((p,)) for p in set(passes.pipeline)]
-        builds = [lab.trial(sequence, (), "walk").build for sequence in sequences]
+        builds = [runner.trial(sequence, (), "walk").build for sequence in sequences]
         return str(sum(b.canonical != base.canonical for b in builds))
 
 

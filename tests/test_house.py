@@ -45,6 +45,16 @@ def test_classes_modules_and_functions_of_core_fit_the_eye() -> None:
     assert found == set()
 
 
+def test_each_name_of_a_class_stands_for_one_type() -> None:
+    homes: dict[str, list[str]] = {}
+    for file in (*FILES, *sorted((ROOT / "plugins").rglob("*.py"))):
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.ClassDef):
+                place = f"{file.relative_to(ROOT).as_posix()}:{node.lineno}"
+                homes.setdefault(node.name.lstrip("_"), []).append(place)
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
 def texts(file: Path) -> Iterator[str]:
     """String constants of a file other than docstrings and the texts below attributes."""
     tree = parsed(file)

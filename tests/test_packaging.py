@@ -222,6 +222,24 @@ def test_a_room_of_the_engine_imports_only_lower_ones(room: str) -> None:
         assert not found, name
 
 
+FLOORS = {
+    "vet": ["observe", "impact", "find", "require", "explain", "speed"],
+    "work": ["sandbox", "cache", "trials", "timing"],
+}
+"""The folders of a room, each above the one before."""
+
+
+@pytest.mark.parametrize(("room", "floors"), FLOORS.items())
+def test_a_folder_of_a_room_imports_only_lower_ones(room: str, floors: list[str]) -> None:
+    place = ROOT / "core" / "optvet" / "engine" / room
+    assert {d.parent.name for d in place.glob("*/__init__.py")} - {"properties"} == set(floors)
+    for number, floor in enumerate(floors):
+        upper = {f"optvet.engine.{room}.{name}" for name in floors[number + 1 :]}
+        for name, file in modules_of(place / floor).items():
+            found = {m for m in imports(file) if ".".join(m.split(".")[:4]) in upper}
+            assert not found, name
+
+
 @pytest.mark.parametrize("room", ["spec", "graph", "engine", "report"])
 def test_no_modules_import_each_other_in_a_circle(room: str) -> None:
     files = modules_of(ROOT / "core" / "optvet" / room)
@@ -243,7 +261,8 @@ def test_what_starts_often_loads_no_stage_of_a_vet(start: str) -> None:
     code = f"import sys, optvet.{start}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    stages = {f"optvet.engine.{m}" for m in ("vet.run", "vet.detect", "vet.explain", "reduce")}
+    stages = {f"optvet.engine.{m}" for m in ("vet.run", "vet.find.detect", "reduce")}
+    assert all((ROOT / "core" / Path(*m.split("."))).parent.is_dir() for m in stages)
     assert f"optvet.{start}" in done.stdout.split()
     assert not stages & set(done.stdout.split())
 

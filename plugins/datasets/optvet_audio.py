@@ -18,6 +18,7 @@ from __future__ import annotations
 import csv
 import functools
 import math
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -292,20 +293,20 @@ def _dtype(info: ValueInfo) -> np.dtype[Any]:
 def _files(argument: str) -> dict[str, Path]:
     """WAV files by id, in the order of their names."""
     path = Path(argument).expanduser()
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError(f"dataset 'audio': {argument!r} does not exist; check the path")
     found = _found(path)
     if not found:
         raise InputError(
             f"dataset 'audio': {argument!r} has no .wav file; convert other formats to WAV"
         )
-    if path.is_file():
+    if os.path.isfile(path):
         return {path.name: path}
     return {f.relative_to(path).as_posix(): f for f in found}
 
 
 def _found(path: Path) -> list[Path]:
-    if path.is_file():
+    if os.path.isfile(path):
         return [path] if path.suffix.lower() == ".wav" else []
     inside = files_in(path, lambda f: f.suffix.lower() == ".wav")
     return sorted(inside, key=lambda f: f.as_posix())

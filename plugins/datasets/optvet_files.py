@@ -12,6 +12,7 @@ import difflib
 import glob
 import itertools
 import lzma
+import os
 import re
 import struct
 import tokenize
@@ -124,7 +125,7 @@ def _sources(argument: str, inputs: Sequence[ValueInfo]) -> list[_SampleFiles]:
                 f"expected {_EXPECTED}"
             )
         return found
-    if path.exists():
+    if os.path.exists(path):
         return [_single(path, path.name)]
     if glob.has_magic(argument):
         matches = sorted(map(Path, matching(str(path))), key=_natural)
@@ -155,7 +156,7 @@ def _single(path: Path, id: str) -> _SampleFiles:
         raise InputError(
             f"dataset 'files': {path} is a {path.suffix or 'nameless'} file; expected {_EXPECTED}"
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         # Reading it might never end.
         raise InputError(f"dataset 'files': {path} is a device or a pipe; expected {_EXPECTED}")
     return _SampleFiles(id, (path,))

@@ -19,6 +19,7 @@ import csv
 import functools
 import hashlib
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -349,7 +350,7 @@ def _tokenizer(model: Model, wanted: str) -> _Tokenizer:
             f"dataset 'text': {model.source} takes tokens, and no tokenizer is declared of it; "
             "give one with --dataset-option tokenizer=PATH"
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"dataset 'text': tokenizer {path} does not exist; give another")
     stat = path.stat()
     if stat.st_size > MAX_TOKENIZER_BYTES:
@@ -513,7 +514,7 @@ def _split(tokens: Mapping[str, int], word: str) -> list[int] | None:
 def _files(argument: str) -> Iterator[tuple[str, Path, Any]]:
     """Id, path and label of every file."""
     path = Path(argument).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):
         yield path.name, path, None
         return
     if not path.is_dir():

@@ -60,6 +60,9 @@ def report(error: Exception, terminal: Terminal) -> int:
     if isinstance(error, OptvetError):
         terminal.error(f"{error}{_advice(error)}")
         return error.exit_code
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        terminal.error(f"{error.filename}: no file can have so long a name; check it")
+        return USAGE
     if isinstance(error, OSError):
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = "make room" if full else "check that path and its permissions"

@@ -76,7 +76,7 @@ def bench(
                 row = _timed(session, variant, inputs[0], request, report)
                 report("structure and placement", 0, None)
                 writer = _writer(session, plugins, inputs[0])
-                about = (session.lab, variant.case, inputs[0], row, writer)
+                about = (session.runner, variant.case, inputs[0], row, writer)
                 rows.append(inspector.inspected(*about))
     assert inputs is not None
     return BenchResult(
@@ -130,18 +130,18 @@ def _sandbox(request: BenchRequest, variants: Sequence[Variant], model: Model) -
 
 def _samples(session: VetSession) -> tuple[tuple[Sample, ...], list[DatasetRecord]]:
     inputs = session.inputs()
-    session.lab.progress("making inputs", 0, None)
+    session.runner.progress("making inputs", 0, None)
     samples = tuple(islice(inputs, session.request.limit))
     return samples, inputs.records()
 
 
 def _writer(session: VetSession, plugins: Plugins, samples: Sequence[Sample]) -> Writer | None:
     """What writes text with the model, if the comparator that suits it does."""
-    lab, (sample, *_) = session.lab, samples
-    outputs = lab.reference([sample]).runs.get(sample.id)
+    runner, (sample, *_) = session.runner, samples
+    outputs = runner.reference([sample]).runs.get(sample.id)
     if outputs is None or isinstance(outputs, Failure):
         return None
-    begun = begin(session.request, plugins, lab.model, outputs)
+    begun = begin(session.request, plugins, runner.model, outputs)
     comparator = begun.choice.comparator
     return Writer(comparator, begun.options) if isinstance(comparator, Decodes) else None
 
@@ -186,7 +186,7 @@ def _blamed(
     """Fields of a row that tell which passes make the variant slower."""
     progress("localizing the slowdown", 0, None)
     case = variant.case
-    found = inquire(session.lab, watch, case.passes.pipeline, "auto")
+    found = inquire(session.runner, watch, case.passes.pipeline, "auto")
     # Without a culprit among the passes there is nothing to leave out.
     shorter = found.safe is not None and found.safe != case.passes.pipeline
     safe = found.safe if shorter and found.safe != case.passes.base else None

@@ -47,7 +47,7 @@ class Inspector:
 
     def inspected(
         self,
-        lab: TrialRunner,
+        runner: TrialRunner,
         case: Case,
         samples: Sequence[Sample],
         row: BenchVariant,
@@ -56,28 +56,28 @@ class Inspector:
         """``row`` with inventory and placement; or with the reasons why there is none.
 
         Args:
-            lab: The lab of the variant, of which sandbox and counts are used.
+            runner: The trial runner of the variant, of which sandbox and counts are used.
             case: The case that was timed.
             samples: What was run.
             row: The variant as it was timed.
             writer: What writes text with the model; None if it does not write any.
         """
-        lab, passes = lab.on(case), case.passes.pipeline
+        runner, passes = runner.on(case), case.passes.pipeline
         if self.original is None:
-            found = take_inventory(lab, None, samples[0])
+            found = take_inventory(runner, None, samples[0])
             self.original = found if isinstance(found, Inventory) else None
         if row.failure is not None and row.failure.stage == "build":
             return row
-        parts: dict[Part, Any] = {"inventory": take_inventory(lab, passes, samples[0])}
+        parts: dict[Part, Any] = {"inventory": take_inventory(runner, passes, samples[0])}
         if row.failure is None:
-            self._look_at_reference(lab, row, samples, writer)
-            parts["placement"] = find_placement(lab, passes, samples)
+            self._look_at_reference(runner, row, samples, writer)
+            parts["placement"] = find_placement(runner, passes, samples)
             if writer is not None:
-                parts["pace"] = find_pace(lab, passes, samples, writer)
-            if (meter := self._meter(lab)) is not None:
-                parts["device"] = find_use(lab, passes, samples, meter)
+                parts["pace"] = find_pace(runner, passes, samples, writer)
+            if (meter := self._meter(runner)) is not None:
+                parts["device"] = find_use(runner, passes, samples, meter)
             if self.ncu:
-                parts["kernels"] = find_kernels(lab, passes, samples, self.seed)
+                parts["kernels"] = find_kernels(runner, passes, samples, self.seed)
         known: dict[str, Any] = {
             part: what for part, what in parts.items() if not isinstance(what, str)
         }
@@ -88,30 +88,34 @@ class Inspector:
         return row.model_copy(update={**known, "change": change, "unknown": unknown})
 
     def _look_at_reference(
-        self, lab: TrialRunner, row: BenchVariant, samples: Sequence[Sample], writer: Writer | None
+        self,
+        runner: TrialRunner,
+        row: BenchVariant,
+        samples: Sequence[Sample],
+        writer: Writer | None,
     ) -> None:
         """Placement, pace and device use of what ``row`` is compared with, unless known already."""
         original = row.timing is None or row.timing.baseline == "original"
-        who = lab.case.reference.runtime.name if original else lab.case.optimizer.name
+        who = runner.case.reference.runtime.name if original else runner.case.optimizer.name
         name = f"original on {who}" if original else f"{who} without passes"
         if name in self.placements:
             return
-        passes = None if original else lab.case.passes.base
-        found = find_placement(lab, passes, samples)
+        passes = None if original else runner.case.passes.base
+        found = find_placement(runner, passes, samples)
         if isinstance(found, Placement):
             self.placements[name] = found
         if writer is not None:
-            pace = find_pace(lab, passes, samples, writer)
+            pace = find_pace(runner, passes, samples, writer)
             if isinstance(pace, Pace):
                 self.paces[name] = pace
-        if (meter := self._meter(lab)) is not None:
-            use = find_use(lab, passes, samples, meter)
+        if (meter := self._meter(runner)) is not None:
+            use = find_use(runner, passes, samples, meter)
             if isinstance(use, DeviceUse):
                 self.devices[name] = use
 
-    def _meter(self, lab: TrialRunner) -> Meter | None:
+    def _meter(self, runner: TrialRunner) -> Meter | None:
         """The meter of the device; where there should be one and is none, that is noted once."""
-        outcome = lab.sandbox.call(ask_meter, lab.case.candidate)
+        outcome = runner.sandbox.call(ask_meter, runner.case.candidate)
         refuse_misuse(outcome.failure)
         found = outcome.value
         if found is None and outcome.failure is not None:

@@ -215,7 +215,7 @@ def _array_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 def read_record(bundle: Path) -> Reproduction:
     """``finding.json`` of a bundle."""
     path = bundle / "finding.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(
             f"{bundle}: no bundle, it has no {path.name}; give a folder that optvet vet --out wrote"
         )

@@ -83,62 +83,64 @@ def observe(
     sample = samples[0]
     cache = Cache(None)
     try:
-        lab, evidence = _observed(TrialRunner(case, sandbox, cache), culprit, samples, sought)
-        return _explained(lab, culprit, sample, evidence) if explained else evidence
+        runner, evidence = _observed(TrialRunner(case, sandbox, cache), culprit, samples, sought)
+        return _explained(runner, culprit, sample, evidence) if explained else evidence
     finally:
         cache.close()
 
 
 def _observed(
-    lab: TrialRunner, culprit: tuple[str, ...], samples: Sequence[Sample], sought: Sought
+    runner: TrialRunner, culprit: tuple[str, ...], samples: Sequence[Sample], sought: Sought
 ) -> tuple[TrialRunner, Evidence]:
-    """The evidence, and a lab with checks that the original passes."""
-    reference = lab.reference(samples)
+    """The evidence, and a trial runner with checks that the original passes."""
+    reference = runner.reference(samples)
     for fewer in ({"full": False}, {"plain": False}):
         if reference.build.failure is not None and reference.build.failure.kind == "error":
             # The optimized model need not pass what the original fails.
-            lab = lab.under(**fewer)
-            reference = lab.reference(samples)
+            runner = runner.under(**fewer)
+            reference = runner.reference(samples)
     if is_structural(sought):
         # Structures are compared whether or not the checker refuses one, which is another finding.
-        lab = lab.under(plain=False)
-    case = lab.case
+        runner = runner.under(plain=False)
+    case = runner.case
     runs = [reference.runs.get(sample.id) for sample in samples]
     failed = [run for run in runs if run is None or isinstance(run, Failure)]
     for run in failed:
         failure = run or reference.build.failure
         words = describe(failure) if failure else "no answer"
         raise InputError(f"the original does not run under {case.reference.runtime.name}: {words}")
-    examiner = examiner_for(lab, culprit, samples, reference, sought)
+    examiner = examiner_for(runner, culprit, samples, reference, sought)
     passes = case.passes.complete(culprit)
     if case.checks.timeout_s is None:
-        trial = lab.fresh(passes, samples)
+        trial = runner.fresh(passes, samples)
     else:
-        trial = lab.trial(passes, samples, "confirm")
+        trial = runner.trial(passes, samples, "confirm")
     observed = first_observed(examiner, reference, trial, samples, sought)
     if observed is None and is_structural(sought) and trial.build.facts is None:
         # No structure to compare: the failure is told, since nothing says that the note is gone.
         observed = first_observed(examiner, reference, trial, samples)
     built = trial.build.failure is None or trial.build.failure.stage != "build"
-    after = lab.sandbox.call(_text_after, lab.subject(passes), fresh=True).value if built else ""
-    before = lab.sandbox.call(_text_of, lab.model.blob, fresh=True).value or ""
+    after = (
+        runner.sandbox.call(_text_after, runner.subject(passes), fresh=True).value if built else ""
+    )
+    before = runner.sandbox.call(_text_of, runner.model.blob, fresh=True).value or ""
     drawn = observed.draw if observed is not None else None
     first, *more = (examiner.reference[sample.id] for sample in samples)
     expected = {**first, **(drawn or {})}
     levels = examiner.levels(runs_of(trial)) if isinstance(sought, Yardstick) else {}
     noise = tuple(levels.get(sample.id, {}) for sample in samples)
     full = case.checks.full
-    return lab, Evidence(observed, expected, before, after or "", full, tuple(more), noise)
+    return runner, Evidence(observed, expected, before, after or "", full, tuple(more), noise)
 
 
 def _explained(
-    lab: TrialRunner, culprit: tuple[str, ...], sample: Sample, evidence: Evidence
+    runner: TrialRunner, culprit: tuple[str, ...], sample: Sample, evidence: Evidence
 ) -> Evidence:
-    passes, found = lab.case.passes.complete(culprit), None
+    passes, found = runner.case.passes.complete(culprit), None
     if evidence.observed is not None:
         seen = evidence.observed.observation
-        found = explain(lab, seen.symptom, seen.outputs, passes, sample)
-    return replace(evidence, divergence=found, graph_views=graph_views(lab, passes, found))
+        found = explain(runner, seen.symptom, seen.outputs, passes, sample)
+    return replace(evidence, divergence=found, graph_views=graph_views(runner, passes, found))
 
 
 def _text_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def replay_bundle(bundle: Path, plugins: Plugins, *, trust: bool = False) -> Rep
             f"{record.memory_bytes}, which can be no limits; make the bundle anew"
         )
     path = bundle / "model.onnx"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path} is missing; make the bundle anew")
     with temporary_folder("optvet-bundle-") as store:
         model = open_model(path, str(path), Path(store))
@@ -84,7 +85,7 @@ def bundles_in(folder: Path) -> list[Path]:
 
     Replaying a folder that is not a bundle gives an error.
     """
-    if (folder / RECORD).is_file() or not folder.is_dir():
+    if os.path.isfile(folder / RECORD) or not os.path.isdir(folder):
         return [folder]
     inside = sorted(file.parent for file in files_in(folder, lambda path: path.name == RECORD))
     return inside or [folder]

@@ -120,7 +120,7 @@ def write_bundles(
                 first,
                 tuple(others),
                 Limits(request.timeout, request.memory),
-                session.lab.sandbox,
+                session.runner.sandbox,
                 out,
                 (request.jobs or default_jobs()) if request.reduce else None,
                 progress,
@@ -167,7 +167,7 @@ def _case(session: VetSession, finding: Finding, witness: Sample) -> Case:
     case = session.case
     if finding.symptom.info.limit == "time":
         began = time.monotonic()
-        session.lab.fresh(case.passes.base, [witness])
+        session.runner.fresh(case.passes.base, [witness])
         waited_s = time.monotonic() - began
         case = case.under(timeout_s=search_timeout(session.request.timeout, waited_s))
     return case.as_deployed() if finding.as_deployed else case

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -109,14 +110,14 @@ def _is_meant(source: str, pattern: str) -> bool:
 def _expanded(selector: str, folder: Path, suffixes: set[str]) -> list[str]:
     name, function = parts_of(selector)
     path = folder / Path(name).expanduser()
-    if not path.exists() and glob.has_magic(name) and not function:
+    if not os.path.exists(path) and glob.has_magic(name) and not function:
         files = [p for p in matching(str(path)) if _suits(p, suffixes)]
         if not files:
             raise UsageError(f"{path}: no source matches; check the pattern")
         return files
-    if not path.exists():
+    if not os.path.exists(path):
         raise UsageError(f"{path}: no such file or folder")
-    if path.is_dir():
+    if os.path.isdir(path):
         # A folder without files of sources may be a source itself, such as a SavedModel.
         files = [str(p) for p in files_in(path) if _suits(p, suffixes)]
         return files or [str(path)]
@@ -126,4 +127,4 @@ def _expanded(selector: str, folder: Path, suffixes: set[str]) -> list[str]:
 
 
 def _suits(path: str | Path, suffixes: set[str]) -> bool:
-    return Path(path).suffix.lower() in suffixes and Path(path).is_file()
+    return Path(path).suffix.lower() in suffixes and os.path.isfile(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -105,14 +106,14 @@ def files_of(path: Path) -> list[Path]:
         places = {place_of(t, path.parent)[0] for t in tensors_of(outline) if is_outside(t)}
     except (DecodeError, ValueError, KeyError):
         places = set()  # not a model: the job reports it
-    return [path, *sorted(place for place in places - {path} if place.is_file())]
+    return [path, *sorted(place for place in places - {path} if os.path.isfile(place))]
 
 
 def digest_of_data(argument: str) -> str:
     """A digest of the files of a dataset's argument; empty if that is not a path."""
     try:
         path = Path(argument).expanduser()
-        if not argument or not path.exists():
+        if not argument or not os.path.exists(path):
             return ""
         if path.is_file() and path.stat().st_size <= _READ_BYTES:
             return file_sha256(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,7 +124,7 @@ class CampaignSource:
 
 def _from_here(model: str, plugins: Plugins) -> str:
     """A reference to a model that means the same in every folder."""
-    is_path = Path(model).exists() or model.partition(":")[0] not in plugins.names("model source")
+    is_path = os.path.exists(model) or model.partition(":")[0] not in plugins.names("model source")
     return str(Path(model).absolute()) if is_path else model
 
 

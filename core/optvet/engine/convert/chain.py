@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ def _given(request: ConvertRequest, plugins: Plugins) -> Link:
         raise UsageError(
             "--converted is a model that was converted elsewhere; leave out --via and its options"
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"--converted {path}: there is no such file; check the path")
     formats = {"onnx"}
     for runtime in map(plugins.runtime, plugins.names("runtime")):
@@ -139,7 +140,7 @@ def sources_of(
     """
     path, function = parts_of(request.model)
     file = Path(path).expanduser()
-    if not file.exists():
+    if not os.path.exists(file):
         raise UsageError(f"{request.model}: there is no file {path}; check the path")
     suffix = file.suffix.lower()
     if suffix == ".py" and not function:
@@ -149,7 +150,7 @@ def sources_of(
     ways = runtimes_for(suffix, first, plugins, request.model)
     check_source(request.model, suffix, [runtime for runtime, _ in ways], trust=request.trust)
     handle = Factory(function, request.seed) if function else None
-    data = read_file(file) if file.is_file() else b""
+    data = read_file(file) if os.path.isfile(file) else b""
     digest = hashlib.sha256(data + function.encode()).hexdigest()
     found = []
     for runtime, format in ways:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def read_summary(folder: Path) -> HuntSummary:
         InputError: There is none, or it is damaged.
     """
     path = folder / SUMMARY
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{folder} holds no {SUMMARY}; give the --out of a hunt")
     document = read_json(path, "listing")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def known_fingerprints(places: Iterable[Path]) -> set[str]:
     """
     found: set[str] = set()
     for place in places:
-        if not place.is_dir():
+        if not os.path.isdir(place):
             found |= {entry.fingerprint for entry in read_baseline(place).findings}
             continue
         bundles = sorted({f.parent for f in files_in(place, lambda f: f.name == "finding.json")})

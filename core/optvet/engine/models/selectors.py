@@ -6,6 +6,7 @@ What follows the ``@`` is a tag that the source gives to its models.
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -74,24 +75,16 @@ def _expanded(selector: str, plugins: Plugins, folder: Path | None) -> list[str]
         raise UsageError(f"{selector[:200]}: no path: {error}"[:_MESSAGE_CHARS]) from error
     if folder is not None and not path.is_absolute() and not _looks_foreign(selector):
         path = folder / path
-    if not _exists(path) and glob.has_magic(selector):
-        files = [p for p in matching(str(path)) if Path(p).is_file()]
+    if not os.path.exists(path) and glob.has_magic(selector):
+        files = [p for p in matching(str(path)) if os.path.isfile(p)]
         if not files:
             raise UsageError(f"{str(path)[:_MESSAGE_CHARS]}: no file matches; check the pattern")
         return files
-    if _exists(path) and path.is_dir():
+    if os.path.isdir(path):
         source = plugins.model_source(plugins.default("model source"))
         return [str(file) for file in contract.files(source, str(path), Path())]
     # What is wrong with a single model is told by the job that opens it.
-    return [str(path)] if _exists(path) or folder is None else [_missing(selector, path)]
-
-
-def _exists(path: Path) -> bool:
-    """Whether there is such a file; False also of a name that no file system takes."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
+    return [str(path)] if os.path.exists(path) or folder is None else [_missing(selector, path)]
 
 
 def _missing(selector: str, path: Path) -> str:

@@ -47,6 +47,7 @@ file too, it takes precedence. Everything that is not declared is inferred.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -160,10 +161,10 @@ def config_for(path: Path) -> ModelConfig:
         InputError: A declaration is invalid.
     """
     beside = path.with_suffix(".toml")
-    if beside.is_file() and beside != path:
+    if os.path.isfile(beside) and beside != path:
         return _from_toml(beside)
     for catalogue in places_of(path)[1:]:
-        if catalogue.is_file():
+        if os.path.isfile(catalogue):
             entry = _entry(catalogue, path.absolute().relative_to(catalogue.parent).as_posix())
             if entry is not None:
                 return _from_entry(catalogue, entry)

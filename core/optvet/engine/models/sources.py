@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +36,7 @@ def resolve_model(
         files = contract.files(source, rest, cache_dir / "models")
         if isinstance(source, Pins):
             reference = contract.pinned(source, rest, cache_dir / "models")
-    elif colon and scheme.isalpha() and len(scheme) > 1 and not Path(reference).exists():
+    elif colon and scheme.isalpha() and len(scheme) > 1 and not os.path.exists(reference):
         raise UnknownName("model source", scheme, plugins.names("model source"))
     else:
         paths = plugins.model_source(plugins.default("model source"))

@@ -157,7 +157,7 @@ def types_by_inference(sandbox: Sandbox, model: ModelProto) -> dict[str, TypePro
 class _TestedModel:
     """A candidate and its reference."""
 
-    lab: TrialRunner
+    runner: TrialRunner
     examiner: Examiner
     sample: Sample
     reference: Trial
@@ -252,7 +252,7 @@ class ReductionOracle:
                 return False
             return self._undefined(candidate.model, candidate.feeds) <= self._open_kinds
         finally:
-            opened.lab.model.blob.unlink(missing_ok=True)
+            opened.runner.model.blob.unlink(missing_ok=True)
 
     def _undefined(self, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> frozenset[str]:
         """In which ways the standard leaves the model open, by values inside of it too."""
@@ -272,14 +272,14 @@ class ReductionOracle:
         """The candidate with its reference; None if the reference is invalid or does not run."""
         sample = Sample("witness", feeds)
         case = self.case.on(self._stored(model))
-        lab = TrialRunner(case, self.sandbox, self._cache, ledger=self.ledger)
-        reference = lab.reference([sample])
+        runner = TrialRunner(case, self.sandbox, self._cache, ledger=self.ledger)
+        reference = runner.reference([sample])
         run = reference.runs.get(sample.id)
         if reference.build.failure is not None or run is None or isinstance(run, Failure):
-            lab.model.blob.unlink(missing_ok=True)
+            runner.model.blob.unlink(missing_ok=True)
             return None
-        examiner = examiner_for(lab, self.culprit, [sample], reference, self.sought)
-        return _TestedModel(lab, examiner, sample, reference)
+        examiner = examiner_for(runner, self.culprit, [sample], reference, self.sought)
+        return _TestedModel(runner, examiner, sample, reference)
 
     def _observed(self, opened: _TestedModel, passes: tuple[str, ...]) -> Signature | None:
         if passes not in opened.seen:
@@ -291,7 +291,7 @@ class ReductionOracle:
         early = self.target is not None and self.target.stage in ("build", "check")
         early = early and self.target is not None and not self._compares(self.target)
         samples = [] if early or is_structural(self.sought) else [opened.sample]
-        trial = opened.lab.trial(self.case.passes.complete(passes), samples, "localize")
+        trial = opened.runner.trial(self.case.passes.complete(passes), samples, "localize")
         observed = first_observed(
             opened.examiner, opened.reference, trial, samples, self.sought, self.target
         )
@@ -312,7 +312,7 @@ class ReductionOracle:
 
 
 def examiner_for(
-    lab: TrialRunner,
+    runner: TrialRunner,
     culprit: Sequence[str],
     samples: Sequence[Sample],
     reference: Trial,
@@ -324,15 +324,15 @@ def examiner_for(
     empty pipeline itself, as a culprit, is compared with the original under ``reference``, as are
     all passes where a requirement is measured.
     """
-    case = lab.case
+    case = runner.case
     with_original = not culprit or isinstance(sought, Yardstick)
     if case.lowers and with_original:
-        examiner = Examiner(lab, samples, thresholds=OTHER_KERNELS)
+        examiner = Examiner(runner, samples, thresholds=OTHER_KERNELS)
     else:
-        examiner = Examiner(lab, samples, tolerance=case.passes.tolerance)
+        examiner = Examiner(runner, samples, tolerance=case.passes.tolerance)
     examiner.learn_reference(reference)
     if case.lowers and not with_original:
-        examiner.learn_reference(lab.trial(case.passes.base, samples, "control"))
+        examiner.learn_reference(runner.trial(case.passes.base, samples, "control"))
     return examiner
 
 
@@ -392,7 +392,7 @@ def first_observed(
         return ObservedFault(observation, signature)
     (sample,) = samples
     shapes = {name: examiner.reference[sample.id][name].shape for name in drawn}
-    pair = ModelPair(examiner.lab, examiner.base, trial.passes, sample)
+    pair = ModelPair(examiner.runner, examiner.base, trial.passes, sample)
     telling = pair.telling(drawn, shapes, _DRAWS)
     # Half of them, so that one is drawn again when the smallest model is written down.
     kind = "draw" if 2 * len(telling) >= _DRAWS else signature.kind

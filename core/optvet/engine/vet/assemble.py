@@ -68,8 +68,8 @@ def assemble(
     _control_samples(session, detected, inputs)
     judged = _judged(session, detected.found, remaining)
     outputs = _with_faults(examiner.outputs(judged), blamed)
-    if session.lab.cache.degraded is not None:
-        ledger.control("cache", "limited", session.lab.cache.degraded)
+    if session.runner.cache.degraded is not None:
+        ledger.control("cache", "limited", session.runner.cache.degraded)
     wrong = [f"output {n!r}: {j.detail}" for n, j in judged.items() if j.contradicted]
     if wrong:
         ledger.control("exact result", "limited", "; ".join(wrong))
@@ -90,7 +90,7 @@ def assemble(
         quantized=_quantized(session, detected),
         structures=_structures(session, detected),
         fixed_tolerances=fixed,
-        warnings=warnings_of(detected.lab, examiner.base, detected.samples),
+        warnings=warnings_of(detected.runner, examiner.base, detected.samples),
         timing=ledger.timing,
         safe_pipeline=list(safe),
         safe_option=written(safe, request.pipeline, session.case.optimizer),
@@ -105,7 +105,7 @@ def assemble(
         datasets=inputs.records(),
         seed=request.seed,
         strategy=request.strategy,
-        cost=session.lab.ledger.cost(time.perf_counter() - started),
+        cost=session.runner.ledger.cost(time.perf_counter() - started),
     )
 
 
@@ -120,9 +120,9 @@ def runtime_record(config: RuntimeConfig) -> RuntimeRecord:
 
 def _structures(session: VetSession, detected: Detected) -> Structures | None:
     """The graph before and after the whole pipeline, both of which were made before."""
-    lab, samples = session.lab, detected.samples
-    before = lab.reference(samples).build.facts
-    after = lab.trial(session.case.passes.pipeline, samples, "detect").build.facts
+    runner, samples = session.runner, detected.samples
+    before = runner.reference(samples).build.facts
+    after = runner.trial(session.case.passes.pipeline, samples, "detect").build.facts
     if before is None or after is None:
         return None
     return Structures(original=_structure(before), optimized=_structure(after))
@@ -138,7 +138,7 @@ def _quantized(session: VetSession, detected: Detected) -> Quantized | None:
     examiner, pipeline = detected.examiner, session.case.passes.pipeline
     if not examiner.layers.applies():
         return None
-    trial = detected.lab.trial(pipeline, detected.samples, "detect")
+    trial = detected.runner.trial(pipeline, detected.samples, "detect")
     runs = [
         (sample, reference, run)
         for sample in detected.samples
@@ -181,10 +181,10 @@ def _safe_code(session: VetSession, safe: tuple[str, ...]) -> str:
 
 def _changing_passes(session: VetSession, records: Sequence[PassRecord] | None) -> list[str] | None:
     """Passes that changed the model, as the optimizer reports or as observed one by one."""
-    lab, pipeline = session.lab, session.case.passes.pipeline
-    if lab.knows_changing_passes(pipeline):
-        return lab.changing_passes(pipeline)
-    said = lab.trial(pipeline, (), "detect").build.changing_passes
+    runner, pipeline = session.runner, session.case.passes.pipeline
+    if runner.knows_changing_passes(pipeline):
+        return runner.changing_passes(pipeline)
+    said = runner.trial(pipeline, (), "detect").build.changing_passes
     if said is not None:
         return list(said)
     if records is None or any(r.effect == "unknown" for r in records):

@@ -90,10 +90,10 @@ def _vet_by(
     with open_session(model, request, plugins, progress=progress, sandbox=sandbox) as session:
         try:
             result = _run(session, started)
-            if keep and not session.lab.sandbox.used:
+            if keep and not session.runner.sandbox.used:
                 modules = _modules(session)
                 whole_answers.keep(
-                    request, result, model, plugins, session.lab.cache, modules=modules
+                    request, result, model, plugins, session.runner.cache, modules=modules
                 )
             return result
         except Unsupported as error:
@@ -113,7 +113,7 @@ def _run(session: VetSession, started: float) -> VetResult:
     files = states_of(session.case.model)
     assessor = Assessor(session, inputs)
     detected = detect(session, inputs, assessor)
-    session = session.at(detected.lab)
+    session = session.at(detected.runner)
     samples, pipeline = detected.samples, session.case.passes.pipeline
 
     def rest(now: VetSession, remaining: tuple[str, ...]) -> Examination:
@@ -133,12 +133,12 @@ def _run(session: VetSession, started: float) -> VetResult:
             detected.found,
             rest=rest if inputs.several else None,
         )
-        session, safe = session.at(cleared.lab), cleared.passes
+        session, safe = session.at(cleared.runner), cleared.passes
         remaining = cleared.found if set(safe) - session.case.passes.required else None
     meter = RequirementMeter(session, detected, inputs)
 
     def cleared_of_faults(passes: tuple[str, ...]) -> tuple[str, ...]:
-        found = detected.examiner.examine(session.lab.trial(passes, samples, "verify"), samples)
+        found = detected.examiner.examine(session.runner.trial(passes, samples, "verify"), samples)
         if found.observation is None and inputs.several:
             found = rest(session, passes)
         return clear(session, detected.examiner, samples, passes, found).passes
@@ -182,7 +182,7 @@ def _describe(session: VetSession, detected: Detected) -> None:
         _say_not_localized(session)
     cross_check(session, samples)
     for i, finding in enumerate(ledger.findings):
-        ledger.amend(i, {"fingerprint": fingerprint_in_place(session.lab, finding)})
+        ledger.amend(i, {"fingerprint": fingerprint_in_place(session.runner, finding)})
 
 
 def _say_not_localized(session: VetSession) -> None:
@@ -210,15 +210,15 @@ def _explain(session: VetSession, samples: Sequence[Sample], judged: int, layers
         and finding.severity == "fault"
         and not finding.as_deployed
     ]
-    spent = session.lab.ledger.inferences(FINDING)
+    spent = session.runner.ledger.inferences(FINDING)
     least = 2 * max(judged - 1, 0) + AT_LEAST * len(wanted)
     share = None if session.request.reduce else max(spent, least) // max(len(wanted), 1)
     for i, finding, sample in wanted:
-        session.lab.progress(f"explaining {finding.symptom}", i + 1, len(ledger.findings))
+        session.runner.progress(f"explaining {finding.symptom}", i + 1, len(ledger.findings))
         applied = passes.complete(finding.culprit) if finding.culprit else passes.base
         layer = finding.layer
         found = None if layer is None else layers.place(applied, layer.name)
         found = found or explain(
-            session.lab, finding.symptom, finding.outputs, applied, sample, share
+            session.runner, finding.symptom, finding.outputs, applied, sample, share
         )
         ledger.amend(i, {"divergence": found})

@@ -29,21 +29,21 @@ from optvet.spec.types import Model, Sample
 
 @dataclass(frozen=True)
 class VetSession:
-    """One vet: the request, the lab that makes trials, and the findings so far."""
+    """One vet: the request, the trial runner that makes trials, and the findings so far."""
 
     request: VetRequest
     plugins: Plugins
-    lab: TrialRunner
+    runner: TrialRunner
     ledger: FindingsLedger = field(default_factory=FindingsLedger)
 
     @property
     def case(self) -> Case:
-        """The case that the lab tries."""
-        return self.lab.case
+        """The case that the trial runner tries."""
+        return self.runner.case
 
-    def at(self, lab: TrialRunner) -> VetSession:
-        """The same session with another lab."""
-        return replace(self, lab=lab)
+    def at(self, runner: TrialRunner) -> VetSession:
+        """The same session with another trial runner."""
+        return replace(self, runner=runner)
 
     def inputs(self) -> Inputs:
         """The samples of the request."""
@@ -55,7 +55,7 @@ class VetSession:
             request.dataset_options,
             cut=Slice(request.start, request.limit, request.shuffle, request.on_bad),
             seed=request.seed,
-            probe=Probing(self.lab, request.timeout),
+            probe=Probing(self.runner, request.timeout),
             memory_bytes=request.memory,
             trust=request.trust,
         )
@@ -115,8 +115,10 @@ def open_session(
         check_options(sandbox, case.optimizer, case.options, cache)
         check_options(sandbox, case.candidate.runtime, case.candidate.options, cache)
         with large.scratch_folder(model, root / "scratch") as scratch:
-            lab = TrialRunner(case, sandbox, cache, jobs=jobs, progress=progress, scratch=scratch)
-            session = VetSession(request, plugins, lab)
+            runner = TrialRunner(
+                case, sandbox, cache, jobs=jobs, progress=progress, scratch=scratch
+            )
+            session = VetSession(request, plugins, runner)
             if fewer:
                 session.ledger.control("jobs", "limited", fewer)
             yield session

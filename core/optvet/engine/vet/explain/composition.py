@@ -20,14 +20,14 @@ def with_structure(session: VetSession, result: VetResult, samples: Sequence[Sam
     What cannot be had leaves ``structures`` as it is, and a reason in ``placements``.
     """
     case = deployed(session.case, session.request.runtime_options)
-    lab, passes = session.lab.on(case), case.passes.pipeline
-    lab.progress("structure and placement", 0, None)
-    before, after = (take_inventory(lab, p, samples[0]) for p in (None, passes))
+    runner, passes = session.runner.on(case), case.passes.pipeline
+    runner.progress("structure and placement", 0, None)
+    before, after = (take_inventory(runner, p, samples[0]) for p in (None, passes))
     structures = result.structures
     if isinstance(before, Inventory) and isinstance(after, Inventory):
         structures = Structures(original=before, optimized=after)
     first = case.passes.base if case.lowers or case.optimizer.traits.optimizes_on_load else None
-    reference, optimized = (find_placement(lab, p, samples) for p in (first, passes))
+    reference, optimized = (find_placement(runner, p, samples) for p in (first, passes))
     reasons = dict.fromkeys(each for each in (reference, optimized) if isinstance(each, str))
     placements = Placements(
         reference=reference if isinstance(reference, Placement) else None,

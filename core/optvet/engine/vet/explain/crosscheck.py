@@ -57,18 +57,18 @@ def _ask(session: VetSession, name: str, finding: Finding, sample: Sample) -> Cr
     other = case.run_by(RuntimeConfig(runtime, runtime.options)).under(
         full=False, ignored_complaint=""
     )
-    lab = session.lab.on(other)
-    reference = lab.reference([sample])
+    runner = session.runner.on(other)
+    reference = runner.reference([sample])
     run = reference.runs.get(sample.id)
     if run is None or isinstance(run, Failure):
         why = run or reference.build.failure
         return _unable(name, f"cannot run the original: {describe(why) if why else 'no answer'}")
     same = _agrees(session, reference, sample)
-    examiner = Examiner(lab, [sample], tolerance=case.passes.tolerance)
+    examiner = Examiner(runner, [sample], tolerance=case.passes.tolerance)
     examiner.learn_reference(reference)
     culprit = finding.culprit
     passes = case.passes.complete(culprit) if culprit else case.passes.base
-    trial = lab.trial(passes, [sample], "confirm")
+    trial = runner.trial(passes, [sample], "confirm")
     failed = trial.runs.get(sample.id)
     if isinstance(failed, Failure) and _has_foreign(reference, trial):
         # The runtime lacks operators; this is not evidence about the fault.
@@ -86,11 +86,11 @@ def _agrees(session: VetSession, reference: Trial, sample: Sample) -> bool:
     """Whether another runtime's trial of the original gives what the vet's own reference does."""
     case = session.case
     gate = Examiner(
-        session.lab.on(case.run_by(case.reference).under(ignored_complaint="")),
+        session.runner.on(case.run_by(case.reference).under(ignored_complaint="")),
         [sample],
         thresholds=OTHER_KERNELS,
     )
-    gate.learn_reference(gate.lab.reference([sample]))
+    gate.learn_reference(gate.runner.reference([sample]))
     return gate.examine(reference, [sample]).observation is None
 
 

@@ -27,16 +27,16 @@ def fingerprint(optimizer: str, finding: Finding, structure: Sequence[str]) -> s
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
-def fingerprint_in_place(lab: TrialRunner, finding: Finding) -> str:
+def fingerprint_in_place(runner: TrialRunner, finding: Finding) -> str:
     """The fingerprint of a finding that is not reduced: of the place that was rewritten wrongly.
 
     Where there is no such place, what was said counts: of changed metadata which, of a failure its
     words without names and numbers. Else it is the structure of the whole model.
     """
-    return fingerprint(lab.case.optimizer.name, finding, _structure(lab, finding))
+    return fingerprint(runner.case.optimizer.name, finding, _structure(runner, finding))
 
 
-def _structure(lab: TrialRunner, finding: Finding) -> list[str]:
+def _structure(runner: TrialRunner, finding: Finding) -> list[str]:
     identity = finding.symptom.info.identity
     if identity == "metadata":
         return [changed_metadata(finding.message)]
@@ -47,7 +47,7 @@ def _structure(lab: TrialRunner, finding: Finding) -> list[str]:
     failed = finding.stage != "compare" and finding.message
     if identity == "words" or failed:
         return [normalized_message(finding.message)]
-    return lab.sandbox.call(_structure_of, lab.subject(None), role="referee").value or []
+    return runner.sandbox.call(_structure_of, runner.subject(None), role="referee").value or []
 
 
 def changed_metadata(message: str) -> str:

@@ -77,7 +77,7 @@ another process, and the confirmation of both. So many may be spent on explainin
 
 
 def explain(
-    lab: TrialRunner,
+    runner: TrialRunner,
     symptom: Symptom,
     outputs: Sequence[str],
     passes: Sequence[str],
@@ -87,7 +87,7 @@ def explain(
     """Where in the graph a fault is; None if there is no optimized graph to look at.
 
     Args:
-        lab: The lab that found the fault.
+        runner: The trial runner that found the fault.
         symptom: Its symptom.
         outputs: The wrong outputs, if outputs are compared.
         passes: The culprit and the required passes.
@@ -96,54 +96,54 @@ def explain(
     """
     if not symptom.info.located:
         return None
-    made = lab.case.optimizer.traits.produces
-    if made != "onnx" and not isinstance(lab.case.optimizer, Saves):
+    made = runner.case.optimizer.traits.produces
+    if made != "onnx" and not isinstance(runner.case.optimizer, Saves):
         return Divergence(
-            differs=_outer_values(lab, symptom, outputs, passes, sample),
-            note=f"{lab.case.optimizer.name} makes {made}, whose inner values are hidden",
+            differs=_outer_values(runner, symptom, outputs, passes, sample),
+            note=f"{runner.case.optimizer.name} makes {made}, whose inner values are hidden",
         )
-    if lab.subject(None).scratch is not None:
-        size = in_units(lab.model.size_bytes)
+    if runner.subject(None).scratch is not None:
+        size = in_units(runner.model.size_bytes)
         return Divergence(note=f"the values inside of a model of {size} are not looked at")
     compares = not symptom.info.failed
     jitters = JITTERS if inferences is None else min(JITTERS, inferences - 2)
     fixed = 2 + jitters if compares else 1
     task = ExplainTask(
-        lab.subject(None),
-        lab.subject(passes),
-        lab.case.candidate,
-        lab.model,
-        lab.order(lab.subject(passes), [sample]).interface,
+        runner.subject(None),
+        runner.subject(passes),
+        runner.case.candidate,
+        runner.model,
+        runner.order(runner.subject(passes), [sample]).interface,
         sample.feeds,
         symptom,
         tuple(outputs),
-        lab.case.checks.full,
-        lab.case.checks.plain,
+        runner.case.checks.full,
+        runner.case.checks.plain,
         jitters if compares else 0,
         2 * MAX_SITES if inferences is None else inferences - fixed,
     )
     about = (list(passes), symptom, list(outputs), task.full_check, task.plain_check)
     key = caching.key(
-        "divergence", VERSION, basis(), lab.identity, about, lab.sample_digest(sample)
+        "divergence", VERSION, basis(), runner.identity, about, runner.sample_digest(sample)
     )
-    kept = lab.cache.read(key, _DIVERGENCE.validate_json, _DIVERGENCE.dump_json)
+    kept = runner.cache.read(key, _DIVERGENCE.validate_json, _DIVERGENCE.dump_json)
     if kept is not None:
         return kept
-    outcome = lab.submit(task.optimized, locate, task).result()
-    lab.ledger.add("explain", applications=1, inferences=fixed)
+    outcome = runner.submit(task.optimized, locate, task).result()
+    runner.ledger.add("explain", applications=1, inferences=fixed)
     if outcome.value is None:
         if outcome.failure is not None and outcome.failure.stage == "build":
             return None
         words = describe(outcome.failure) if outcome.failure else "no answer"
         return Divergence(note=f"could not be looked at: {' '.join(words.split())[:300]}")
     found, tried = outcome.value
-    lab.ledger.add("explain", inferences=tried)
-    lab.cache.put(key, "divergence", _DIVERGENCE.dump_json(found))
+    runner.ledger.add("explain", inferences=tried)
+    runner.cache.put(key, "divergence", _DIVERGENCE.dump_json(found))
     return found
 
 
 def _outer_values(
-    lab: TrialRunner,
+    runner: TrialRunner,
     symptom: Symptom,
     outputs: Sequence[str],
     passes: Sequence[str],
@@ -152,8 +152,8 @@ def _outer_values(
     """The outputs where they differ most, on both sides: all that is known of a hidden graph."""
     if symptom.info.failed:
         return []
-    original = lab.reference([sample]).runs.get(sample.id)
-    optimized = lab.trial(passes, [sample], "confirm").runs.get(sample.id)
+    original = runner.reference([sample]).runs.get(sample.id)
+    optimized = runner.trial(passes, [sample], "confirm").runs.get(sample.id)
     lines = []
     for name in outputs[:_LINES]:
         if not isinstance(original, dict) or not isinstance(optimized, dict):
@@ -205,14 +205,14 @@ class GraphView:
 
 
 def graph_views(
-    lab: TrialRunner, passes: Sequence[str], found: Divergence | None
+    runner: TrialRunner, passes: Sequence[str], found: Divergence | None
 ) -> tuple[GraphView, ...]:
     """The original and, if it can be made and is ONNX, the optimized model."""
-    optimized = lab.subject(passes)
+    optimized = runner.subject(passes)
     value = None if found is None else found.value
-    outcome = lab.sandbox.call(_graph_view, lab.subject(None), optimized, value, fresh=True)
+    outcome = runner.sandbox.call(_graph_view, runner.subject(None), optimized, value, fresh=True)
     if outcome.value is None:  # what killed the worker was the optimizer
-        outcome = lab.sandbox.call(_graph_view, lab.subject(None), None, value, fresh=True)
+        outcome = runner.sandbox.call(_graph_view, runner.subject(None), None, value, fresh=True)
     return outcome.value or ()
 
 

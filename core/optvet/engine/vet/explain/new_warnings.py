@@ -17,22 +17,22 @@ from optvet.spec.types import Sample
 
 
 def warnings_of(
-    lab: TrialRunner, base: tuple[str, ...] | None, samples: Sequence[Sample]
+    runner: TrialRunner, base: tuple[str, ...] | None, samples: Sequence[Sample]
 ) -> list[WarningRecord]:
     """Warnings of the whole pipeline's trial beside those of the reference's, new ones first.
 
     Args:
-        lab: Has made both trials.
+        runner: Has made both trials.
         base: The passes that the reference is made by; None if it is the original.
         samples: What both ran on.
     """
-    candidate = lab.warned(lab.case.passes.pipeline, samples)
-    reference = lab.warned(base, samples)
+    candidate = runner.warned(runner.case.passes.pipeline, samples)
+    reference = runner.warned(base, samples)
     if not (candidate or reference):
         return []
-    names = _names_in(lab.model.blob)
-    runtime = lab.case.candidate.runtime.name
-    speakers = {"build": lab.case.optimizer.name, "check": "onnx"}
+    names = _names_in(runner.model.blob)
+    runtime = runner.case.candidate.runtime.name
+    speakers = {"build": runner.case.optimizer.name, "check": "onnx"}
     unknown = any(LEFT_OUT in w.text for w in reference)
     before: Counter[tuple[Stage, str]] = Counter()
     anywhere: Counter[str] = Counter()

@@ -20,9 +20,9 @@ from optvet.graph.structure import Facts
 
 def take_notes(session: VetSession, detected: Detected) -> None:
     """Add a note for each such change that the whole pipeline makes."""
-    lab, samples, table = session.lab, detected.samples, session.case.passes
-    original = lab.reference(samples).build.facts
-    result = lab.trial(table.pipeline, samples, "detect").build.facts
+    runner, samples, table = session.runner, detected.samples, session.case.passes
+    original = runner.reference(samples).build.facts
+    result = runner.trial(table.pipeline, samples, "detect").build.facts
     if original is not None and result is not None:
         _note_metadata(session, original, result)
         _note_interface(session, original, result)
@@ -45,7 +45,7 @@ def _note_interface(session: VetSession, original: Facts, result: Facts) -> None
     changes = shape_changes(original, result)
     moved = any(changes.values())
     # The empty pipeline is built only if there is something that it may have done.
-    empty = session.lab.trial(passes.base, (), "control").build.facts if moved else None
+    empty = session.runner.trial(passes.base, (), "control").build.facts if moved else None
     inherited = shape_changes(original, empty) if empty else {}
     for direction, shapes in changes.items():
         known = {k: v for k, v in shapes.items() if k in inherited.get(direction, {})}
@@ -62,7 +62,7 @@ def _note_metadata(session: VetSession, original: Facts, result: Facts) -> None:
     lost = structure.lost_metadata(original, result)
     if not lost:
         return
-    empty = session.lab.trial(session.case.passes.base, (), "control").build.facts
+    empty = session.runner.trial(session.case.passes.base, (), "control").build.facts
     inherited = structure.lost_metadata(original, empty) if empty else {}
     by_passes = {k: v for k, v in lost.items() if k not in inherited}
     for changed in (by_passes, inherited):

@@ -20,44 +20,44 @@ SHORT_WAITS_S = 20.0
 
 
 def blame(
-    lab: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+    runner: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
 ) -> tuple[str, ...]:
     """The minimal pass sequence that shows ``wanted``; empty for import and export alone.
 
     Args:
-        lab: Makes the trials.
+        runner: Makes the trials.
         pipeline: A pipeline that shows it.
         wanted: The property to search for.
         strategy: Strategy of the search; "auto" chooses by the optimizer's traits, and with "none"
             all optional passes of the pipeline are the answer.
     """
-    base = lab.trial(lab.case.passes.base, wanted.samples, "control")
+    base = runner.trial(runner.case.passes.base, wanted.samples, "control")
     if wanted.inherited(base) is not None:
         return ()
-    return search(lab, pipeline, wanted, strategy)
+    return search(runner, pipeline, wanted, strategy)
 
 
 def search(
-    lab: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
+    runner: TrialRunner, pipeline: tuple[str, ...], wanted: Property, strategy: Strategy
 ) -> tuple[str, ...]:
     """A minimal sequence of passes from ``pipeline`` that shows ``wanted``.
 
     The pipeline shows it, and the empty one does not.
     """
-    traits, required = lab.case.optimizer.traits, lab.case.passes.required
+    traits, required = runner.case.optimizer.traits, runner.case.passes.required
     if strategy == "none":
         return tuple(name for name in pipeline if name not in required)
-    trials = _TrialMemo(lab, wanted)
+    trials = _TrialMemo(runner, wanted)
     alone = trials.test(wanted, "localize")
-    for name in wanted.likely(lab.trial(pipeline, (), "walk")) if strategy == "auto" else ():
-        if name not in required and alone(lab.case.passes.complete((name,))) == "fails":
+    for name in wanted.likely(runner.trial(pipeline, (), "walk")) if strategy == "auto" else ():
+        if name not in required and alone(runner.case.passes.complete((name,))) == "fails":
             return (name,)
     walks = strategy == "walk" or (strategy != "subset" and traits.ordered and traits.composable)
     if not walks:
         test = trials.test(wanted.as_observed_in(pipeline), "localize")
-        suspects = _suspects(lab, pipeline, test)
+        suspects = _suspects(runner, pipeline, test)
         return localize.minimal_set(suspects, test, required=required)
-    reported = lab.trial(pipeline, (), "walk").build.changing_passes
+    reported = runner.trial(pipeline, (), "walk").build.changing_passes
     coarse = trials.test(wanted, "walk")
     length = localize.first_bad_prefix(pipeline, coarse, required=required, suspects=reported)
     prefix = localize.with_required(pipeline, length, required)
@@ -68,11 +68,11 @@ def search(
 class _TrialMemo:
     """The trials of one search, each made once, while there is time for those that hang."""
 
-    def __init__(self, lab: TrialRunner, wanted: Property) -> None:
-        self._lab, self._samples = lab, wanted.samples
+    def __init__(self, runner: TrialRunner, wanted: Property) -> None:
+        self._lab, self._samples = runner, wanted.samples
         self._known: dict[tuple[str, ...], Trial] = {}
         # What may be spent on trials that hang, beside the first and its confirmation.
-        self._left_s = max(lab.sandbox.limits.timeout_s, SHORT_WAITS_S)
+        self._left_s = max(runner.sandbox.limits.timeout_s, SHORT_WAITS_S)
 
     def test(self, wanted: Property, purpose: Purpose) -> Test:
         """Whether passes show ``wanted``; not tried is no evidence for or against them."""
@@ -94,16 +94,16 @@ class _TrialMemo:
         return self._known[passes]
 
 
-def _suspects(lab: TrialRunner, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...]:
+def _suspects(runner: TrialRunner, pipeline: tuple[str, ...], test: Test) -> tuple[str, ...]:
     """The passes that the optimizer reports as changing the model, if they show the property.
 
     The report is a hint, not evidence: if these passes do not show the property, the whole pipeline
     is searched.
     """
-    changing_passes = lab.changing_passes(pipeline)
+    changing_passes = runner.changing_passes(pipeline)
     if changing_passes is None:
         return pipeline
-    few = tuple(n for n in pipeline if n in changing_passes or n in lab.case.passes.required)
+    few = tuple(n for n in pipeline if n in changing_passes or n in runner.case.passes.required)
     return few if len(few) < len(pipeline) and test(few) == "fails" else pipeline
 
 

@@ -19,9 +19,9 @@ from optvet.spec.types import Failure, Sample
 def note(session: VetSession, noted: Property) -> None:
     """Find the passes that cause the property ``noted``, and add the note."""
     passes = session.case.passes
-    culprit = blame(session.lab, passes.pipeline, noted, session.request.strategy)
+    culprit = blame(session.runner, passes.pipeline, noted, session.request.strategy)
     applied = passes.complete(culprit) if culprit else passes.base
-    trial = session.lab.trial(applied, noted.samples, "localize")
+    trial = session.runner.trial(applied, noted.samples, "localize")
     finding = noted.describe(trial, culprit)
     if finding is not None:
         sample = next(iter(noted.samples), None)
@@ -51,9 +51,9 @@ def report_fault(
     Returns:
         The finding; if ``confirmed`` is False, it is not in the ledger.
     """
-    table, lab = session.case.passes, session.lab
+    table, runner = session.case.passes, session.runner
     passes = table.complete(culprit) if culprit else table.base
-    trial = lab.trial(passes, fault.samples, "confirm")
+    trial = runner.trial(passes, fault.samples, "confirm")
     shown = fault.shown(trial)
     severity, limit = _severity(session, shown.symptom, culprit)
     finding = fault.describe(trial, culprit).model_copy(
@@ -98,13 +98,13 @@ def unrepeated(finding: Finding) -> str:
 
 def _shows_again(session: VetSession, fault: Fault, passes: tuple[str, ...]) -> bool:
     """Whether fresh processes show it too, and repeat the reference's outputs."""
-    lab, examiner, samples = session.lab, fault.examiner, fault.samples
-    again = examiner.examine(lab.fresh(passes, samples), samples).observation
+    runner, examiner, samples = session.runner, fault.examiner, fault.samples
+    again = examiner.examine(runner.fresh(passes, samples), samples).observation
     if again is None or not same_fault(again, fault.observation):
         return False
     if fault.observation.stage != "compare":
         return True
-    reference = lab.fresh(examiner.base, samples)
+    reference = runner.fresh(examiner.base, samples)
     return all(
         not isinstance(run := reference.runs.get(s.id), Failure)
         and run is not None

@@ -49,12 +49,12 @@ def leave_open_what_is_undefined(
 
 def _open_on(session: VetSession, finding: Finding, sample: Sample) -> str:
     """What is undefined on a sample where the finding arises; empty if nothing is."""
-    found, lab = finding.divergence, session.lab
+    found, runner = finding.divergence, session.runner
     begins, ends = [], list(finding.outputs)
     if found is not None and found.value is not None:
         begins, ends = list(found.agreeing), [found.value]
-    about = (lab.subject(None), dict(sample.feeds), session.case.reference)
-    words = lab.sandbox.call(undefined_between, *about, begins, ends, role="referee").value or ""
+    about = (runner.subject(None), dict(sample.feeds), session.case.reference)
+    words = runner.sandbox.call(undefined_between, *about, begins, ends, role="referee").value or ""
     return "" if words and _shows_with_answers(session, finding, sample) else words
 
 
@@ -63,16 +63,16 @@ def _shows_with_answers(session: VetSession, finding: Finding, sample: Sample) -
 
     Then it does not arise there: the passes make the same fault of a model that has an answer.
     """
-    lab, case = session.lab, session.case
-    about = (lab.subject(None), dict(sample.feeds), case.reference)
-    answered = lab.sandbox.call(with_answers, *about, role="referee").value
+    runner, case = session.runner, session.case
+    about = (runner.subject(None), dict(sample.feeds), case.reference)
+    answered = runner.sandbox.call(with_answers, *about, role="referee").value
     if answered is None:
         return False
     data, feeds = answered
     with temporary_folder("optvet-answered-") as folder:
         path = Path(folder) / "answered.onnx"
         path.write_bytes(data)
-        other = lab.on(case.on(open_model(path, case.model.source, Path(folder))))
+        other = runner.on(case.on(open_model(path, case.model.source, Path(folder))))
         given, table = [replace(sample, feeds=feeds)], case.passes
         lowered = case.lowers and not finding.culprit
         if lowered:
@@ -93,9 +93,9 @@ def _shown_elsewhere(
     session: VetSession, examiner: Examiner, finding: Finding, samples: Sequence[Sample]
 ) -> dict[str, Any]:
     """What changes of a finding that is told by a sample with an answer; empty if none shows it."""
-    table, lab = session.case.passes, session.lab
+    table, runner = session.case.passes, session.runner
     passes = table.complete(finding.culprit) if finding.culprit else table.base
-    trial = lab.trial(passes, samples, "confirm")
+    trial = runner.trial(passes, samples, "confirm")
     for sample in samples:
         seen = examiner.examine(trial, [sample]).observation
         if seen is None or seen.symptom != finding.symptom:

@@ -17,18 +17,20 @@ def judge_as_deployed(
     """Report faults of the ``safe`` pipeline that only these show; returns the safe part of it."""
     samples, ledger = detected.samples, session.ledger
     deployed = session.case.as_deployed()
-    lab = session.lab.on(deployed.under(full=False, ignored_complaint=Checks().ignored_complaint))
-    reference, candidate = lab.both(safe, samples, "detect")
+    runner = session.runner.on(
+        deployed.under(full=False, ignored_complaint=Checks().ignored_complaint)
+    )
+    reference, candidate = runner.both(safe, samples, "detect")
     failures = [r for r in reference.runs.values() if isinstance(r, Failure)]
     if failures or candidate is None:
         words = f"the original itself fails: {describe(failures[0])}"
         ledger.control("as deployed", "limited", words)
         return safe
-    examiner = Examiner(lab, samples, tolerance=deployed.passes.tolerance)
+    examiner = Examiner(runner, samples, tolerance=deployed.passes.tolerance)
     examiner.learn_reference(reference)
     found = examiner.examine(candidate, samples)
     before = len(ledger.findings)
-    safe = clear(session.at(lab), examiner, samples, safe, found, as_deployed=True).passes
+    safe = clear(session.at(runner), examiner, samples, safe, found, as_deployed=True).passes
     faults = len(ledger.findings) - before
     words = f"{faults} more findings" if faults else "agrees"
     ledger.control("as deployed", "failed" if faults else "passed", words + detected.share(samples))

@@ -29,7 +29,7 @@ class Detected:
     """The result of the detection.
 
     Attributes:
-        lab: The lab, with checks that the original passes.
+        runner: The trial runner, with checks that the original passes.
         examiner: Has the first chunk of samples and the witnesses; the others are not kept.
         found: What is wrong with the whole pipeline.
         judged: Number of samples.
@@ -37,7 +37,7 @@ class Detected:
         refused: Why the original does not run on a sample, by the sample's name.
     """
 
-    lab: TrialRunner
+    runner: TrialRunner
     examiner: Examiner
     found: Examination
     judged: int
@@ -70,19 +70,19 @@ def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
 
     The following stages need only the first chunk and the witnesses, so the others are not kept.
     """
-    lab, count, found = session.lab, _Count(), Examination()
-    lab.progress("making inputs", 0, None)
-    examiner, gate = _examiners(lab)
+    runner, count, found = session.runner, _Count(), Examination()
+    runner.progress("making inputs", 0, None)
+    examiner, gate = _examiners(runner)
     chunks = inputs.chunks()
     for chunk in chunks:
-        lab.progress("comparing", count.judged, None)
-        lab, reference = _run_both(session.at(lab), chunk)
-        if lab is not examiner.lab:
-            examiner, gate = _examiners(lab)
-        samples = _usable(session.at(lab), reference, chunk, count, several=inputs.several)
+        runner.progress("comparing", count.judged, None)
+        runner, reference = _run_both(session.at(runner), chunk)
+        if runner is not examiner.runner:
+            examiner, gate = _examiners(runner)
+        samples = _usable(session.at(runner), reference, chunk, count, several=inputs.several)
         if not samples:
             break
-        sound, here = _examine_chunk(session.at(lab), examiner, gate, samples)
+        sound, here = _examine_chunk(session.at(runner), examiner, gate, samples)
         count.judged += len(samples)
         if sound:
             found.add(here)
@@ -94,28 +94,28 @@ def detect(session: VetSession, inputs: Inputs, assessor: Assessor) -> Detected:
             break
         if count.stopped:
             break
-    return Detected(lab, examiner, found, count.judged, count.complete, count.refused)
+    return Detected(runner, examiner, found, count.judged, count.complete, count.refused)
 
 
-def _examiners(lab: TrialRunner) -> tuple[Examiner, Examiner]:
+def _examiners(runner: TrialRunner) -> tuple[Examiner, Examiner]:
     """One examiner for passes, and one for import and lowering, which use other kernels."""
-    tolerance = lab.case.passes.tolerance
-    examiner = Examiner(lab, (), tolerance=tolerance)
-    gate = Examiner(lab, (), thresholds=OTHER_KERNELS)
+    tolerance = runner.case.passes.tolerance
+    examiner = Examiner(runner, (), tolerance=tolerance)
+    gate = Examiner(runner, (), thresholds=OTHER_KERNELS)
     gate.layers = examiner.layers
     return examiner, gate
 
 
 def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunner, Trial]:
-    """The reference's trial, and a lab with checks that the original passes.
+    """The reference's trial, and a trial runner with checks that the original passes.
 
     The candidate's trial is made in parallel, and cached.
     """
-    lab, case = session.lab, session.case
-    reference, _ = lab.both(case.passes.pipeline, samples, "detect")
+    runner, case = session.runner, session.case
+    reference, _ = runner.both(case.passes.pipeline, samples, "detect")
     if _is_death(reference.build.failure):
-        lab.forget_original()
-        reference, _ = lab.both(case.passes.pipeline, samples, "detect")
+        runner.forget_original()
+        reference, _ = runner.both(case.passes.pipeline, samples, "detect")
     if _is_death(reference.build.failure):
         assert reference.build.failure is not None
         raise InfrastructureError(
@@ -130,10 +130,10 @@ def _run_both(session: VetSession, samples: Sequence[Sample]) -> tuple[TrialRunn
             "the original passes onnx.checker but not strict shape inference, "
             "so candidates are checked without it",
         )
-        return _run_both(session.at(lab.under(full=False)), samples)
+        return _run_both(session.at(runner.under(full=False)), samples)
     if reference.build.failure is not None and case.checks.plain:
         return _run_unchecked(session, samples, reference.build.failure)
-    return lab, reference
+    return runner, reference
 
 
 def _run_unchecked(
@@ -141,7 +141,7 @@ def _run_unchecked(
 ) -> tuple[TrialRunner, Trial]:
     """The same for an original that the checker refuses, if a runtime runs it all the same."""
     words = " ".join(refusal.message.partition("==> Context")[0].split())
-    lab, reference = _run_both(session.at(session.lab.under(plain=False)), samples)
+    runner, reference = _run_both(session.at(session.runner.under(plain=False)), samples)
     failure = reference.build.failure
     loaded = next(iter(reference.runs.values()), None)
     if failure is None and isinstance(loaded, Failure) and loaded.stage == "load":
@@ -161,7 +161,7 @@ def _run_unchecked(
         "no invalid-model can be told, since onnx.checker refuses the original, which "
         f"{session.case.reference.runtime.name} runs: {words[:_COMPLAINT_CHARS]}",
     )
-    return lab, reference
+    return runner, reference
 
 
 def _is_death(failure: Failure | None) -> bool:
@@ -173,15 +173,15 @@ def _examine_chunk(
     session: VetSession, examiner: Examiner, gate: Examiner, samples: Sequence[Sample]
 ) -> tuple[bool, Examination]:
     """What is wrong with the pipeline on ``samples``; False where the lowering already is."""
-    lab = session.lab
+    runner = session.runner
     if not examiner.samples:
         examiner.samples = gate.samples = list(samples)
-    examiner.learn_reference(lab.reference(samples))
+    examiner.learn_reference(runner.reference(samples))
     if session.case.lowers:
         fault = _fault_of_lowering(session, examiner, gate, samples)
         if fault is not None:
             return False, Examination(fault)
-    trial = lab.trial(session.case.passes.pipeline, samples, "detect")
+    trial = runner.trial(session.case.passes.pipeline, samples, "detect")
     return True, examiner.examine(trial, samples)
 
 
@@ -193,9 +193,9 @@ def _fault_of_lowering(
     Its kernels are others than the reference's, so more rounding is allowed for. From here on the
     lowering is the reference: what differs between the two is no pass's doing.
     """
-    lab, ledger = session.lab, session.ledger
-    base = lab.trial(session.case.passes.base, samples, "control")
-    gate.learn_reference(lab.reference(samples))
+    runner, ledger = session.runner, session.ledger
+    base = runner.trial(session.case.passes.base, samples, "control")
+    gate.learn_reference(runner.reference(samples))
     examination = gate.examine(base, samples)
     observation = examination.observation
     if observation is not None:
@@ -250,7 +250,7 @@ def _usable(
                 f"{'first ' if several else ''}{len(samples)} samples; "
                 f"the last error was: {describe(failure)}"
             )
-        reference = session.lab.reference(usable)
+        reference = session.runner.reference(usable)
 
 
 def _those_that_end(
@@ -282,7 +282,7 @@ def let_go(examiner: Examiner, samples: Sequence[Sample], found: Examination) ->
     known = {s.id for s in examiner.samples}
     examiner.samples += [s for s in samples if s.id in witnesses - known]
     gone = [s for s in samples if s.id not in witnesses | known]
-    examiner.lab.forget(gone)
+    examiner.runner.forget(gone)
     examiner.forget(gone)
 
 
@@ -290,7 +290,7 @@ def wrong_in_rest(
     session: VetSession, inputs: Inputs, detected: Detected, pipeline: Sequence[str]
 ) -> Examination:
     """The first fault of ``pipeline`` on the samples that are not kept in memory."""
-    lab, examiner = session.lab, detected.examiner
+    runner, examiner = session.runner, detected.examiner
     held = {s.id for s in examiner.samples}
     for chunk in inputs.chunks():
         samples = [s for s in chunk if s.id not in held and s.id not in detected.refused]
@@ -298,9 +298,9 @@ def wrong_in_rest(
             continue
         base = examiner.base
         examiner.learn_reference(
-            lab.reference(samples) if base is None else lab.trial(base, samples, "control")
+            runner.reference(samples) if base is None else runner.trial(base, samples, "control")
         )
-        found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+        found = examiner.examine(runner.trial(pipeline, samples, "verify"), samples)
         let_go(examiner, samples, Examination(found.observation))
         if found.observation is not None:
             return found

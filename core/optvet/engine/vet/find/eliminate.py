@@ -29,12 +29,12 @@ class Cleared:
 
     Attributes:
         passes: The remaining passes.
-        lab: The lab, which ignores the checker's message that import and export alone cause.
+        runner: The runner, which ignores the checker's message that import and export alone cause.
         found: The examination of the remaining passes; None if they were not tried.
     """
 
     passes: tuple[str, ...]
-    lab: TrialRunner
+    runner: TrialRunner
     found: Examination | None = None
 
 
@@ -59,55 +59,55 @@ def clear(
         rest: Tries a pipeline without fault on further samples.
         as_deployed: Whether the runtime's own graph optimizations are on.
     """
-    ledger, lab, table = session.ledger, session.lab, session.case.passes
+    ledger, runner, table = session.ledger, session.runner, session.case.passes
     rounds, intact = 0, True
     while found.observation is not None:
         rounds += 1
         fault = Fault(examiner, found.observation)
         if ledger.is_unexplained(fault.observation) or ledger.ends_search(fault.observation):
-            return Cleared(table.required_of(pipeline), lab)
-        lab.progress(f"localizing {fault.symptom}", rounds, None)
-        inherited, searching = _control(session.at(lab), fault)
+            return Cleared(table.required_of(pipeline), runner)
+        runner.progress(f"localizing {fault.symptom}", rounds, None)
+        inherited, searching = _control(session.at(runner), fault)
         if inherited is not None:
             seen = inherited.observation
             # The finding of the malformed model covers the faults that follow from it.
-            covered = lab.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
+            covered = runner.case.checks.ignored_complaint and not (seen.outputs or seen.lost)
             if ledger.is_unexplained(seen) or covered:
-                return Cleared((), lab)
+                return Cleared((), runner)
             finding = report_fault(
-                searching, inherited, (), as_deployed=as_deployed, undecided=lab.isolated
+                searching, inherited, (), as_deployed=as_deployed, undecided=runner.isolated
             )
             if not finding.confirmed:
-                if lab.isolated:
-                    return Cleared((), lab)
-                lab, found = _alone(session.at(lab), fault, finding, pipeline, samples)
+                if runner.isolated:
+                    return Cleared((), runner)
+                runner, found = _alone(session.at(runner), fault, finding, pipeline, samples)
                 continue
             if seen.symptom == Symptom.INVALID_MODEL:
-                lab = _excusing(lab)
+                runner = _excusing(runner)
             elif not (seen.outputs or seen.lost):
-                return Cleared((), lab)
+                return Cleared((), runner)
             examiner.ignored_outputs |= {*seen.outputs, *seen.lost}
             intact = intact and not seen.lost
         else:
-            culprit = blame(searching.lab, pipeline, fault, session.request.strategy)
+            culprit = blame(searching.runner, pipeline, fault, session.request.strategy)
             finding = report_fault(
-                searching, fault, culprit, as_deployed=as_deployed, undecided=lab.isolated
+                searching, fault, culprit, as_deployed=as_deployed, undecided=runner.isolated
             )
             if not finding.confirmed:
-                if lab.isolated:
-                    return Cleared(table.required_of(pipeline), lab)
-                lab, found = _alone(session.at(lab), fault, finding, pipeline, samples)
+                if runner.isolated:
+                    return Cleared(table.required_of(pipeline), runner)
+                runner, found = _alone(session.at(runner), fault, finding, pipeline, samples)
                 continue
             optional = [n for n in culprit if n not in table.required]
             if not optional or rounds >= MAX_ROUNDS or session.request.strategy == "none":
                 ledger.reasons.append(f"no safe pipeline was found in {rounds} rounds")
-                return Cleared(table.required_of(pipeline), lab)
+                return Cleared(table.required_of(pipeline), runner)
             pipeline = tuple(n for n in pipeline if n != optional[-1])
-        found = examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+        found = examiner.examine(runner.trial(pipeline, samples, "verify"), samples)
         if found.observation is None and rest is not None:
-            found = rest(session.at(lab), pipeline)
-    intact = intact and not lab.case.checks.ignored_complaint
-    return Cleared(pipeline if intact else (), lab, found)
+            found = rest(session.at(runner), pipeline)
+    intact = intact and not runner.case.checks.ignored_complaint
+    return Cleared(pipeline if intact else (), runner, found)
 
 
 def _alone(
@@ -121,14 +121,14 @@ def _alone(
 
     If no fault shows then, ``finding`` is recorded as undecided.
     """
-    lab, controls = isolated(session.lab), session.ledger.controls
+    runner, controls = isolated(session.runner), session.ledger.controls
     if "empty pipeline" in controls and controls["empty pipeline"].state == "failed":
         del controls["empty pipeline"]
     session.ledger.control("isolation", "limited", "each trial in a process of its own")
-    found = fault.examiner.examine(lab.trial(pipeline, samples, "verify"), samples)
+    found = fault.examiner.examine(runner.trial(pipeline, samples, "verify"), samples)
     if found.observation is None:
         session.ledger.undecided(unrepeated(finding))
-    return lab, found
+    return runner, found
 
 
 def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSession]:
@@ -136,9 +136,9 @@ def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSessio
 
     The culprit of a timeout is searched with a shorter time limit.
     """
-    lab, ledger = session.lab, session.ledger
+    runner, ledger = session.runner, session.ledger
     started = time.perf_counter()
-    base = lab.trial(session.case.passes.base, fault.samples, "control")
+    base = runner.trial(session.case.passes.base, fault.samples, "control")
     inherited = fault.inherited(base)
     if "empty pipeline" not in ledger.controls:
         if inherited is None:
@@ -147,14 +147,14 @@ def _control(session: VetSession, fault: Fault) -> tuple[Fault | None, VetSessio
             ledger.control("empty pipeline", "failed", f"shows {inherited.symptom}")
     if fault.symptom.info.limit == "time":
         empty_s = time.perf_counter() - started
-        lab = lab.under(timeout_s=search_timeout(session.request.timeout, empty_s))
-    return inherited, session.at(lab)
+        runner = runner.under(timeout_s=search_timeout(session.request.timeout, empty_s))
+    return inherited, session.at(runner)
 
 
-def _excusing(lab: TrialRunner) -> TrialRunner:
-    """A lab that ignores the checker's message on import and export alone, to find other faults."""
-    failure = lab.trial(lab.case.passes.base, (), "control").build.failure
-    return lab.under(
+def _excusing(runner: TrialRunner) -> TrialRunner:
+    """Ignore the checker's message on import and export alone, to find other faults."""
+    failure = runner.trial(runner.case.passes.base, (), "control").build.failure
+    return runner.under(
         ignored_complaint=normalized_message(failure.message if failure is not None else "")
         or "nothing"
     )

@@ -26,7 +26,7 @@ def passes_with_more(
 
     At most half of the memory that is free is tried, so that nothing else on the machine suffers.
     """
-    limits = session.lab.sandbox.limits
+    limits = session.runner.sandbox.limits
     more = min(_MORE * limits.memory_bytes, (available_bytes() or 0) // 2)
     if more <= limits.memory_bytes:
         return ""
@@ -51,7 +51,7 @@ def was_denied(session: VetSession, trial: Trial) -> str:
     It is not tried without: a pass may do harm there. One that was kept from changing the files of
     the model itself is at fault.
     """
-    if session.lab.sandbox.limits.writable is None or not landlock.is_active():
+    if session.runner.sandbox.limits.writable is None or not landlock.is_active():
         return ""
     failures = [trial.build.failure, *trial.runs.values()]
     found = [f for f in failures if isinstance(f, Failure)]

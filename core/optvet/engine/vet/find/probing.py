@@ -27,8 +27,8 @@ _PROBED: TypeAdapter[tuple[str | None]] = TypeAdapter(tuple[str | None])
 class Probing:
     """Runs the original on proposed inputs; answers are cached."""
 
-    def __init__(self, lab: TrialRunner, timeout_s: float) -> None:
-        self._lab, self._timeout_s = lab, timeout_s
+    def __init__(self, runner: TrialRunner, timeout_s: float) -> None:
+        self._lab, self._timeout_s = runner, timeout_s
         self._late = 0
 
     def __call__(self, feeds: Sequence[Feeds]) -> list[str | None]:
@@ -38,45 +38,45 @@ class Probing:
             InputError: The runtime cannot load the original.
             NothingTested: The original has run into the time limit twice.
         """
-        lab, reference = self._lab, self._lab.case.reference
+        runner, reference = self._lab, self._lab.case.reference
         samples = [Sample(f"probe-{i}", f) for i, f in enumerate(feeds)]
         keys = [
             caching.key(
                 "probe",
                 basis(),
-                lab.model.digest,
+                runner.model.digest,
                 about_plugin(reference.runtime),
                 reference.options.model_dump(mode="json"),
-                lab.sample_digest(s),
+                runner.sample_digest(s),
             )
             for s in samples
         ]
         answers: dict[int, str | None] = {}
         for i, key in enumerate(keys):
-            known = lab.cache.read(key, _PROBED.validate_json)
+            known = runner.cache.read(key, _PROBED.validate_json)
             if known is not None:
                 (answers[i],) = known
         todo = [i for i in range(len(samples)) if i not in answers]
         fresh = self._ask([samples[i] for i in todo]) if todo else []
         for i, answer in zip(todo, fresh, strict=True):
             answers[i] = answer
-            lab.cache.put(keys[i], "probe", json.dumps([answer]).encode())
+            runner.cache.put(keys[i], "probe", json.dumps([answer]).encode())
         return [answers[i] for i in range(len(samples))]
 
     def _ask(self, samples: Sequence[Sample]) -> list[str | None]:
-        lab = self._lab
-        order = TrialSpec(lab.subject(None), lab.case.reference, tuple(samples))
-        outcome = lab.sandbox.call(probe, order, role="referee")
-        lab.ledger.add("inputs", inferences=len(samples))
+        runner = self._lab
+        order = TrialSpec(runner.subject(None), runner.case.reference, tuple(samples))
+        outcome = runner.sandbox.call(probe, order, role="referee")
+        runner.ledger.add("inputs", inferences=len(samples))
         if outcome.value is not None:
             return outcome.value
         refuse_misuse(outcome.failure)
         if outcome.failure is not None and outcome.failure.kind == "timeout":
             self._late += 1
             if self._late > 1:
-                raise no_answer(lab.case, self._timeout_s)
+                raise no_answer(runner.case, self._timeout_s)
         if outcome.failure is not None and outcome.failure.stage == "load":
-            raise cannot_load(lab.case, outcome.failure)
+            raise cannot_load(runner.case, outcome.failure)
         if len(samples) == 1:
             return [describe(outcome.failure) if outcome.failure else "no answer"]
         return [answer for sample in samples for answer in self._ask([sample])]

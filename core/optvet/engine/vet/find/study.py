@@ -46,7 +46,7 @@ def is_wanted(session: VetSession) -> bool:
 def study(session: VetSession, detected: Detected, safe: tuple[str, ...]) -> list[PassRecord]:
     """Try every pass alone, and pairs if there are not too many; one record per pass."""
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
-    empty = session.lab.trial(session.case.passes.base, samples, "control")
+    empty = session.runner.trial(session.case.passes.base, samples, "control")
     inherited = examiner.examine(empty, samples).observation
     if inherited is not None and inherited.symptom.info.limit == "time":
         words = "import and export alone run into the time limit, so no pass was tried"
@@ -68,13 +68,13 @@ def _each(
 ) -> _Alone:
     examiner, samples, ledger = detected.examiner, detected.samples, session.ledger
     table = session.case.passes
-    original = session.lab.reference(samples).build.facts
+    original = session.runner.reference(samples).build.facts
     names = [n for n in table.passes if n not in table.required]
     sequences = [table.complete((n,)) for n in names]
     # If import and export alone fail, the effect of a pass is unknown.
     judgeable = inherited is None or bool(inherited.outputs or inherited.lost)
     alone = _Alone()
-    for name, trial in zip(names, session.lab.trials(sequences, samples, "each"), strict=True):
+    for name, trial in zip(names, session.runner.trials(sequences, samples, "each"), strict=True):
         observation = examiner.examine(trial, samples).observation
         if observation is not None and inherited is not None and same_fault(observation, inherited):
             observation = None
@@ -117,7 +117,7 @@ def _effect(session: VetSession, detected: Detected, trial: Trial, empty: Trial)
     case = session.case
     if not case.optimizer.traits.optimizes_on_load or _moves(detected, trial, empty):
         return "changed"
-    reported = session.lab.changing_passes(trial.passes)
+    reported = session.runner.changing_passes(trial.passes)
     if reported is None:
         return "unknown"
     return "changed" if set(reported) - set(case.passes.base) else "none"
@@ -149,12 +149,12 @@ def _reported(
     An earlier pass may have spoilt the process in which it showed, and hidden another fault.
     """
     fault = Fault(examiner, observation)
-    finding = report_fault(session, fault, (name,), undecided=session.lab.isolated)
-    if finding.confirmed or session.lab.isolated:
+    finding = report_fault(session, fault, (name,), undecided=session.runner.isolated)
+    if finding.confirmed or session.runner.isolated:
         return finding
     session.ledger.control("isolation", "limited", "unconfirmed suspicions tried in own processes")
-    alone = session.at(isolated(session.lab))
-    trial = alone.lab.trial(session.case.passes.complete((name,)), samples, "verify")
+    alone = session.at(isolated(session.runner))
+    trial = alone.runner.trial(session.case.passes.complete((name,)), samples, "verify")
     again = examiner.examine(trial, samples).observation
     if again is None:
         session.ledger.undecided(unrepeated(finding))
@@ -207,7 +207,7 @@ def _study_pairs(session: VetSession, detected: Detected, alone: _Alone) -> bool
     ledger.control("pairs", "passed", f"{len(pairs)} ordered pairs tried")
     blamed: dict[tuple[str, tuple[str, str]], int] = {}
     sequences = [table.complete(pair) for pair in pairs]
-    for pair, trial in zip(pairs, session.lab.trials(sequences, samples, "each"), strict=True):
+    for pair, trial in zip(pairs, session.runner.trials(sequences, samples, "each"), strict=True):
         observation = examiner.examine(trial, samples).observation
         if observation is None or ledger.is_unexplained(observation):
             continue
@@ -252,9 +252,9 @@ def _study_twice(session: VetSession, detected: Detected, safe: tuple[str, ...])
     twice, samples = (*safe, *safe), detected.samples
     if not session.case.optimizer.traits.repeatable or not twice:
         return
-    found = detected.examiner.examine(session.lab.trial(twice, samples, "each"), samples)
+    found = detected.examiner.examine(session.runner.trial(twice, samples, "each"), samples)
     if found.observation is None or session.ledger.is_unexplained(found.observation):
         return
     fault = Fault(detected.examiner, found.observation)
-    culprit = search(session.lab, twice, fault, session.request.strategy)
+    culprit = search(session.runner, twice, fault, session.request.strategy)
     report_fault(session, fault, culprit)

@@ -40,11 +40,11 @@ class Assessor:
 
     def add(self, examiner: Examiner, samples: Sequence[Sample]) -> None:
         """Compare the outputs of original and candidate on ``samples``."""
-        lab = examiner.lab
-        trial = lab.trial(lab.case.passes.pipeline, samples, "detect")
+        runner = examiner.runner
+        trial = runner.trial(runner.case.passes.pipeline, samples, "detect")
         unsteady = examiner.random | examiner.flaky
         runs, reference = (_steady(r, unsteady) for r in (trial.runs, examiner.reference))
-        self.fixed.add(_steady(lab.reference(samples).runs, unsteady), runs)
+        self.fixed.add(_steady(runner.reference(samples).runs, unsteady), runs)
         first = next((s for s in samples if s.id in reference and s.id in runs), None)
         if unsteady:
             names = ", ".join(sorted(unsteady))
@@ -54,12 +54,12 @@ class Assessor:
             return
         if self._assessment is None:
             outputs = reference[first.id]
-            self._assessment = begin(self._request, self._plugins, lab.model, outputs)
+            self._assessment = begin(self._request, self._plugins, runner.model, outputs)
         if unsteady and isinstance(self._assessment.choice.comparator, Decodes):
             return
         try:
             if not self._assessment.begun:
-                self._calibrate(self._assessment, lab, samples)
+                self._calibrate(self._assessment, runner, samples)
             _add(self._assessment, examiner, samples, reference, runs)
         except (InputError, ContractError) as error:
             if self._request.comparator is not None and not unsteady:
@@ -69,14 +69,14 @@ class Assessor:
             plain = fallback(self._plugins)
             if self._assessment.begun or plain is None:
                 return
-            self._assessment = Assessment(plain, plain.comparator.options, lab.model)
+            self._assessment = Assessment(plain, plain.comparator.options, runner.model)
             _add(self._assessment, examiner, samples, reference, runs)
 
-    def _calibrate(self, to: Assessment, lab: TrialRunner, samples: Sequence[Sample]) -> None:
+    def _calibrate(self, to: Assessment, runner: TrialRunner, samples: Sequence[Sample]) -> None:
         """Settle what is one for all samples, which are made twice where they are many."""
         several = self._inputs.several
         chunks = self._session.inputs().chunks() if several else iter([samples])
-        to.options = calibrated(lab, chunks, to.choice.comparator, to.options)
+        to.options = calibrated(runner, chunks, to.choice.comparator, to.options)
 
     def impact(self) -> Impact | None:
         """The impact, if anything differs; it also becomes the finding's ``consequence``."""
@@ -130,14 +130,14 @@ def _add(
     reference: Mapping[str, Outputs],
     runs: Mapping[str, Outputs],
 ) -> None:
-    lab = examiner.lab
+    runner = examiner.runner
     usable = [s for s in samples if s.id in reference and s.id in runs]
-    answers = decoded(lab, lab.case.passes.pipeline, usable, assessment)
+    answers = decoded(runner, runner.case.passes.pipeline, usable, assessment)
     assessment.add(samples, reference, runs, examiner.levels(runs), answers)
 
 
 def decoded(
-    lab: TrialRunner,
+    runner: TrialRunner,
     passes: Sequence[str] | None,
     samples: Sequence[Sample],
     assessment: Assessment,
@@ -146,7 +146,7 @@ def decoded(
     comparator = assessment.choice.comparator
     if not isinstance(comparator, Decodes):
         return None
-    lab.progress("decoding", 0, None)
-    decoder = Decoder(lab, comparator, assessment.options)
+    runner.progress("decoding", 0, None)
+    decoder = Decoder(runner, comparator, assessment.options)
     original, optimized = decoder.answers((None, passes), samples)
     return original, optimized

@@ -68,7 +68,7 @@ def in_declared_order(
 
 
 def calibrated(
-    lab: TrialRunner,
+    runner: TrialRunner,
     chunks: Iterable[Sequence[Sample]],
     comparator: Comparator,
     options: BaseModel,
@@ -77,7 +77,7 @@ def calibrated(
     """``options`` with the scale that all samples share, if ``comparator`` is ``Calibrates``.
 
     Args:
-        lab: Runs the original.
+        runner: Runs the original.
         chunks: All samples.
         comparator: The comparator.
         options: Its options as the user set them.
@@ -88,11 +88,11 @@ def calibrated(
 
     def references() -> Iterator[Mapping[str, np.ndarray]]:
         for samples in chunks:
-            for run in lab.reference(samples).runs.values():
+            for run in runner.reference(samples).runs.values():
                 if not isinstance(run, Failure):
                     yield {n: v for n, v in run.items() if output in (None, n)}
 
-    call = partial(comparator.calibrated, lab.model, references(), options)
+    call = partial(comparator.calibrated, runner.model, references(), options)
     return contract.calibrated(comparator, call, options)
 
 

@@ -23,15 +23,15 @@ _Answers = Outcome[tuple[dict[str, Answer], int]]
 
 
 class Decoder:
-    """One comparator's answers in one lab."""
+    """One comparator's answers of one trial runner."""
 
-    def __init__(self, lab: TrialRunner, comparator: Decodes, options: BaseModel) -> None:
-        self.lab, self.comparator, self.options = lab, comparator, options
+    def __init__(self, runner: TrialRunner, comparator: Decodes, options: BaseModel) -> None:
+        self.runner, self.comparator, self.options = runner, comparator, options
         self._about = (
             getattr(comparator, "name", ""),
-            comparator.decoder(lab.model, options),
+            comparator.decoder(runner.model, options),
             options,
-            lab.model.config,
+            runner.model.config,
         )
         self._known: dict[str, Answer] = {}
 
@@ -64,12 +64,12 @@ class Decoder:
         return found
 
     def _submit(self, passes: Sequence[str] | None, chunk: Sequence[Sample]) -> Future[_Answers]:
-        lab = self.lab
+        runner = self.runner
         # Without a label: nothing that is kept by the inputs alone may depend on one.
-        order = lab.order(lab.subject(passes), [Sample(s.id, s.feeds) for s in chunk])
+        order = runner.order(runner.subject(passes), [Sample(s.id, s.feeds) for s in chunk])
         # In a process of its own: a comparator may be anybody's code too.
-        about = (order, lab.model, self.comparator, self.options)
-        return lab.submit(order.subject, decode, *about, fresh=True)
+        about = (order, runner.model, self.comparator, self.options)
+        return runner.submit(order.subject, decode, *about, fresh=True)
 
     def _one_by_one(self, passes: Sequence[str] | None, chunk: Sequence[Sample]) -> None:
         """Which of several samples killed the worker.
@@ -87,7 +87,7 @@ class Decoder:
         self, passes: Sequence[str] | None, chunk: Sequence[Sample], outcome: _Answers
     ) -> None:
         answers, count = outcome.value or ({}, 0)
-        self.lab.ledger.add("decode", applications=int(passes is not None), inferences=count)
+        self.runner.ledger.add("decode", applications=int(passes is not None), inferences=count)
         for sample in chunk:
             answer = outcome.failure or answers[sample.id]
             if isinstance(answer, Failure):
@@ -95,7 +95,7 @@ class Decoder:
             key = self._key(passes, sample)
             self._known[key] = answer
             if not (isinstance(answer, Failure) and is_circumstantial(answer)):
-                self.lab.cache.put(key, "decoded", run_to_bytes(answer))
+                self.runner.cache.put(key, "decoded", run_to_bytes(answer))
 
     def _unknown(
         self, passes: Sequence[str] | None, samples: Sequence[Sample]
@@ -104,7 +104,7 @@ class Decoder:
         missing: dict[str, Sample] = {}
         for sample in samples:
             key = self._key(passes, sample)
-            answer = self.lab.cache.read(key, run_from_bytes)
+            answer = self.runner.cache.read(key, run_from_bytes)
             if answer is not None:
                 self._known[key] = answer
             else:
@@ -114,6 +114,6 @@ class Decoder:
             yield rest[start : start + AT_ONCE]
 
     def _key(self, passes: Sequence[str] | None, sample: Sample) -> str:
-        content = self.lab.content_key(passes, sample)
+        content = self.runner.content_key(passes, sample)
         assert content is not None  # only runs that were judged are decoded
         return caching.key("decoded", content, *self._about)

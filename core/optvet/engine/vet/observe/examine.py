@@ -61,13 +61,13 @@ class Examiner:
 
     def __init__(
         self,
-        lab: TrialRunner,
+        runner: TrialRunner,
         samples: Sequence[Sample],
         *,
         tolerance: Callable[[Sequence[str]], float | None] = lambda passes: None,
         thresholds: Thresholds = THRESHOLDS,
     ) -> None:
-        self.lab = lab
+        self.runner = runner
         self.base: tuple[str, ...] | None = None
         self.samples = list(samples)
         self.reference: dict[str, Outputs] = {}
@@ -86,7 +86,7 @@ class Examiner:
         self._draws = self._lists_weights = False
         self._moved: set[str] = set()
         self._drawn: dict[str, Runs] = {}
-        self.layers = Layers(lab)
+        self.layers = Layers(runner)
 
     def learn_reference(self, trial: Trial) -> None:
         """Take the reference outputs from a trial: of the original, or of the required passes."""
@@ -127,7 +127,7 @@ class Examiner:
 
     def _failed(self, trial: Trial, samples: Sequence[Sample]) -> Observation | None:
         """The first step that failed: of the build, or of a sample."""
-        on_load = self.lab.case.optimizer.traits.optimizes_on_load
+        on_load = self.runner.case.optimizer.traits.optimizes_on_load
         maker = OPTIMIZER_ON_LOAD if on_load else OPTIMIZER
         if trial.build.failure is not None:
             first = samples[0] if samples else None
@@ -228,7 +228,7 @@ class Examiner:
         for sample in samples:
             # The graph alone settles much: what cannot round, and what sums in another order may.
             if sample.id not in self._noise and self._doubtful(trial, sample):
-                self._noise[sample.id] = measuring.known(self.lab, sample)
+                self._noise[sample.id] = measuring.known(self.runner, sample)
         if self.tolerance(trial.passes) is None:
             doubtful = [(-self._size(trial, s), s) for s in samples if self._doubtful(trial, s)]
             self.layers.inspect(trial, doubtful)
@@ -274,17 +274,17 @@ class Examiner:
         """Measure jitter on those of which the size of a difference matters, as the graph shows."""
         wanted = []
         for sample in samples:
-            self._noise.setdefault(sample.id, measuring.known(self.lab, sample))
+            self._noise.setdefault(sample.id, measuring.known(self.runner, sample))
             if sample.id not in self._measured and not self._certain(trial, sample):
                 wanted.append(sample)
         self._measured.update(s.id for s in wanted)
-        self._noise.update(measuring.measure(self.lab, wanted) if wanted else {})
+        self._noise.update(measuring.measure(self.runner, wanted) if wanted else {})
         for sample in wanted:
             self._noise[sample.id] = self.layers.noise(sample, self._noise[sample.id])
 
     def _certain(self, trial: Trial, sample: Sample) -> bool:
         """Whether some output is wrong in a way that no noise explains."""
-        discontinuous = measuring.analysis(self.lab).discontinuous
+        discontinuous = measuring.analysis(self.runner).discontinuous
         return any(
             j.call == "fault"
             and (j.layered or (j.structural and _base(j.output) not in discontinuous))
@@ -302,7 +302,7 @@ class Examiner:
         stages = self._refining.get(sample.id)
         if stages is None:
             stages = self._refining[sample.id] = measuring.refinements(
-                self.lab,
+                self.runner,
                 sample,
                 self._noise[sample.id],
                 other_kernels=self.thresholds.other_kernels,
@@ -320,7 +320,9 @@ class Examiner:
         refine(stages, take)
         if self._doubtful(trial, sample) and not self._faulty(trial, sample):
             # Gross differences that more draws decide; a fault is none by fewer of them already.
-            self._noise[sample.id] = measuring.draw_more(self.lab, sample, self._noise[sample.id])
+            self._noise[sample.id] = measuring.draw_more(
+                self.runner, sample, self._noise[sample.id]
+            )
 
     # --- controls ----------------------------------------------------------------------------
 
@@ -329,7 +331,7 @@ class Examiner:
             return
         # Workers forked from one server may share a runtime's seed, so agreement between two runs
         # would prove nothing: what depends on a random operator is random.
-        drawn = measuring.analysis(self.lab).random
+        drawn = measuring.analysis(self.runner).random
         self.random |= {n for n in self.reference[sample.id] if _base(n) in drawn}
 
     def _check_self(self, sample: Sample) -> None:
@@ -337,7 +339,7 @@ class Examiner:
         if sample.id in self.self_checked:
             return
         self.self_checked.add(sample.id)
-        again = self.lab.fresh(self.base, [sample], "control").runs.get(sample.id)
+        again = self.runner.fresh(self.base, [sample], "control").runs.get(sample.id)
         if isinstance(again, Failure) or again is None:
             words = describe(again) if again is not None else "no answer"
             self.undecided[sample.id] = f"the reference ran once, then failed: {words}"
@@ -349,7 +351,7 @@ class Examiner:
         names = sorted(self.random - self.ignored_outputs - self.flaky)
         if not names:
             return []
-        pair = ModelPair(self.lab, self.base, trial.passes, sample, self._drawn)
+        pair = ModelPair(self.runner, self.base, trial.passes, sample, self._drawn)
         return list(pair.judgements(names).values())
 
     def agrees(self, sample: Sample, again: Outputs) -> bool:
@@ -383,7 +385,7 @@ class Examiner:
 
     def _settled_by_layers(self, sample: str, j: Judgement) -> Judgement:
         """What the layers of the whole pipeline say in place of ``j``."""
-        return self.layers.judged(self.lab.case.passes.pipeline, sample, j)
+        return self.layers.judged(self.runner.case.passes.pipeline, sample, j)
 
     # --- summary -----------------------------------------------------------------------------
 

@@ -34,19 +34,19 @@ _SEVERITY = ("sound", "skipped", "noise", "coarse", "open", "saturation", "fault
 class Layers:
     """Comparisons of layers, by the pass sequence of the optimized model."""
 
-    def __init__(self, lab: TrialRunner) -> None:
-        self.lab = lab
+    def __init__(self, runner: TrialRunner) -> None:
+        self.runner = runner
         self._inspections: dict[tuple[str, ...], list[Inspection]] = {}
         self._seen: dict[tuple[str, ...], dict[str, Outputs]] = {}
         self._largest: dict[tuple[str, ...], float] = {}
 
     def applies(self) -> bool:
         """Whether the original has quantizers of activations."""
-        facts = self.lab.reference(()).build.facts
+        facts = self.runner.reference(()).build.facts
         # The names of the operators are known; the analysis takes a worker.
         if facts is not None and not may_round_to_integers(facts.operators):
             return False
-        return measuring.analysis(self.lab).quantizers > 0
+        return measuring.analysis(self.runner).quantizers > 0
 
     def inspect(self, trial: Trial, doubtful: Sequence[tuple[float, Sample]]) -> None:
         """Compare the layers of the model of ``trial``, on the samples whose outputs differ most.
@@ -65,7 +65,7 @@ class Layers:
         new = [s for s in chosen if s.id in runs and not _same(seen.get(s.id), runs[s.id])]
         if not new:
             return
-        inspection = quantized_layers.inspect(self.lab, trial.passes, new, runs)
+        inspection = quantized_layers.inspect(self.runner, trial.passes, new, runs)
         self._inspections.setdefault(trial.passes, []).append(inspection)
         self._largest[trial.passes] = max(top, ordered[0][0])
         seen.update({s.id: runs[s.id] for s in new})
@@ -140,7 +140,7 @@ class Layers:
         if not self.applies():
             return noise
         seeds = quantized_layers.MORE_DRAWS if more else quantized_layers.FIRST_DRAWS
-        runs = quantized_layers.moved(self.lab, sample, seeds)
+        runs = quantized_layers.moved(self.runner, sample, seeds)
         if not runs:
             return noise
         return replace(noise, jitters=(*noise.jitters, *runs) if more else tuple(runs))
@@ -162,7 +162,7 @@ class Layers:
         if not inspections:
             return None
         answers = [k for k in inspections if k.answer is not None]
-        count = measuring.analysis(self.lab).quantizers
+        count = measuring.analysis(self.runner).quantizers
         outputs = self._moved(list(runs))
         if not answers:
             return Quantized(
@@ -186,14 +186,14 @@ class Layers:
 
     def _moved(self, runs: Sequence[tuple[Sample, Outputs, Outputs]]) -> list[MovedOutput]:
         """For each output, its difference and the difference that rounding alone causes."""
-        steps, found = measuring.analysis(self.lab).steps, []
+        steps, found = measuring.analysis(self.runner).steps, []
         for name in runs[0][1] if runs else ():
             apart = [(_apart(a[name], b[name]), s, a[name]) for s, a, b in runs if name in b]
             size, sample, value = max(apart, key=lambda each: each[0], default=(0.0, None, None))
             if not size or sample is None or value is None:
                 continue
             unit = steps.get(name) or float(np.max(np.abs(_finite(value)), initial=0.0)) or 1.0
-            draws = [r[name] for r in quantized_layers.moved(self.lab, sample) if name in r]
+            draws = [r[name] for r in quantized_layers.moved(self.runner, sample) if name in r]
             rounding = max((_apart(value, d) for d in draws), default=None)
             flipped, margin = _flips([(a[name], b[name]) for _, a, b in runs if name in b])
             found.append(

@@ -33,7 +33,7 @@ def demand(session: VetSession, meter: RequirementMeter, safe: Passes, clear: Cl
     table, ledger = session.case.passes, session.ledger
     judged, kept = [], frozenset(table.pipeline)
     for required in meter.required:
-        session.lab.progress(f"measuring {required}", 0, None)
+        session.runner.progress(f"measuring {required}", 0, None)
         reading = meter.read(required, table.pipeline)
         if reading.met is False and not _is_met_by_the_original(meter, required):
             words = f"the original itself does not meet it in a second run: {reading.words}"
@@ -66,7 +66,7 @@ def _rest(session: VetSession, unmet: UnmetRequirement, passes: Passes) -> Passe
     """
     table = session.case.passes
     while unmet.read(passes).met is False:
-        culprit = blame(session.lab, passes, unmet, session.request.strategy)
+        culprit = blame(session.runner, passes, unmet, session.request.strategy)
         optional = [name for name in culprit if name not in table.required]
         searched = session.request.strategy != "none"
         if not _report(session, unmet, culprit) or not optional or not searched:
@@ -83,7 +83,7 @@ def _report(session: VetSession, unmet: UnmetRequirement, culprit: Sequence[str]
         words = f"requirement {unmet.required} was unmet once, not again in a fresh process"
         session.ledger.undecided(words)
         return False
-    trial = session.lab.trial(passes, unmet.samples, "confirm")
+    trial = session.runner.trial(passes, unmet.samples, "confirm")
     witness = session.witness(unmet.read(passes).witness)
     finding = unmet.describe(trial, culprit)
     session.ledger.add(finding.model_copy(update={"witness": witness}))

@@ -92,18 +92,18 @@ class RequirementMeter:
         return self._known[key][required]
 
     def _measure(self, passes: Passes, fresh: bool) -> Mapping[Required, RequirementReading]:
-        lab = self._session.lab
+        runner = self._session.runner
         gauges: list[Gauge] = []
         for samples in self._chunks():
-            reference = runs_of(lab.reference(samples))
+            reference = runs_of(runner.reference(samples))
             usable = [s for s in samples if s.id in reference]
             if not usable:
                 continue
             if not gauges:
                 gauges = self._gauges(reference[usable[0].id])
-            made = lab.trial(passes, usable, "verify") if passes is not None else None
+            made = runner.trial(passes, usable, "verify") if passes is not None else None
             # Decoding needs a build that exists, so the plain trial comes first.
-            trial = lab.fresh(passes, usable) if fresh or made is None else made
+            trial = runner.fresh(passes, usable) if fresh or made is None else made
             if (failed := unmeasured(trial, usable)) is not None:
                 return dict.fromkeys(self.required, failed)
             examiner, runs = self._detected.examiner, runs_of(trial)
@@ -112,7 +112,7 @@ class RequirementMeter:
                 gauge.add(chunk)
             if not self.samples:
                 held = {s.id for s in self._detected.samples}
-                lab.forget([s for s in usable if s.id not in held])
+                runner.forget([s for s in usable if s.id not in held])
         return {gauge.required: gauge.reading() for gauge in gauges}
 
     def _chunks(self, *, again: bool = False) -> Iterator[Sequence[Sample]]:
@@ -143,8 +143,8 @@ class RequirementMeter:
         for comparator, options in among:
             key = (comparator.name, output)
             if key not in self._scales:
-                lab, chunks = self._session.lab, self._chunks(again=True)
-                self._scales[key] = calibrated(lab, chunks, comparator, options, output)
+                runner, chunks = self._session.runner, self._chunks(again=True)
+                self._scales[key] = calibrated(runner, chunks, comparator, options, output)
             found.append((comparator, self._scales[key]))
         return found
 
@@ -181,19 +181,19 @@ def chunk_of(
     candidate: Runs,
 ) -> Chunk:
     """A chunk with what ``examiner`` knows of the outputs; ``passes`` gave the candidate's."""
-    lab = examiner.lab
-    drawn = noise_floor.analysis(lab).random
+    runner = examiner.runner
+    drawn = noise_floor.analysis(runner).random
     names = {n for run in reference.values() for n in run}
     random = {n for n in names if belongs_to(n, drawn)}
     has_metric = any(isinstance(r, Requirement) for r in required)
     return Chunk(
-        lab.model,
+        runner.model,
         samples,
         reference,
         candidate,
         frozenset(examiner.flaky | random),
         examiner.levels(candidate) if has_metric else {},
-        partial(decoded, lab, passes, samples),
+        partial(decoded, runner, passes, samples),
     )
 
 

@@ -106,7 +106,7 @@ def yardstick_of(
         raise UsageError(f"{name} compares what the models write, not what they compute at once")
     options = options_for(comparator, session.case.model, session.request)
     chunks = session.inputs().chunks()
-    scaled = calibrated(session.lab, chunks, comparator, options, required.output)
+    scaled = calibrated(session.runner, chunks, comparator, options, required.output)
     return Yardstick(required, (comparator, scaled))
 
 
@@ -143,10 +143,10 @@ def _fails(
     session: VetSession, yardstick: Yardstick, finding: Finding, samples: Sequence[Sample]
 ) -> RequirementReading | None:
     """The reading on ``samples`` after the culprit of ``finding``; None unless it is not met."""
-    lab, table = session.lab, session.case.passes
-    examiner = Examiner(lab, samples, tolerance=table.tolerance)
-    examiner.learn_reference(lab.reference(samples))
-    trial = lab.trial(table.complete(finding.culprit), samples, "verify")
+    runner, table = session.runner, session.case.passes
+    examiner = Examiner(runner, samples, tolerance=table.tolerance)
+    examiner.learn_reference(runner.reference(samples))
+    trial = runner.trial(table.complete(finding.culprit), samples, "verify")
     examiner.examine(trial, samples)
     reading = yardstick.read(examiner, trial, samples)
     return reading if reading.met is False else None

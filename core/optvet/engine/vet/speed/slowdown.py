@@ -68,17 +68,17 @@ class Inquiry:
     undecided: str = ""
 
 
-def inquire(lab: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Strategy) -> Inquiry:
+def inquire(runner: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Strategy) -> Inquiry:
     """Find who is to blame for a slowdown of ``pipeline``.
 
     Args:
-        lab: Makes trials of pass sequences, under the runtime's options that ``watch`` times.
+        runner: Makes trials of pass sequences, under the runtime's options that ``watch`` times.
         watch: Times pass sequences; it found ``pipeline`` slower.
         pipeline: The passes.
         strategy: Of the search; "auto" chooses by the optimizer's traits.
     """
     blamed: list[Blamed] = []
-    empty, undecided = lab.case.passes.base, ""
+    empty, undecided = runner.case.passes.base, ""
     if watch.base is None:
         first = watch.time(empty)
         answer = answer_of(first, watch.threshold)
@@ -86,11 +86,11 @@ def inquire(lab: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Stra
             again = watch.again(empty)
             answer = answer_of(again, watch.threshold)
             if answer == "fails":
-                blamed.append(Blamed((), watch, again, explain(lab, watch, empty)))
+                blamed.append(Blamed((), watch, again, explain(runner, watch, empty)))
         if answer == "unresolved" or (answer == "passes" and first.call == "slower"):
             undecided = "whether import and export alone are slower is within the noise"
     within = watch.against(empty)
-    left, more, unsure = _search(lab, within, pipeline, strategy)
+    left, more, unsure = _search(runner, within, pipeline, strategy)
     blamed += more
     if not blamed and not (undecided or unsure):
         undecided = (
@@ -101,13 +101,13 @@ def inquire(lab: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Stra
 
 
 def _search(
-    lab: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Strategy
+    runner: TrialRunner, watch: Stopwatch, pipeline: Passes, strategy: Strategy
 ) -> tuple[Passes | None, list[Blamed], str]:
     """The passes that are left, the culprits, and what could not be decided.
 
     ``watch`` compares with the empty pipeline.
     """
-    table, blamed = lab.case.passes, list[Blamed]()
+    table, blamed = runner.case.passes, list[Blamed]()
     while True:
         answer = answer_of(watch.time(pipeline, sequential=True), watch.threshold)
         if answer == "passes":
@@ -116,13 +116,13 @@ def _search(
             return None, blamed, "whether the passes that are left are slower is within the noise"
         if len(blamed) == _MOST_CULPRITS:
             return None, blamed, f"more is slower than {_MOST_CULPRITS} culprits, not searched"
-        culprit = blame(lab, pipeline, Slower(watch), strategy)
+        culprit = blame(runner, pipeline, Slower(watch), strategy)
         applied = table.complete(culprit)
         again = watch.again(applied)
         if answer_of(again, watch.threshold) != "fails":
             names = " then ".join(culprit)
             return None, blamed, f"{names} seemed slower, and not when timed once more"
-        blamed.append(Blamed(culprit, watch, again, explain(lab, watch, applied)))
+        blamed.append(Blamed(culprit, watch, again, explain(runner, watch, applied)))
         optional = [name for name in culprit if name not in table.required]
         if not optional or strategy == "none":
             return None, blamed, ""
@@ -132,13 +132,13 @@ def _search(
 # --- why ------------------------------------------------------------------------------------------
 
 
-def explain(lab: TrialRunner, watch: Stopwatch, passes: Passes) -> tuple[str, ...]:
+def explain(runner: TrialRunner, watch: Stopwatch, passes: Passes) -> tuple[str, ...]:
     """What the structure, and the runtime's own profile, say of a slowdown; at most a few lines."""
     reasons = []
     before, after = watch.facts(watch.base), watch.facts(passes)
     if before is not None and after is not None:
         reasons += of_structure(before, after)
-    reasons += _of_profile(lab, watch, passes)
+    reasons += _of_profile(runner, watch, passes)
     return tuple(reasons)
 
 
@@ -161,9 +161,9 @@ def of_structure(before: Facts, after: Facts) -> list[str]:
     return reasons
 
 
-def _of_profile(lab: TrialRunner, watch: Stopwatch, passes: Passes) -> list[str]:
+def _of_profile(runner: TrialRunner, watch: Stopwatch, passes: Passes) -> list[str]:
     samples: Sequence[Sample] = watch.samples
-    deployed = lab.on(watch.case)
+    deployed = runner.on(watch.case)
     sides = [find_placement(deployed, side, samples) for side in (watch.base, passes)]
     before, after = sides
     if not isinstance(before, Placement) or not isinstance(after, Placement):

@@ -50,11 +50,11 @@ def stopwatch(
     """A stopwatch for ``case`` that uses the sandbox of ``session``."""
     is_large = large.is_large(case.model)
     # Results of large models are kept beside those of trials, which have room on a disk.
-    place = session.lab.scratch if is_large else None
+    place = session.runner.scratch if is_large else None
     with temporary_folder("optvet-timing-", place) as folder:
         yield Stopwatch(
             case,
-            session.lab.sandbox,
+            session.runner.sandbox,
             samples,
             Path(folder),
             threshold,

@@ -51,7 +51,7 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
         samples,
         threshold=request.slower_than,
         repeats=REPEATS,
-        progress=session.lab.progress,
+        progress=session.runner.progress,
     ) as watch:
         try:
             timed = watch.time(safe)
@@ -68,8 +68,8 @@ def judge_speed(session: VetSession, detected: Detected, safe: Passes, clear: Cl
         if record.verdict != "slower":
             ledger.control(_CONTROL, state, words)
             return safe
-        session.lab.progress("localizing the slowdown", 0, None)
-        found = inquire(session.lab, watch, safe, request.strategy)
+        session.runner.progress("localizing the slowdown", 0, None)
+        found = inquire(session.runner, watch, safe, request.strategy)
         for blamed in found.blamed:
             finding = _finding(blamed, request.slower_than)
             ledger.add(finding.model_copy(update={"witness": session.witness(samples[0])}))

@@ -43,21 +43,21 @@ def ask_meter(config: RuntimeConfig) -> Meter | str:
 
 
 def find_use(
-    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], meter: Meter
+    runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], meter: Meter
 ) -> DeviceUse | str:
     """What the device does while the model after ``passes`` runs for two seconds; or why not."""
-    subject = lab.subject(passes)
-    order = lab.order(subject, samples)
+    subject = runner.subject(passes)
+    order = runner.order(subject, samples)
     with temporary_folder("optvet-device-") as folder:
         begun, stop = Path(folder) / "begun", Path(folder) / "stop"
-        limits = Limits(lab.sandbox.limits.timeout_s)
+        limits = Limits(runner.sandbox.limits.timeout_s)
         with Sandbox(jobs=1, limits=limits) as beside:
             reading = beside.submit(read_until, meter, begun, stop)
             # Its process may start later than a short model has run.
             while not begun.exists() and not reading.done():
                 time.sleep(INTERVAL_S)
             try:
-                looped = lab.submit(subject, run_in_loop, order, _LOOP_S).result()
+                looped = runner.submit(subject, run_in_loop, order, _LOOP_S).result()
             finally:
                 stop.touch()
             readings = reading.result()
@@ -135,18 +135,18 @@ def _integral(known: Sequence[tuple[float, float]], begin: float, end: float) ->
 
 
 def find_kernels(
-    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], seed: int
+    runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], seed: int
 ) -> KernelProfile | str:
     """The kernels of 5 to 10 random samples, by the runtime's profiler of kernels; or why not."""
     least, most = _KERNEL_RUNS
     chosen = random.Random(seed).sample(list(samples), min(len(samples), most))
-    subject = lab.subject(passes)
-    order = lab.order(subject, list(islice(cycle(chosen), max(least, len(chosen)))))
+    subject = runner.subject(passes)
+    order = runner.order(subject, list(islice(cycle(chosen), max(least, len(chosen)))))
     assert order.config is not None
     if not isinstance(order.config.runtime, ProfilesKernels):
         return f"runtime {order.config.runtime.name} has no profiler of kernels"
     with temporary_folder("optvet-kernels-") as folder:
-        outcome: Outcome[KernelProfile | str] = lab.submit(
+        outcome: Outcome[KernelProfile | str] = runner.submit(
             subject, kernels_profiled, order, Path(folder)
         ).result()
     try:

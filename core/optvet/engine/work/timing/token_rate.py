@@ -29,19 +29,19 @@ class Writer:
 
 
 def find_pace(
-    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], writer: Writer
+    runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample], writer: Writer
 ) -> Pace | str:
     """How fast the model after ``passes`` continues ``samples``; or why that is not known.
 
     Args:
-        lab: Its case says which runtime runs the models, and with which options.
+        runner: Its case says which runtime runs the models, and with which options.
         passes: None is the original model.
         samples: The prompts; each is continued five times, after once to warm up.
         writer: Calls the model.
     """
-    subject = lab.subject(passes)
-    order = lab.order(subject, samples)
-    outcome = lab.submit(subject, paced, order, lab.model, writer, fresh=True).result()
+    subject = runner.subject(passes)
+    order = runner.order(subject, samples)
+    outcome = runner.submit(subject, paced, order, runner.model, writer, fresh=True).result()
     found = value_or_reason(outcome)
     if isinstance(found, str):
         return found

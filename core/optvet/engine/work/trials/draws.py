@@ -40,12 +40,12 @@ _LOADED_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The two models that are compared: pass sequences of the lab, None for the original.
+    """The two models that are compared: pass sequences of the trial runner, None for the original.
 
     ``known`` holds what was drawn for other pairs, by the key of the cache.
     """
 
-    lab: TrialRunner
+    runner: TrialRunner
     reference: tuple[str, ...] | None
     candidate: tuple[str, ...]
     sample: Sample
@@ -53,7 +53,7 @@ class ModelPair:
 
     def judgements(self, names: Sequence[str]) -> dict[str, Judgement]:
         """A judgement on each of the random outputs ``names``."""
-        affordable = max(FEWEST_RUNS, _LOADED_BYTES // max(1, self.lab.model.size_bytes))
+        affordable = max(FEWEST_RUNS, _LOADED_BYTES // max(1, self.runner.model.size_bytes))
         screen, proof = (
             min(n, affordable) for n in (random_outputs.SCREEN_RUNS, random_outputs.PROOF_RUNS)
         )
@@ -90,18 +90,20 @@ class ModelPair:
 
     def _asked(self, side: Side, task: Callable[..., list[Outputs]], *args: object) -> Runs:
         """Runs by a worker, empty if the model cannot be run so; cached where it is known."""
-        lab, passes = self.lab, self.reference if side == "reference" else self.candidate
-        subject = lab.subject(passes)
+        runner, passes = self.runner, self.reference if side == "reference" else self.candidate
+        subject = runner.subject(passes)
         # Pass sequences that make one and the same model share its draws.
-        content = lab.content_key(passes, self.sample)
+        content = runner.content_key(passes, self.sample)
         key = content and caching.key("draws", basis(), content, task.__name__, args)
-        kept = (self.known.get(key) or lab.cache.read(key, unpack_runs)) if key else None
+        kept = (self.known.get(key) or runner.cache.read(key, unpack_runs)) if key else None
         if kept is None:
-            outcome = lab.submit(subject, task, lab.order(subject, [self.sample]), *args).result()
+            outcome = runner.submit(
+                subject, task, runner.order(subject, [self.sample]), *args
+            ).result()
             kept = outcome.value or []
-            lab.ledger.add("noise", int(passes is not None), len(kept))
+            runner.ledger.add("noise", int(passes is not None), len(kept))
             if key and not is_circumstantial(outcome.failure):
-                lab.cache.put(key, "draws", pack_runs(kept))
+                runner.cache.put(key, "draws", pack_runs(kept))
         if key:
             self.known[key] = kept
             while sum(map(_size_of, self.known.values())) > _KNOWN_BYTES:

@@ -16,20 +16,20 @@ from optvet.spec.types import Sample
 
 
 def take_inventory(
-    lab: TrialRunner, passes: Sequence[str] | None, sample: Sample | None = None
+    runner: TrialRunner, passes: Sequence[str] | None, sample: Sample | None = None
 ) -> Inventory | str:
     """What the model after ``passes`` is made of; or why that is not known.
 
     Args:
-        lab: Makes the model; its results are not used, since they lack the graph.
+        runner: Makes the model; its results are not used, since they lack the graph.
         passes: None is the original model.
         sample: Its shapes stand for those that the model leaves open.
     """
     shapes = {name: value.shape for name, value in sample.feeds.items()} if sample else {}
-    subject = lab.subject(passes)
-    outcome = lab.sandbox.call(taken, subject, shapes)
+    subject = runner.subject(passes)
+    outcome = runner.sandbox.call(taken, subject, shapes)
     if subject.optimizer is not None:
-        lab.ledger.add("control", applications=1)
+        runner.ledger.add("control", applications=1)
     try:
         refuse_misuse(outcome.failure)
     except Unsupported as error:

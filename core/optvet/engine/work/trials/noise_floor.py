@@ -70,15 +70,15 @@ class Analysis:
     """Places of the graph at which activations are rounded to integers by fixed scales."""
 
 
-def analysis(lab: TrialRunner) -> Analysis:
-    """The analysis of the lab's model, cached."""
-    key = caching.key("analysis", 2, basis(), lab.model.digest)
-    kept = lab.cache.read(key, _analysis_from_json, _analysis_to_json)
+def analysis(runner: TrialRunner) -> Analysis:
+    """The analysis of the model of the trial runner, cached."""
+    key = caching.key("analysis", 2, basis(), runner.model.digest)
+    kept = runner.cache.read(key, _analysis_from_json, _analysis_to_json)
     if kept is None:
-        outcome = lab.sandbox.call(_analyze, lab.subject(None), role="referee")
+        outcome = runner.sandbox.call(_analyze, runner.subject(None), role="referee")
         if outcome.value is None:
             raise InfrastructureError(f"cannot analyse the model: {outcome.failure}")
-        lab.cache.put(key, "analysis", _analysis_to_json(outcome.value))
+        runner.cache.put(key, "analysis", _analysis_to_json(outcome.value))
         return outcome.value
     return kept
 
@@ -169,9 +169,9 @@ class _JitterOrder:
     wide_sums: bool = False
 
 
-def known(lab: TrialRunner, sample: Sample) -> Noise:
+def known(runner: TrialRunner, sample: Sample) -> Noise:
     """What is known about noise from the graph alone, without any measurement."""
-    about = analysis(lab)
+    about = analysis(runner)
     return Noise(
         longest_reduction=about.longest_reduction,
         exact=about.exact,
@@ -187,14 +187,14 @@ def _is_finite(value: np.ndarray) -> bool:
 
 
 def measure(
-    lab: TrialRunner,
+    runner: TrialRunner,
     samples: Sequence[Sample],
 ) -> dict[str, Noise]:
     """Noise on each of ``samples`` from a few jittered runs of the reference."""
-    runs, missing = _jitter(lab, samples, range(JITTERS), 1.0)
+    runs, missing = _jitter(runner, samples, range(JITTERS), 1.0)
     return {
         s.id: replace(
-            known(lab, s),
+            known(runner, s),
             jitters=tuple(runs.get(s.id, ())),
             measured=True,
             checked=False,
@@ -205,7 +205,7 @@ def measure(
 
 
 def _jitter(
-    lab: TrialRunner,
+    runner: TrialRunner,
     samples: Sequence[Sample],
     seeds: Sequence[int],
     ulps: float,
@@ -218,34 +218,34 @@ def _jitter(
     runs: dict[str, list[Outputs]] = {}
     todo, missing = [], ""
     for sample in samples:
-        key = _key(lab, kind, sample, list(seeds), ulps)
-        kept = lab.cache.read(key, unpack_runs)
+        key = _key(runner, kind, sample, list(seeds), ulps)
+        kept = runner.cache.read(key, unpack_runs)
         if kept is None:
             todo.append(sample)
         else:
             runs[sample.id] = kept
     if todo:
         order = _JitterOrder(
-            lab.subject(None),
-            lab.case.reference,
+            runner.subject(None),
+            runner.case.reference,
             tuple(todo),
             tuple(seeds),
             ulps,
             inside,
             wide_sums,
         )
-        outcome = lab.sandbox.call(_run_jittered, order, role="referee")
+        outcome = runner.sandbox.call(_run_jittered, order, role="referee")
         # If the perturbed reference fails, there is no measured noise; the absolute bounds remain,
         # and float64 is evaluated before a fault is reported.
         measured = outcome.value or {}
-        lab.ledger.add("noise", inferences=sum(len(r) for r in measured.values()))
+        runner.ledger.add("noise", inferences=sum(len(r) for r in measured.values()))
         if outcome.failure is not None and is_circumstantial(outcome.failure):
             missing = f"perturbed runs of the original gave no answer: {describe(outcome.failure)}"
         for sample in todo:
             runs[sample.id] = measured.get(sample.id, [])
             if not missing:
-                key = _key(lab, kind, sample, list(seeds), ulps)
-                lab.cache.put(key, "noise", pack_runs(runs[sample.id]))
+                key = _key(runner, kind, sample, list(seeds), ulps)
+                runner.cache.put(key, "noise", pack_runs(runs[sample.id]))
     return runs, missing
 
 
@@ -284,7 +284,7 @@ def _load_jittered(order: _JitterOrder, seed: int) -> Session:
 
 
 def refinements(
-    lab: TrialRunner, sample: Sample, noise: Noise, *, other_kernels: bool, missing: str
+    runner: TrialRunner, sample: Sample, noise: Noise, *, other_kernels: bool, missing: str
 ) -> Iterator[Noise]:
     """Better and better noise, each at the cost of more inferences than the one before.
 
@@ -293,64 +293,64 @@ def refinements(
     is not decided: then nothing but more noise could change the verdict.
 
     Args:
-        lab: Runs the original.
+        runner: Runs the original.
         sample: What it is run on.
         noise: What was measured before.
         other_kernels: Whether the operators that are judged are not the reference's own.
         missing: Why float64 gave no answer on another sample; then it is not asked again.
     """
-    about = analysis(lab)
+    about = analysis(runner)
     decides, drawn = bool(about.discontinuous or about.steps), len(noise.jitters) > JITTERS
     if not drawn:
-        yield (noise := _with_jitters(lab, sample, noise, SEEDS, 1.0))
-    large = lab.subject(None).scratch is not None  # It would be written once more for each.
+        yield (noise := _with_jitters(runner, sample, noise, SEEDS, 1.0))
+    large = runner.subject(None).scratch is not None  # It would be written once more for each.
     injections = range(0 if large else INJECTIONS)
     if other_kernels and injections:
-        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True)
+        runs, why = _jitter(runner, [sample], injections, 1.0, inside=True)
         noise = replace(
             noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
         )
         yield noise
-    truth, why = ({}, missing) if missing else _float64(lab, sample)
+    truth, why = ({}, missing) if missing else _float64(runner, sample)
     noise = replace(noise, truth=truth, checked=True, missing=noise.missing or why)
     if not other_kernels and injections:
         # The kernels are the reference's own, which sum halves as floats.
-        runs, why = _jitter(lab, [sample], injections, 1.0, inside=True, wide_sums=True)
+        runs, why = _jitter(runner, [sample], injections, 1.0, inside=True, wide_sums=True)
         noise = replace(
             noise, injected=tuple(runs.get(sample.id, ())), missing=noise.missing or why
         )
     yield noise
     if decides:
         if not drawn:
-            yield (noise := draw_more(lab, sample, noise))
+            yield (noise := draw_more(runner, sample, noise))
         # Re-ordering a sum changes a value by more than one roundoff of its inputs does.
-        yield _with_jitters(lab, sample, noise, WIDE_SEEDS, 4.0)
+        yield _with_jitters(runner, sample, noise, WIDE_SEEDS, 4.0)
 
 
-def draw_more(lab: TrialRunner, sample: Sample, noise: Noise) -> Noise:
+def draw_more(runner: TrialRunner, sample: Sample, noise: Noise) -> Noise:
     """``noise`` with many draws, which tell the largest of them well; once."""
     if len(noise.jitters) >= JITTERS + len(SEEDS) + len(MORE_SEEDS):
         return noise
-    return _with_jitters(lab, sample, noise, MORE_SEEDS, 1.0)
+    return _with_jitters(runner, sample, noise, MORE_SEEDS, 1.0)
 
 
 def _with_jitters(
-    lab: TrialRunner, sample: Sample, noise: Noise, seeds: Sequence[int], ulps: float
+    runner: TrialRunner, sample: Sample, noise: Noise, seeds: Sequence[int], ulps: float
 ) -> Noise:
-    runs, why = _jitter(lab, [sample], seeds, ulps)
+    runs, why = _jitter(runner, [sample], seeds, ulps)
     jitters = (*noise.jitters, *runs.get(sample.id, ()))
     return replace(noise, jitters=jitters, missing=noise.missing or why)
 
 
-def _float64(lab: TrialRunner, sample: Sample) -> tuple[Outputs, str]:
+def _float64(runner: TrialRunner, sample: Sample) -> tuple[Outputs, str]:
     """float64 outputs, empty where there are none; and why, where that is for want of time."""
-    if lab.subject(None).scratch is not None:
+    if runner.subject(None).scratch is not None:
         return {}, ""  # In float64 a large model takes three times its size and more.
-    key = _key(lab, "exact", sample)
-    runs, missing = lab.cache.read(key, unpack_runs), ""
+    key = _key(runner, "exact", sample)
+    runs, missing = runner.cache.read(key, unpack_runs), ""
     if runs is None:
-        outcome = lab.sandbox.call(_evaluate, lab.subject(None), sample, role="referee")
-        lab.ledger.add("noise", inferences=1)
+        outcome = runner.sandbox.call(_evaluate, runner.subject(None), sample, role="referee")
+        runner.ledger.add("noise", inferences=1)
         runs = [outcome.value] if outcome.value is not None else []
         failure = outcome.failure
         if failure is not None and failure.error_type.endswith(TooCostly.__name__):
@@ -358,7 +358,7 @@ def _float64(lab: TrialRunner, sample: Sample) -> tuple[Outputs, str]:
         elif failure is not None and failure.kind != "error":
             missing = f"the evaluation in float64 gave no answer: {describe(failure)}"
         else:
-            lab.cache.put(key, "noise", pack_runs(runs))
+            runner.cache.put(key, "noise", pack_runs(runs))
     return (runs[0] if runs else {}), missing
 
 
@@ -383,8 +383,8 @@ def _evaluate(subject: BuildSubject, sample: Sample) -> Outputs:
 # --- storage --------------------------------------------------------------------------------------
 
 
-def _key(lab: TrialRunner, kind: str, sample: Sample, *more: object) -> str:
-    return caching.key(kind, lab.reference_identity, lab.sample_digest(sample), *more)
+def _key(runner: TrialRunner, kind: str, sample: Sample, *more: object) -> str:
+    return caching.key(kind, runner.reference_identity, runner.sample_digest(sample), *more)
 
 
 def pack_runs(runs: Sequence[Mapping[str, np.ndarray]]) -> bytes:

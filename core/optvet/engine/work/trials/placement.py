@@ -30,24 +30,24 @@ _RUNS = 5
 
 
 def find_placement(
-    lab: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample]
+    runner: TrialRunner, passes: Sequence[str] | None, samples: Sequence[Sample]
 ) -> Placement | str:
-    """Where the model after ``passes`` is executed, under the case of ``lab``; or why not.
+    """Where the model after ``passes`` is executed, under the case of ``runner``; or why not.
 
     Args:
-        lab: Its case says which runtime runs the models, and with which options.
+        runner: Its case says which runtime runs the models, and with which options.
         passes: None is the original model.
         samples: At least one. Five runs are profiled: the first samples, or all of them in turn.
     """
-    subject = lab.subject(passes)
-    order = lab.order(subject, list(islice(cycle(samples), _RUNS)))
+    subject = runner.subject(passes)
+    order = runner.order(subject, list(islice(cycle(samples), _RUNS)))
     assert order.config is not None
     runtime = order.config.runtime
     if not isinstance(runtime, Profiles):
         return f"runtime {runtime.name} does not tell where it executes nodes"
     # Made and removed here: a worker that is killed removes nothing.
     with temporary_folder("optvet-profile-") as folder:
-        outcome = lab.submit(subject, profiled, order, Path(folder)).result()
+        outcome = runner.submit(subject, profiled, order, Path(folder)).result()
     found = value_or_reason(outcome)
     return found if isinstance(found, str) else placement_of(found)
 

@@ -105,60 +105,63 @@ class _LayerTask:
 
 
 def inspect(
-    lab: TrialRunner, passes: Sequence[str], samples: Sequence[Sample], runs: Mapping[str, Outputs]
+    runner: TrialRunner,
+    passes: Sequence[str],
+    samples: Sequence[Sample],
+    runs: Mapping[str, Outputs],
 ) -> Inspection:
     """Judge the layers of the model after ``passes`` on ``samples``; cached.
 
     Args:
-        lab: The lab that tried ``passes``.
+        runner: The trial runner that tried ``passes``.
         passes: The pass sequence.
         samples: The inputs.
         runs: Outputs of the optimized model, by sample id.
     """
     ids = tuple(s.id for s in samples)
-    if lab.subject(None).scratch is not None:
+    if runner.subject(None).scratch is not None:
         return Inspection("none", ids, reason="the model is too large to be looked into")
-    fed = [lab.sample_digest(s) for s in samples]
+    fed = [runner.sample_digest(s) for s in samples]
     got = sample_digests(Sample(i, runs[i]) for i in ids)
-    key = caching.key("layers", VERSION, basis(), lab.identity, list(passes), fed, got)
-    kept = lab.cache.read(key, _INSPECTION.validate_json, _INSPECTION.dump_json)
+    key = caching.key("layers", VERSION, basis(), runner.identity, list(passes), fed, got)
+    kept = runner.cache.read(key, _INSPECTION.validate_json, _INSPECTION.dump_json)
     if kept is not None:
         return kept
-    subject = lab.subject(passes)
+    subject = runner.subject(passes)
     task = _LayerTask(
-        lab.subject(None),
-        lab.case.reference,
-        lab.case.candidate,
-        lab.model,
-        lab.order(subject, samples).interface,
+        runner.subject(None),
+        runner.case.reference,
+        runner.case.candidate,
+        runner.model,
+        runner.order(subject, samples).interface,
         tuple(s.feeds for s in samples),
         tuple(runs[i] for i in ids),
-        measuring.analysis(lab).longest_reduction,
+        measuring.analysis(runner).longest_reduction,
     )
-    inspection, sure = _inspected(lab, subject, task, ids)
+    inspection, sure = _inspected(runner, subject, task, ids)
     if sure:
-        lab.cache.put(key, "layers", _INSPECTION.dump_json(inspection))
+        runner.cache.put(key, "layers", _INSPECTION.dump_json(inspection))
     return inspection
 
 
 def _inspected(
-    lab: TrialRunner, subject: BuildSubject, task: _LayerTask, ids: tuple[str, ...]
+    runner: TrialRunner, subject: BuildSubject, task: _LayerTask, ids: tuple[str, ...]
 ) -> tuple[Inspection, bool]:
     """The answer, and whether it may be cached: another attempt would give the same."""
     reasons: list[str] = []
-    shown = lab.submit(subject, _shown, subject).result()
-    lab.ledger.add("noise", applications=1)
+    shown = runner.submit(subject, _shown, subject).result()
+    runner.ledger.add("noise", applications=1)
     if shown.value is not None:
-        outcome = lab.sandbox.call(_judge_shown, task, shown.value, role="referee")
-        lab.ledger.add("noise", inferences=2 * len(ids))
+        outcome = runner.sandbox.call(_judge_shown, task, shown.value, role="referee")
+        runner.ledger.add("noise", inferences=2 * len(ids))
         if isinstance(outcome.value, tuple):
             return Inspection("graph", ids, outcome.value[0], places=outcome.value[1]), True
         reasons.append(outcome.value or _words(outcome.failure))
-    probed = lab.sandbox.call(_probe, subject, task, role="subject")
-    lab.ledger.add("noise", applications=1, inferences=len(ids))
+    probed = runner.sandbox.call(_probe, subject, task, role="subject")
+    runner.ledger.add("noise", applications=1, inferences=len(ids))
     if probed.value is not None and probed.value[0]:
-        outcome = lab.sandbox.call(_judge_probed, task, *probed.value, role="referee")
-        lab.ledger.add("noise", inferences=len(ids))
+        outcome = runner.sandbox.call(_judge_probed, task, *probed.value, role="referee")
+        runner.ledger.add("noise", inferences=len(ids))
         if isinstance(outcome.value, tuple):
             return Inspection("probe", ids, outcome.value[0], places=outcome.value[1]), True
         reasons.append(outcome.value or _words(outcome.failure))
@@ -175,20 +178,25 @@ def _words(failure: object) -> str:
     return " ".join(str(message).split())[:200]
 
 
-def moved(lab: TrialRunner, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
+def moved(runner: TrialRunner, sample: Sample, seeds: Sequence[int] = FIRST_DRAWS) -> list[Outputs]:
     """Outputs of the original with each value perturbed before it is quantized, by seed."""
-    about = (lab.reference_identity, lab.sample_digest(sample))
+    about = (runner.reference_identity, runner.sample_digest(sample))
     key = caching.key("moved", VERSION, *about, list(seeds))
-    kept = lab.cache.read(key, measuring.unpack_runs)
+    kept = runner.cache.read(key, measuring.unpack_runs)
     if kept is not None:
         return kept
-    outcome = lab.sandbox.call(
-        _moved, lab.subject(None), lab.case.reference, sample.feeds, tuple(seeds), role="referee"
+    outcome = runner.sandbox.call(
+        _moved,
+        runner.subject(None),
+        runner.case.reference,
+        sample.feeds,
+        tuple(seeds),
+        role="referee",
     )
     runs = outcome.value or []
-    lab.ledger.add("noise", inferences=len(runs))
+    runner.ledger.add("noise", inferences=len(runs))
     if not is_circumstantial(outcome.failure):
-        lab.cache.put(key, "noise", measuring.pack_runs(runs))
+        runner.cache.put(key, "noise", measuring.pack_runs(runs))
     return runs
 
 

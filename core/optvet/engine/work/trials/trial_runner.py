@@ -1,4 +1,4 @@
-"""The lab: makes trials on demand, caches them by content, and counts the work.
+"""The trial runner: makes trials on demand, caches them by content, and counts the work.
 
 Most passes do not change a given model, so most builds give an artifact that was run before.
 """
@@ -107,8 +107,8 @@ class TrialRunner:
         return self._original.scratch
 
     def on(self, case: Case) -> TrialRunner:
-        """A lab for another case that shares sandbox, cache and costs."""
-        lab = TrialRunner(
+        """A trial runner for another case that shares sandbox, cache and costs."""
+        runner = TrialRunner(
             case,
             self.sandbox,
             self.cache,
@@ -117,17 +117,17 @@ class TrialRunner:
             progress=self.progress,
             scratch=self._original.scratch,
         )
-        return isolated(lab) if self.isolated else lab
+        return isolated(runner) if self.isolated else runner
 
     def under(self, **checks: Any) -> TrialRunner:
-        """A lab with other ``Checks`` that shares the known results."""
-        lab = copy.copy(self)
-        lab.case = self.case.under(**checks)
+        """A trial runner with other ``Checks`` that shares the known results."""
+        runner = copy.copy(self)
+        runner.case = self.case.under(**checks)
         if {"full", "plain", "ignored_complaint"} & checks.keys():
             # An artifact that failed the former checks may pass these.
             known = self._by_digest.items()
-            lab._by_digest = {d: b for d, b in known if b.failure is None}
-        return lab
+            runner._by_digest = {d: b for d, b in known if b.failure is None}
+        return runner
 
     # --- questions ---------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class TrialRunner:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Everything that all results of this lab depend on, as part of cache keys."""
+        """Everything that all results of this runner depend on, as part of cache keys."""
         return (*self._about_build, *self._about_run, *self._about_reference)
 
     @property
@@ -466,15 +466,15 @@ class TrialRunner:
                 self.cache.put(run_key, "run", run_to_bytes(run, warned))
 
 
-def isolated(lab: TrialRunner) -> TrialRunner:
-    """``lab`` with every trial of the optimizer in a process that makes no other.
+def isolated(runner: TrialRunner) -> TrialRunner:
+    """``runner`` with every trial of the optimizer in a process that makes no other.
 
     What is known of trials that shared a process is not used: one may have changed another.
     """
-    alone = copy.copy(lab)
+    alone = copy.copy(runner)
     alone.isolated, alone._by_digest = True, {}
-    alone._about_build = (*lab._about_build, "isolated")
-    alone._about_run = (*lab._about_run, "isolated")
+    alone._about_build = (*runner._about_build, "isolated")
+    alone._about_run = (*runner._about_run, "isolated")
     return alone
 
 

@@ -19,7 +19,7 @@ from optvet.spec.records import VetResult
 from optvet.spec.request import Strategy, VetRequest
 from optvet.spec.types import Artifact, Pass, Traits
 
-PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "tests.engine.vet.test_undefined")
+PRELOAD = ("numpy", "onnx", "onnx.checker", "onnxruntime", "tests.engine.vet.find.test_definedness")
 
 
 class NoOptions(BaseModel):

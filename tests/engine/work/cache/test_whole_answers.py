@@ -20,7 +20,8 @@ import pytest
 from optvet.engine.discovery import Plugins
 from optvet.engine.models.sources import resolve_model
 from optvet.engine.vetting import vet_request
-from optvet.engine.work.cache.disk import Cache, cache_root, whole_answers
+from optvet.engine.work.cache import whole_answers
+from optvet.engine.work.cache.disk import Cache, cache_root
 from optvet.spec.records import VetResult
 from optvet.spec.request import VetRequest, request_of
 

@@ -47,7 +47,7 @@ Open = Callable[..., tuple[TrialRunner, list[Sample]]]
 def opened(
     tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Open]:
-    """A lab of ``NET``, and its samples."""
+    """A trial runner of ``NET``, and its samples."""
     monkeypatch.syspath_prepend(pytestconfig.rootpath)  # workers import this file by name
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(NET), path)
@@ -63,7 +63,7 @@ def opened(
             request = VetRequest(model="m", limit=2, jobs=1, cache_dir=tmp_path / "c", **given)
             model = open_model(path, str(path), tmp_path)
             session = stack.enter_context(open_session(model, request, plugins))
-            return session.lab, list(session.inputs())
+            return session.runner, list(session.inputs())
 
         yield open_lab
 
@@ -131,54 +131,54 @@ def counted(found: Inventory | str) -> Inventory:
 
 
 def test_nodes_are_those_that_the_session_executes(opened: Open) -> None:
-    lab, samples = opened()
-    original = placed(find_placement(lab, None, samples))
+    runner, samples = opened()
+    original = placed(find_placement(runner, None, samples))
     assert original.providers == {CPU: 4}  # optimizations are off, as for all verdicts
     assert (original.wanted, original.runs, original.elsewhere) == (CPU, 5, [])
     assert {o.operator for o in original.operators} == {"Identity", "MatMul", "Add", "Relu"}
     assert sum(o.share for o in original.operators) == pytest.approx(1)
     assert sum(n.seconds for n in original.slowest) == pytest.approx(original.seconds)
-    optimized = placed(find_placement(lab, lab.case.passes.pipeline, samples))
+    optimized = placed(find_placement(runner, runner.case.passes.pipeline, samples))
     assert {o.operator for o in optimized.operators} == {"MatMul", "Add", "Relu"}
 
 
 def test_an_optimized_session_is_profiled_as_it_is_optimized(opened: Open) -> None:
-    lab, samples = opened(optimizer="onnxruntime", pipeline="extended")
-    found = placed(find_placement(lab, lab.case.passes.pipeline, samples))
+    runner, samples = opened(optimizer="onnxruntime", pipeline="extended")
+    found = placed(find_placement(runner, runner.case.passes.pipeline, samples))
     assert [o.operator for o in found.operators] == ["FusedGemm"]
 
 
 def test_nodes_without_a_kernel_on_the_wanted_provider_are_named(opened: Open) -> None:
-    lab, samples = opened(runtime="partly")
-    found = placed(find_placement(lab, None, samples))
+    runner, samples = opened(runtime="partly")
+    found = placed(find_placement(runner, None, samples))
     assert found.providers == {ELSEWHERE: 3, CPU: 1}
     assert [(n.operator, n.provider) for n in found.elsewhere] == [("MatMul", CPU)]
     assert found.share_of(CPU) == 0.25
 
 
 def test_a_runtime_that_cannot_tell_is_a_reason_not_an_error(opened: Open) -> None:
-    lab, samples = opened(runtime="onnx_reference")
-    words = find_placement(lab, None, samples)
+    runner, samples = opened(runtime="onnx_reference")
+    words = find_placement(runner, None, samples)
     assert words == "runtime onnx_reference does not tell where it executes nodes"
 
 
 def test_a_runtime_that_breaks_the_contract_is_named(opened: Open) -> None:
-    lab, samples = opened(runtime="broken")
+    runner, samples = opened(runtime="broken")
     with pytest.raises(ContractError, match=r"'broken' .*profile\(\) gave dict"):
-        find_placement(lab, None, samples)
+        find_placement(runner, None, samples)
 
 
 def test_a_profile_that_cannot_be_read_is_a_reason_not_an_error(opened: Open) -> None:
-    lab, samples = opened(runtime="talkative")
-    words = find_placement(lab, None, samples)
+    runner, samples = opened(runtime="talkative")
+    words = find_placement(runner, None, samples)
     assert words == "the profile is too long"
 
 
 def test_an_optimizer_that_dies_leaves_its_end_as_the_reason(opened: Open) -> None:
-    lab, samples = opened(optimizer="dying")
+    runner, samples = opened(optimizer="dying")
     for words in (
-        find_placement(lab, lab.case.passes.pipeline, samples),
-        take_inventory(lab, lab.case.passes.pipeline, samples[0]),
+        find_placement(runner, runner.case.passes.pipeline, samples),
+        take_inventory(runner, runner.case.passes.pipeline, samples[0]),
     ):
         assert isinstance(words, str)
         assert "SIGABRT" in words
@@ -190,26 +190,26 @@ def test_no_file_of_a_profile_is_left(
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    lab, samples = opened()
-    placed(find_placement(lab, None, samples))
+    runner, samples = opened()
+    placed(find_placement(runner, None, samples))
     assert list(folder.glob("optvet-profile-*")) == []
 
 
 def test_shapes_of_a_sample_stand_for_open_dimensions(opened: Open) -> None:
-    lab, samples = opened()
+    runner, samples = opened()
     (rows, _) = samples[0].feeds["x"].shape
-    before = counted(take_inventory(lab, None, samples[0]))
+    before = counted(take_inventory(runner, None, samples[0]))
     assert (before.nodes, before.unused_initializers, before.flops_unknown) == (4, 1, {})
     assert before.flops == 2 * rows * 3 * 2 + 2 * rows * 2
-    assert counted(take_inventory(lab, None)).flops_unknown != {}
-    after = counted(take_inventory(lab, lab.case.passes.pipeline, samples[0]))
+    assert counted(take_inventory(runner, None)).flops_unknown != {}
+    after = counted(take_inventory(runner, runner.case.passes.pipeline, samples[0]))
     assert after.operators == {"MatMul": 1, "Add": 1, "Relu": 1}
     assert after.unused_initializers == 0
 
 
 def test_an_optimizer_that_hides_its_graph_is_asked_to_save_it(opened: Open) -> None:
-    lab, samples = opened(optimizer="onnxruntime", pipeline="extended")
-    found = counted(take_inventory(lab, lab.case.passes.pipeline, samples[0]))
+    runner, samples = opened(optimizer="onnxruntime", pipeline="extended")
+    found = counted(take_inventory(runner, runner.case.passes.pipeline, samples[0]))
     assert found.operators == {"com.microsoft::FusedGemm": 1}
     assert found.flops_unknown == {"com.microsoft::FusedGemm": 1}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
-from tests.engine.work.test_placement import NET
+from tests.engine.work.trials.test_placement import NET
 
 from optvet import InputError
 from optvet.engine.bench import bench
