@@ -223,7 +223,7 @@ def test_a_room_of_the_engine_imports_only_lower_ones(room: str) -> None:
 
 
 FLOORS = {
-    "vet": ["observe", "impact", "find", "require", "explain", "speed"],
+    "vet": ["observe", "impact", "find", "require", "speed", "explain"],
     "work": ["sandbox", "cache", "trials", "timing"],
 }
 """The folders of a room, each above the one before."""

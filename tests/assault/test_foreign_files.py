@@ -117,3 +117,20 @@ def _change(store: Path, **columns: object) -> None:
     with closing(sqlite3.connect(store / DATABASE, isolation_level=None)) as database:
         for name, value in columns.items():
             database.execute(f"UPDATE jobs SET {name} = ?", (value,))
+
+
+def test_a_name_that_no_file_can_have_is_refused(place: Place) -> None:
+    name = "a" * 300 + ".onnx"
+    chain = toml(place, "chain", f'models = ["{name}"]\nvia = ["onnx_version"]')
+    several = toml(place, "several", f'models = ["{name}*"]')
+    tried = [
+        ("vet", name),
+        ("convert", name, "--via", "onnx_version"),
+        ("compare", name, name),
+        ("replay", name),
+        ("campaign", "init", name),
+        ("campaign", "run", chain),
+        ("campaign", "run", several),
+    ]
+    for command, ran in zip(tried, place.run_together(*tried, timeout_s=300), strict=True):
+        assert (ran.code, is_contained(ran)) == (2, []), command

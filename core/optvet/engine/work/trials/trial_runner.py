@@ -1,58 +1,46 @@
-"""The trial runner: makes trials on demand, caches them by content, and counts the work.
-
-Most passes do not change a given model, so most builds give an artifact that was run before.
-"""
+"""The trial runner: makes trials on demand, unless their results are known, and counts the work."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from optvet.engine.work.cache import disk as caching
 from optvet.engine.work.cache.disk import Cache
-from optvet.engine.work.cache.environment_fingerprint import about_plugin, basis
 from optvet.engine.work.sandbox import Outcome, Sandbox
 from optvet.engine.work.sandbox.messages import qualified
 from optvet.engine.work.trials import candidate
 from optvet.engine.work.trials.case import Case
 from optvet.engine.work.trials.from_file import stamp_of
+from optvet.engine.work.trials.known_results import KnownResults
 from optvet.engine.work.trials.library_warnings import (
     Warned,
-    by_sample,
-    formats_of,
-    together,
     without_warnings,
 )
 from optvet.engine.work.trials.trial import (
     BuildSubject,
     Outputs,
-    RuntimeConfig,
     TrialReport,
     TrialSpec,
     ask_changing_passes,
     run_poisoned_trial,
     run_trial,
-    sample_digests,
 )
 from optvet.engine.work.trials.trial_results import (
     Build,
     Ledger,
     Purpose,
     Trial,
-    build_from_json,
-    build_to_json,
     fits,
     is_circumstantial,
     is_late,
     read_outcome,
     replay_from_bytes,
     replay_to_bytes,
-    run_to_bytes,
-    warned_run_from_bytes,
 )
 from optvet.graph.interface import align
 from optvet.spec.errors import REFUSALS, InfrastructureError
@@ -80,20 +68,10 @@ class TrialRunner:
         self.case, self.sandbox, self.cache, self.jobs = case, sandbox, cache, jobs
         self.ledger = ledger or Ledger()
         self.progress = progress
-        self._memory = _Memory(live=case.optimizer.traits.produces != "onnx")
-        self._formats = formats_of(case.optimizer, case.candidate.runtime, case.reference.runtime)
+        self.known = KnownResults(case, cache)
         model = case.model
         stamp = None if scratch is None else stamp_of(model.blob)
         self._original = BuildSubject(model.blob, model.digest, scratch=scratch, stamp=stamp)
-        self._by_digest: dict[str, Build] = {}
-        self._about_build: tuple[object, ...] = (
-            basis(),
-            case.model.digest,
-            about_plugin(case.optimizer),
-            case.options.model_dump(mode="json"),
-        )
-        self._about_run = _identity_of(case.candidate)
-        self._about_reference = _identity_of(case.reference)
         self.isolated = False
 
     @property
@@ -123,10 +101,8 @@ class TrialRunner:
         """A trial runner with other ``Checks`` that shares the known results."""
         runner = copy.copy(self)
         runner.case = self.case.under(**checks)
-        if {"full", "plain", "ignored_complaint"} & checks.keys():
-            # An artifact that failed the former checks may pass these.
-            known = self._by_digest.items()
-            runner._by_digest = {d: b for d, b in known if b.failure is None}
+        other = bool({"full", "plain", "ignored_complaint"} & checks.keys())
+        runner.known = self.known.under(runner.case, other_checks=other)
         return runner
 
     # --- questions ---------------------------------------------------------------------------
@@ -187,17 +163,17 @@ class TrialRunner:
         subject = self.subject(passes)
         digests = [self.sample_digest(s) for s in samples]
         about = self.identity if subject.optimizer else self.reference_identity
-        key = caching.key("fresh", purpose, self._build_key(subject), about, digests)
+        key = caching.key("fresh", purpose, self.known.build_key(subject), about, digests)
         kept = self.cache.read(key, lambda data: replay_from_bytes(data, samples))
         if kept is not None and all(fits(run, self.model, kept[0]) for run in kept[1].values()):
             return self._compose(subject, *kept, samples)
         order = self.order(subject, samples, known=frozenset())
         # Poisoned memory shows whether running the original reads uninitialized memory.
         task = run_trial if subject.optimizer else run_poisoned_trial
-        outcome = _result(self.submit(subject, task, order, fresh=True), self._formats)
+        outcome = _result(self.submit(subject, task, order, fresh=True), self.known.formats)
         refuse_misuse(_failure_in(outcome))
         self._count(purpose, subject, outcome)
-        build, runs = read_outcome(outcome, samples, self._build_key(subject))
+        build, runs = read_outcome(outcome, samples, self.known.build_key(subject))
         failures = [build.failure, *(r for r in runs.values() if isinstance(r, Failure))]
         if not any(is_circumstantial(f) for f in failures):
             self.cache.put(key, "fresh", replay_to_bytes(build, runs, samples))
@@ -215,7 +191,7 @@ class TrialRunner:
         timeout_s: float | None = None,
     ) -> Future[Outcome[T]]:
         """Start ``then(artifact, *args)`` outside the optimizer's process; see ``candidate``."""
-        live = subject.optimizer is not None and self._memory.live
+        live = subject.optimizer is not None and self.known.memory.live
         # The empty pipeline is the reference then: no optional pass may have run in its process.
         fresh = fresh or (live and self.case.passes.required.issuperset(subject.passes))
         fresh = fresh or (self.isolated and subject.optimizer is not None)
@@ -232,7 +208,7 @@ class TrialRunner:
 
     def changing_passes(self, passes: Sequence[str]) -> list[str] | None:
         """Passes that changed the model, as the optimizer reports; None if unknown. Cached."""
-        known, name = self._memory.changing_passes, tuple(passes)
+        known, name = self.known.memory.changing_passes, tuple(passes)
         if not isinstance(self.case.optimizer, ReportsChanges):
             return None
         if name not in known:
@@ -242,10 +218,10 @@ class TrialRunner:
 
     def knows_changing_passes(self, passes: Sequence[str]) -> bool:
         """Whether ``changing_passes(passes)`` is known, so that it needs no application."""
-        return tuple(passes) in self._memory.changing_passes
+        return tuple(passes) in self.known.memory.changing_passes
 
     def _learn_live(self) -> None:
-        self._memory.live = True
+        self.known.memory.live = True
 
     def subject(self, passes: Sequence[str] | None) -> BuildSubject:
         """The subject that applies ``passes``; None is the original model."""
@@ -256,7 +232,7 @@ class TrialRunner:
 
     def forget_original(self) -> None:
         """Build the original again on the next call: its failure may have been by chance."""
-        self._memory.builds.pop(self._build_key(self.subject(None)), None)
+        self.known.forget_build(self.subject(None))
 
     def order(
         self, subject: BuildSubject, samples: Sequence[Sample], known: frozenset[str] = frozenset()
@@ -276,27 +252,13 @@ class TrialRunner:
             self.case.checks.ignored_complaint if subject.optimizer is not None else "",
         )
 
-    def _build_key(self, subject: BuildSubject) -> str:
-        checks = self.case.checks
-        if subject.optimizer is None:
-            return caching.key("original", basis(), subject.digest, checks.full, checks.plain)
-        about = (list(subject.passes), checks.full, checks.plain, checks.ignored_complaint)
-        return caching.key("build", *self._about_build, *about)
-
-    def _run_key(self, subject: BuildSubject, canonical: str, sample: Sample) -> str:
-        about = self._about_run if subject.optimizer else self._about_reference
-        name = (about, canonical, self.sample_digest(sample))
-        if name not in self._memory.run_keys:
-            self._memory.run_keys[name] = caching.key("run", *name)
-        return self._memory.run_keys[name]
-
     def sample_digest(self, sample: Sample) -> str:
         """Digest of the sample's feeds, computed once."""
-        return self._memory.digest_of(sample)
+        return self.known.memory.digest_of(sample)
 
     def forget(self, samples: Sequence[Sample]) -> None:
         """Drop the results of ``samples`` from memory; they may still be in the cache."""
-        self._memory.forget(samples)
+        self.known.memory.forget(samples)
 
     def content_key(self, passes: Sequence[str] | None, sample: Sample) -> str | None:
         """Cache key of a run of ``passes`` on ``sample``; artifacts that compute the same share it.
@@ -304,72 +266,65 @@ class TrialRunner:
         None if what the passes make is not known: they were tried in fresh processes alone.
         """
         subject = self.subject(passes)
-        build = self._recall_build(subject)
+        build = self.known.recall_build(subject)
         known = build is not None and build.canonical
-        return self._run_key(subject, known, sample) if known else None
+        return self.known.run_key(subject, known, sample) if known else None
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Everything that all results of this runner depend on, as part of cache keys."""
-        return (*self._about_build, *self._about_run, *self._about_reference)
+        return self.known.identity
 
     @property
     def reference_identity(self) -> tuple[object, ...]:
-        """What results of the original alone depend on: labs of other optimizers share these."""
-        return basis(), self.model.digest, *self._about_reference
+        """What results of the original alone depend on: other optimizers share these."""
+        return self.known.reference_identity
 
     def _start(
         self, subject: BuildSubject, samples: Sequence[Sample], purpose: Purpose
     ) -> _Pending:
-        build = self._recall_build(subject)
-        if build is not None and self._is_settled(subject, build, samples):
+        build = self.known.recall_build(subject)
+        if build is not None and self.known.is_settled(subject, build, samples):
             return _Pending(subject, tuple(samples), purpose, None)
-        settled = (b for b in self._by_digest.values() if self._is_settled(subject, b, samples))
-        known = frozenset(name for b in settled for name in (b.digest, b.canonical) if name)
+        known = self.known.known_artifacts(subject, samples)
         order = self.order(subject, samples, known)
         future = self.submit(subject, run_trial, order, timeout_s=self.case.checks.timeout_s)
         return _Pending(subject, tuple(samples), purpose, future)
 
-    def _is_settled(self, subject: BuildSubject, build: Build, samples: Sequence[Sample]) -> bool:
-        """Whether all results of ``build`` on ``samples`` are known."""
-        if build.failure is not None:
-            return True
-        if build.loads and subject.optimizer is not None and build.facts is not None:
-            allowed = self.case.passes.interface(subject.passes)
-            if align(self.model, build.facts, allowed).problem:
-                return True
-        return self._recall_runs(subject, build, samples) is not None
-
     def _finish(self, pending: _Pending) -> Trial:
         subject, samples = pending.subject, pending.samples
         if pending.future is not None:
-            outcome = _result(pending.future, self._formats)
+            outcome = _result(pending.future, self.known.formats)
             refuse_misuse(_failure_in(outcome))
             if subject.optimizer is None:
                 _refuse_killed(outcome.failure)
             self._count(pending.purpose, subject, outcome)
-            if _died_running(outcome) and len(samples) > 1 and not self._memory.is_second(outcome):
+            if (
+                _died_running(outcome)
+                and len(samples) > 1
+                and not self.known.memory.is_second(outcome)
+            ):
                 return self._one_by_one(pending)
-            self._remember(subject, samples, outcome)
-        build = self._recall_build(subject)
+            self.known.remember(subject, samples, outcome)
+        build = self.known.recall_build(subject)
         assert build is not None
-        runs = self._recall_runs(subject, build, samples) or {}
+        runs = self.known.recall_runs(subject, build, samples) or {}
         return self._compose(subject, build, runs, samples)
 
     def _one_by_one(self, pending: _Pending) -> Trial:
         """Find the sample that killed the worker: try the build first, then each sample alone."""
         subject = pending.subject
         order = replace(self.order(subject, (), frozenset()), config=None)
-        outcome = _result(self.submit(subject, run_trial, order), self._formats)
+        outcome = _result(self.submit(subject, run_trial, order), self.known.formats)
         self._count(pending.purpose, subject, outcome)
-        self._remember(subject, (), outcome)
+        self.known.remember(subject, (), outcome)
         runs: dict[str, Outputs | Failure] = {}
         for sample in pending.samples:
             trial = self._finish(self._start(subject, (sample,), pending.purpose))
             runs.update(trial.runs)
             if any(isinstance(r, Failure) for r in trial.runs.values()):
                 break
-        build = self._recall_build(subject)
+        build = self.known.recall_build(subject)
         assert build is not None
         return self._compose(subject, build, runs, pending.samples)
 
@@ -393,77 +348,7 @@ class TrialRunner:
 
     def warned(self, passes: Sequence[str] | None, samples: Sequence[Sample]) -> list[Warned]:
         """The warnings of a trial that was made: of one build, one load, and a run per sample."""
-        build = self._recall_build(subject := self.subject(passes))
-        if build is None:
-            return []
-        keys = {self._run_key(subject, build.canonical, s) for s in samples}
-        return [*build.warned, *self._memory.warnings_of(keys)]
-
-    # --- memory ------------------------------------------------------------------------------
-
-    def _recall_build(self, subject: BuildSubject) -> Build | None:
-        key = self._build_key(subject)
-        if key not in self._memory.builds:
-            build = self.cache.read(key, build_from_json, build_to_json)
-            if build is None:
-                return None
-            self._learn(key, build)
-        return self._memory.builds[key]
-
-    def _learn(self, key: str, build: Build) -> None:
-        self._memory.builds[key] = build
-        if build.digest:
-            self._by_digest[build.digest] = build
-
-    def _recall_runs(
-        self, subject: BuildSubject, build: Build, samples: Sequence[Sample]
-    ) -> dict[str, Outputs | Failure] | None:
-        """Runs of all ``samples`` up to the first failure, or None if one is unknown."""
-        runs: dict[str, Outputs | Failure] = {}
-        if not build.canonical:
-            return None
-        for sample in samples:
-            key = self._run_key(subject, build.canonical, sample)
-            if key not in self._memory.runs:
-                kept = self.cache.read(key, warned_run_from_bytes)
-                if kept is None or not fits(kept[0], self.model, build):
-                    return None
-                self._memory.runs[key], self._memory.warned[key] = kept
-            runs[sample.id] = self._memory.runs[key]
-            if isinstance(self._memory.runs[key], Failure):
-                break
-        return runs
-
-    def _remember(
-        self,
-        subject: BuildSubject,
-        samples: Sequence[Sample],
-        outcome: Outcome[TrialReport],
-    ) -> None:
-        key = self._build_key(subject)
-        build, runs = read_outcome(outcome, samples, key)
-        before, during = by_sample(outcome.stderr, samples, self._formats)
-        build, report = replace(build, warned=before), outcome.value
-        if report is not None and report.known:
-            # A known artifact with the same bytes, or with other bytes that compute the same.
-            twin = self._by_digest.get(build.digest) or next(
-                b for b in self._by_digest.values() if b.canonical == build.canonical
-            )
-            build = _completed(build, twin)
-        # An error of the original is cached; the death of its process may be by chance.
-        died = build.failure is not None and build.failure.kind != "error"
-        chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
-        self._learn(key, build)
-        if not chance:
-            self.cache.put(key, "build", build_to_json(build))
-        for sample in samples:
-            if (run := runs.get(sample.id)) is None or not build.canonical:
-                continue
-            run_key = self._run_key(subject, build.canonical, sample)
-            warned = during.get(sample.id, ())
-            self._memory.runs[run_key], self._memory.warned[run_key] = run, warned
-            if not (isinstance(run, Failure) and is_circumstantial(run)):
-                self.cache.put(run_key, "run", run_to_bytes(run, warned))
+        return self.known.warned(self.subject(passes), samples)
 
 
 def isolated(runner: TrialRunner) -> TrialRunner:
@@ -472,21 +357,8 @@ def isolated(runner: TrialRunner) -> TrialRunner:
     What is known of trials that shared a process is not used: one may have changed another.
     """
     alone = copy.copy(runner)
-    alone.isolated, alone._by_digest = True, {}
-    alone._about_build = (*runner._about_build, "isolated")
-    alone._about_run = (*runner._about_run, "isolated")
+    alone.isolated, alone.known = True, runner.known.isolated()
     return alone
-
-
-def _completed(build: Build, twin: Build) -> Build:
-    """A build that was recognized and not looked at further, with what is known of its twin."""
-    return replace(
-        twin,
-        digest=build.digest,
-        changing_passes=build.changing_passes,
-        facts=build.facts or twin.facts,
-        warned=(*build.warned, *(w for w in twin.warned if w.stage == "check")),
-    )
 
 
 def _result(
@@ -507,56 +379,6 @@ def _inferences(outcome: Outcome[TrialReport]) -> int:
     report = outcome.value
     ran = len(report.outputs) + bool(report.failed_sample) if report else 0
     return ran + bool(outcome.failure and outcome.failure.stage == "run")
-
-
-@dataclass
-class _Memory:
-    """Results shared by labs that differ in their checks; the keys include the checks."""
-
-    live: bool
-    late: int = 0
-    builds: dict[str, Build] = field(default_factory=dict)
-    runs: dict[str, Outputs | Failure] = field(default_factory=dict)
-    warned: dict[str, tuple[Warned, ...]] = field(default_factory=dict)
-    run_keys: dict[tuple[object, ...], str] = field(default_factory=dict)
-    sample_digests: dict[int, tuple[Sample, str]] = field(default_factory=dict)
-    changing_passes: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
-
-    def digest_of(self, sample: Sample) -> str:
-        """Digest of the sample's feeds, computed once."""
-        known = self.sample_digests.get(id(sample))
-        if known is None or known[0] is not sample:
-            known = (sample, sample_digests([sample])[0])
-            self.sample_digests[id(sample)] = known
-        return known[1]
-
-    def is_second(self, outcome: Outcome[TrialReport]) -> bool:
-        """Whether a trial timed out before; then the samples are not tried one by one again."""
-        if outcome.failure is None or outcome.failure.kind != "timeout":
-            return False
-        self.late += 1
-        return self.late > 1
-
-    def warnings_of(self, run_keys: Iterable[str]) -> list[Warned]:
-        """The warnings of one load, and of all these runs."""
-        return together([self.warned.get(key, ()) for key in run_keys])
-
-    def forget(self, samples: Sequence[Sample]) -> None:
-        """Drop the results of ``samples``."""
-        gone = {self.digest_of(s) for s in samples}
-        for sample in samples:
-            self.sample_digests.pop(id(sample), None)
-        for name in [n for n in self.run_keys if n[-1] in gone]:
-            key = self.run_keys.pop(name)
-            self.runs.pop(key, None)
-            self.warned.pop(key, None)
-
-
-def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
-    """What a run depends on besides artifact and sample; hashable."""
-    runtime = config.runtime
-    options = config.options.model_dump_json()
-    return basis(), about_plugin(runtime), options
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,256 @@
+"""What is known of trials: in memory, and in the cache on disk, under keys of all they depend on.
+
+Most passes do not change a given model, so most builds give an artifact that was run before.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from optvet.engine.work.cache import disk as caching
+from optvet.engine.work.cache.disk import Cache
+from optvet.engine.work.cache.environment_fingerprint import about_plugin, basis
+from optvet.engine.work.sandbox import Outcome
+from optvet.engine.work.trials.case import Case
+from optvet.engine.work.trials.library_warnings import Warned, by_sample, formats_of, together
+from optvet.engine.work.trials.trial import (
+    BuildSubject,
+    Outputs,
+    RuntimeConfig,
+    TrialReport,
+    sample_digests,
+)
+from optvet.engine.work.trials.trial_results import (
+    Build,
+    build_from_json,
+    build_to_json,
+    fits,
+    is_circumstantial,
+    read_outcome,
+    run_to_bytes,
+    warned_run_from_bytes,
+)
+from optvet.graph.interface import align
+from optvet.spec.types import Failure, Sample
+
+
+class KnownResults:
+    """Builds and runs of one optimizer on one model under one runtime, as far as they are known."""
+
+    def __init__(self, case: Case, cache: Cache) -> None:
+        self.case, self.cache = case, cache
+        self.formats = formats_of(case.optimizer, case.candidate.runtime, case.reference.runtime)
+        self.memory = _Memory(live=case.optimizer.traits.produces != "onnx")
+        self._by_digest: dict[str, Build] = {}
+        self._about_build: tuple[object, ...] = (
+            basis(),
+            case.model.digest,
+            about_plugin(case.optimizer),
+            case.options.model_dump(mode="json"),
+        )
+        self._about_run = _identity_of(case.candidate)
+        self._about_reference = _identity_of(case.reference)
+
+    def under(self, case: Case, *, other_checks: bool) -> KnownResults:
+        """The same for a case with other checks; ``other_checks`` are some on which builds rest."""
+        results = copy.copy(self)
+        results.case = case
+        if other_checks:
+            # An artifact that failed the former checks may pass these.
+            known = self._by_digest.items()
+            results._by_digest = {d: b for d, b in known if b.failure is None}
+        return results
+
+    def isolated(self) -> KnownResults:
+        """The same without trials that shared a process: one may have changed another."""
+        results = copy.copy(self)
+        results._by_digest = {}
+        results._about_build = (*self._about_build, "isolated")
+        results._about_run = (*self._about_run, "isolated")
+        return results
+
+    # --- keys --------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Everything that all these results depend on, as part of cache keys."""
+        return (*self._about_build, *self._about_run, *self._about_reference)
+
+    @property
+    def reference_identity(self) -> tuple[object, ...]:
+        """What results of the original alone depend on: other optimizers share these."""
+        return basis(), self.case.model.digest, *self._about_reference
+
+    def build_key(self, subject: BuildSubject) -> str:
+        """Cache key of the build of ``subject`` under the checks of the case."""
+        checks = self.case.checks
+        if subject.optimizer is None:
+            return caching.key("original", basis(), subject.digest, checks.full, checks.plain)
+        about = (list(subject.passes), checks.full, checks.plain, checks.ignored_complaint)
+        return caching.key("build", *self._about_build, *about)
+
+    def run_key(self, subject: BuildSubject, canonical: str, sample: Sample) -> str:
+        """Cache key of a run; artifacts that compute the same share it."""
+        about = self._about_run if subject.optimizer else self._about_reference
+        name = (about, canonical, self.memory.digest_of(sample))
+        if name not in self.memory.run_keys:
+            self.memory.run_keys[name] = caching.key("run", *name)
+        return self.memory.run_keys[name]
+
+    # --- builds and runs ---------------------------------------------------------------------
+
+    def known_artifacts(self, subject: BuildSubject, samples: Sequence[Sample]) -> frozenset[str]:
+        """Digests of artifacts of which all results on ``samples`` are known."""
+        settled = (b for b in self._by_digest.values() if self.is_settled(subject, b, samples))
+        return frozenset(name for b in settled for name in (b.digest, b.canonical) if name)
+
+    def is_settled(self, subject: BuildSubject, build: Build, samples: Sequence[Sample]) -> bool:
+        """Whether all results of ``build`` on ``samples`` are known."""
+        if build.failure is not None:
+            return True
+        if build.loads and subject.optimizer is not None and build.facts is not None:
+            allowed = self.case.passes.interface(subject.passes)
+            if align(self.case.model, build.facts, allowed).problem:
+                return True
+        return self.recall_runs(subject, build, samples) is not None
+
+    def recall_build(self, subject: BuildSubject) -> Build | None:
+        """The build of ``subject``; None if it is unknown."""
+        key = self.build_key(subject)
+        if key not in self.memory.builds:
+            build = self.cache.read(key, build_from_json, build_to_json)
+            if build is None:
+                return None
+            self._learn(key, build)
+        return self.memory.builds[key]
+
+    def _learn(self, key: str, build: Build) -> None:
+        self.memory.builds[key] = build
+        if build.digest:
+            self._by_digest[build.digest] = build
+
+    def recall_runs(
+        self, subject: BuildSubject, build: Build, samples: Sequence[Sample]
+    ) -> dict[str, Outputs | Failure] | None:
+        """Runs of all ``samples`` up to the first failure, or None if one is unknown."""
+        runs: dict[str, Outputs | Failure] = {}
+        if not build.canonical:
+            return None
+        for sample in samples:
+            key = self.run_key(subject, build.canonical, sample)
+            if key not in self.memory.runs:
+                kept = self.cache.read(key, warned_run_from_bytes)
+                if kept is None or not fits(kept[0], self.case.model, build):
+                    return None
+                self.memory.runs[key], self.memory.warned[key] = kept
+            runs[sample.id] = self.memory.runs[key]
+            if isinstance(self.memory.runs[key], Failure):
+                break
+        return runs
+
+    def remember(
+        self,
+        subject: BuildSubject,
+        samples: Sequence[Sample],
+        outcome: Outcome[TrialReport],
+    ) -> None:
+        """Keep what a trial showed, in the cache too unless it may be by chance."""
+        key = self.build_key(subject)
+        build, runs = read_outcome(outcome, samples, key)
+        before, during = by_sample(outcome.stderr, samples, self.formats)
+        build, report = replace(build, warned=before), outcome.value
+        if report is not None and report.known:
+            # A known artifact with the same bytes, or with other bytes that compute the same.
+            twin = self._by_digest.get(build.digest) or next(
+                b for b in self._by_digest.values() if b.canonical == build.canonical
+            )
+            build = _completed(build, twin)
+        # An error of the original is cached; the death of its process may be by chance.
+        died = build.failure is not None and build.failure.kind != "error"
+        chance = is_circumstantial(build.failure) or (died and subject.optimizer is None)
+        self._learn(key, build)
+        if not chance:
+            self.cache.put(key, "build", build_to_json(build))
+        for sample in samples:
+            if (run := runs.get(sample.id)) is None or not build.canonical:
+                continue
+            run_key = self.run_key(subject, build.canonical, sample)
+            warned = during.get(sample.id, ())
+            self.memory.runs[run_key], self.memory.warned[run_key] = run, warned
+            if not (isinstance(run, Failure) and is_circumstantial(run)):
+                self.cache.put(run_key, "run", run_to_bytes(run, warned))
+
+    def forget_build(self, subject: BuildSubject) -> None:
+        """Build ``subject`` again on the next call: its failure may have been by chance."""
+        self.memory.builds.pop(self.build_key(subject), None)
+
+    def warned(self, subject: BuildSubject, samples: Sequence[Sample]) -> list[Warned]:
+        """The warnings of a trial that was made: of one build, one load, and a run per sample."""
+        build = self.recall_build(subject)
+        if build is None:
+            return []
+        keys = {self.run_key(subject, build.canonical, s) for s in samples}
+        return [*build.warned, *self.memory.warnings_of(keys)]
+
+
+def _completed(build: Build, twin: Build) -> Build:
+    """A build that was recognized and not looked at further, with what is known of its twin."""
+    return replace(
+        twin,
+        digest=build.digest,
+        changing_passes=build.changing_passes,
+        facts=build.facts or twin.facts,
+        warned=(*build.warned, *(w for w in twin.warned if w.stage == "check")),
+    )
+
+
+@dataclass
+class _Memory:
+    """Results shared by cases that differ in their checks; the keys include the checks."""
+
+    live: bool
+    late: int = 0
+    builds: dict[str, Build] = field(default_factory=dict)
+    runs: dict[str, Outputs | Failure] = field(default_factory=dict)
+    warned: dict[str, tuple[Warned, ...]] = field(default_factory=dict)
+    run_keys: dict[tuple[object, ...], str] = field(default_factory=dict)
+    sample_digests: dict[int, tuple[Sample, str]] = field(default_factory=dict)
+    changing_passes: dict[tuple[str, ...], list[str] | None] = field(default_factory=dict)
+
+    def digest_of(self, sample: Sample) -> str:
+        """Digest of the sample's feeds, computed once."""
+        known = self.sample_digests.get(id(sample))
+        if known is None or known[0] is not sample:
+            known = (sample, sample_digests([sample])[0])
+            self.sample_digests[id(sample)] = known
+        return known[1]
+
+    def is_second(self, outcome: Outcome[TrialReport]) -> bool:
+        """Whether a trial timed out before; then the samples are not tried one by one again."""
+        if outcome.failure is None or outcome.failure.kind != "timeout":
+            return False
+        self.late += 1
+        return self.late > 1
+
+    def warnings_of(self, run_keys: Iterable[str]) -> list[Warned]:
+        """The warnings of one load, and of all these runs."""
+        return together([self.warned.get(key, ()) for key in run_keys])
+
+    def forget(self, samples: Sequence[Sample]) -> None:
+        """Drop the results of ``samples``."""
+        gone = {self.digest_of(s) for s in samples}
+        for sample in samples:
+            self.sample_digests.pop(id(sample), None)
+        for name in [n for n in self.run_keys if n[-1] in gone]:
+            key = self.run_keys.pop(name)
+            self.runs.pop(key, None)
+            self.warned.pop(key, None)
+
+
+def _identity_of(config: RuntimeConfig) -> tuple[object, ...]:
+    """What a run depends on besides artifact and sample; hashable."""
+    runtime = config.runtime
+    options = config.options.model_dump_json()
+    return basis(), about_plugin(runtime), options
