@@ -178,10 +178,13 @@ def test_edits_one_by_one_are_the_edits_together_and_leave_a_valid_model(
     onnx.checker.check_model(together, full_check=True)
 
 
-@pytest.mark.parametrize("data", ["%%%", "AAAA"])
-def test_a_tensor_that_is_none_is_refused(data: str) -> None:
-    tensor = tensor_of(np.zeros(2, np.float32)).model_copy(update={"data": data})
-    with pytest.raises(DoesNotFit, match="cannot be read"):
+@pytest.mark.parametrize(
+    "changed",
+    [{"data": "%%%"}, {"data": "AAAA"}, {"type": "9" * 5000}, {"type": "f4,O"}, {"type": "finfo"}],
+)
+def test_a_tensor_that_is_none_is_refused(changed: dict[str, str]) -> None:
+    tensor = tensor_of(np.zeros(2, np.float32)).model_copy(update=changed)
+    with pytest.raises(DoesNotFit, match="a tensor of the patch"):
         array_of(tensor)
 
 

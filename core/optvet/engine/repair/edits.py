@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,12 +45,18 @@ def tensor_of(value: np.ndarray) -> PatchTensor:
     )
 
 
+_TYPE = re.compile("[a-z][a-z0-9_]{2,19}")
+"""How a type may be spelled: numpy evaluates what looks like a structure or a shape."""
+
+
 def array_of(tensor: PatchTensor) -> np.ndarray:
     """The value of a tensor in a patch.
 
     Raises:
         DoesNotFit: Type, shape and data do not belong together.
     """
+    if not _TYPE.fullmatch(tensor.type):
+        raise DoesNotFit(f"a tensor of the patch is of type {tensor.type[:20]!r}, which is none")
     try:
         own = getattr(ml_dtypes, tensor.type, tensor.type)
         flat = np.frombuffer(base64.b64decode(tensor.data, validate=True), np.dtype(own))
